@@ -24,7 +24,7 @@ from torch import Tensor
 from raycase.encoder.architecture import is_known, layers_of
 from raycase.encoder.attention import NAME, VARLEN, layers_window, padded_length
 from raycase.encoder.grouping import Batch, Grouping
-from raycase.encoder.last_layer import BertLastLayer
+from raycase.encoder.last_layer import LastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import Row, padded_lengths, row_lengths, token_budget_batches
 from raycase.encoder.pooling import Pooling, check_pooled, pool_bags, pool_span, pooled_spans
@@ -65,7 +65,7 @@ class TextEncoder:
     model: PreTrainedModel
     tokenize: PromptTokenizer
     latent: LatentAttention | None = None
-    last_layer: BertLastLayer | None = None  # taken out of `model`, which ends before it
+    last_layer: LastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
     after: torch.nn.Module | None = None  # what follows the pooling of a sentence-transformers model
     batch_tokens: int = 4096

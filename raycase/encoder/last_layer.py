@@ -5,6 +5,7 @@ Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `Be
 
 
 LIKE_BERT = (*BERT_LAYERS, "mpnet")  # model types whose layers `AttentionParts` can name
+
+
+Positions = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,38 +48,50 @@ class AttentionParts:
 
 
 def attend(
-    layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_1HST: Tensor | None = None
+    layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHST: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), with
-    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the scores."""
+    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the
+    scores; (1, H, S, T) where it is the same for all."""
     parts = AttentionParts.of(layer)
     query_BSD, key_BTD, value_BTD = parts.query(asking_BSD), parts.key(hidden_BTD), parts.value(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
         states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2) for states in (query_BSD, key_BTD, value_BTD)
     )
     mask = None if keep_BT is None else keep_BT[:, None, None, :]
-    if bias_1HST is not None:
-        bias_1HST = bias_1HST.to(q_BHSK.dtype)
-        mask = bias_1HST if mask is None else bias_1HST.masked_fill(~mask, float("-inf"))
+    if bias_BHST is not None:
+        bias_BHST = bias_BHST.to(q_BHSK.dtype)
+        mask = bias_BHST if mask is None else bias_BHST.masked_fill(~mask, float("-inf"))
     dropout = parts.dropped.p if layer.training else 0.0
     heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
     return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
 
 
-class BertLastLayer(nn.Module):
+class LastLayer(nn.Module):
     """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
 
     The result is exact: keys and values come from every token, queries and everything after them from the pooled
-    tokens. Wraps the library's layer.
+    tokens. Wraps the library's layer. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
+    that has one.
     """
 
-    def __init__(self, layer: Any) -> None:
+    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
         super().__init__()
         self.layer = layer
+        self.positions = positions
 
     def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
         """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
         pooled_BSD = hidden_BTD.gather(1, position_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
-        heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT)
-        attended_BSD = self.layer.attention.output(heads_BSD, pooled_BSD)
+        bias_BHST = None
+        if self.positions is not None:
+            bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
+        heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
+        parts = AttentionParts.of(self.layer)
+        attended_BSD = parts.norm(parts.dropout(parts.dense(heads_BSD)) + pooled_BSD)
         return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)
+
+
+def positions_of(model: Any) -> Positions | None:
+    """What gives an encoder's bias of relative positions, if it has one."""
+    return getattr(model.encoder, "compute_position_bias", None)  # MPNet's

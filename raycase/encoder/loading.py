@@ -31,7 +31,7 @@ from raycase.encoder.architecture import (
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.last_layer import BERT_LAYERS, BertLastLayer
+from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.model_files import check_adapter, check_weights
 from raycase.encoder.pickled_weights import as_safetensors, pickled_files
@@ -166,8 +166,8 @@ def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module |
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = torch.nn.Identity()  # some models call it whether there is one or not
-    if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in BERT_LAYERS):
-        raise RequestError(f"--pooling pooler: expected one of {', '.join(BERT_LAYERS)}, got {model.config.model_type}")
+    if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in LIKE_BERT):
+        raise RequestError(f"--pooling pooler: expected one of {', '.join(LIKE_BERT)}, got {model.config.model_type}")
     return pooler
 
 
@@ -179,13 +179,13 @@ def _load_after(spec: EncoderSpec, device: torch.device) -> torch.nn.Module | No
         return load_after(settings_of(spec.source), spec.published, weights_identity(spec.source)).to(device)
 
 
-def _take_last_layer(model: PreTrainedModel) -> BertLastLayer | None:
+def _take_last_layer(model: PreTrainedModel) -> LastLayer | None:
     """Take the last layer out of a BERT-like model, to compute it for the pooled tokens only; None for other models."""
-    if model.config.model_type not in BERT_LAYERS:
+    if model.config.model_type not in LIKE_BERT:
         return None
     *layers, last = model.encoder.layer
     model.encoder.layer = torch.nn.ModuleList(layers)
-    return BertLastLayer(last).to(model.device).eval()
+    return LastLayer(last, positions_of(model)).to(model.device).eval()
 
 
 def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:

@@ -104,7 +104,8 @@ class StateReader:
             self._taken = {n: output.hidden_states[n] for n in self.layers if n < self._last}
 
         states = padded_output(model, output_hidden_states=True).hidden_states
-        if states is None or len(states) != self._last + 1:
+        outside = self.encoder.last_layer is not None
+        if states is None or len(states) + outside != self._last + 1:
             raise RequestError(
                 f"--model: expected the states of {self._last} layers, got {len(states or ())} from a "
                 f"{model.config.model_type}; it embeds by --prompt and --pooling alone"

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.last_layer import positions_of
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Compose, compose, pool_mean
@@ -112,7 +113,7 @@ class Csr(Embedder, WeighsWords):
         first = len(layers) - config.routed
         stack.layer = nn.ModuleList(layers[:first])
         super().__init__(config, encoder)
-        positions = getattr(stack, "compute_position_bias", None)  # MPNet's
+        positions = positions_of(encoder.model)
         self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
         self.routed.train(encoder.model.training)
         self.heavy = None

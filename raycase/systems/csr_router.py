@@ -8,7 +8,6 @@ Shapes: B texts, P pairs, T tokens, D hidden size, H heads, K head size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.last_layer import AttentionParts, attend
+from raycase.encoder.last_layer import AttentionParts, Positions, attend
 
 
 class CsrForm(StrEnum):
@@ -57,7 +56,7 @@ class RoutedLayer(nn.Module):
     of relative positions, (B, H, T, T), of an encoder that has one.
     """
 
-    def __init__(self, layer: Any, positions: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
         super().__init__()
         self.layer = layer
         self.positions = positions

@@ -8,6 +8,7 @@ import pytest
 import tiny
 import torch
 from kinds import DECODERS, KINDS, library_states, save_kind
+from safetensors.torch import load_file, save_file
 
 import raycase
 from raycase.encoder.choices import find_encoder
@@ -59,6 +60,21 @@ def test_a_kind_has_the_vectors_of_the_library(kind, tmp_path):
     conditional = raycase.load(str(folder), prompt="concat-sc", pooling="mean", device="cpu", dtype=torch.float32)
     prompts, [base] = [f"{text} color" for text in SHORT], means(folder, encoder, ["color"])
     assert cosines(conditional.embed(SHORT, "color"), means(folder, encoder, prompts) - base) > 0.9999
+
+
+def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
+    """MPNet's, which is computed for the pooled tokens only."""
+    folder = save_kind(tmp_path / "model", "mpnet")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.relative_attention_bias.weight"] *= 10
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    encoder = load_encoder(spec_of(folder), device="cpu", dtype=torch.float32)
+    ids = [encoder.tokenize.tokenizer.encode(text).ids for text in SHORT]
+    tokens = [Tokens(ids=each, start=len(each) // 2, end=len(each) - 1) for each in ids]
+    library = zip(library_states(folder, ids), tokens, strict=True)
+    wanted = np.stack([states[-1][each.start : each.end].mean(0).numpy() for states, each in library])
+    assert encoder.last_layer is not None
+    np.testing.assert_allclose(encoder.pool(tokens), wanted, atol=1e-5)
 
 
 def means(folder, encoder, prompts):
