@@ -26,7 +26,10 @@ from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.word_codes import typical_conditions
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
-FOR_AVERAGED = {"router": Router.HIDDEN, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
+# Products of queries and keys have the size that the softmax was trained for. Those of hidden states teach MiniLM more
+# (`results/fine_tuning.md`); MPNet's are too small to tell conditions apart (`results/mpnet.md`).
+FOR_AVERAGED = {"router": Router.QUERY, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
+FOR_MINILM = FOR_AVERAGED | {"router": Router.HIDDEN}
 LEAST_COSINE = 0.995  # above, a fit hardly learns conditions: MiniLM by the paper's router 1.0000, by its words 0.94
 
 
@@ -64,8 +67,9 @@ def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
     Raises RequestError."""
     spec = starting_encoder(model, prompted=False)
     published = model in ENCODERS or spec.published is not None
-    averaged = published and spec.pooling[0] in (Pooling.MEAN, Pooling.MEAN_ALL)
-    return dict(FOR_AVERAGED if averaged and form is CsrForm.TRI else PAPERS_ROUTER)
+    if form is not CsrForm.TRI or not published or spec.pooling[0] not in (Pooling.MEAN, Pooling.MEAN_ALL):
+        return dict(PAPERS_ROUTER)
+    return dict(FOR_MINILM if model == "minilm" else FOR_AVERAGED)
 
 
 def untrained(model: str, *, pooling: Pooling | None = None) -> CsrConfig:

@@ -143,7 +143,8 @@ class CsrJob(GraphJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
     The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
-    that is averaged, like MiniLM and MPNet: there the defaults are --router hidden --asks words --routed 3 --weight Tw.
+    that is averaged: there the defaults are --router query --asks words --routed 3 --weight Tw, and --router hidden for
+    MiniLM.
     """
 
     SYSTEM = "csr"
@@ -180,7 +181,7 @@ class CsrJob(GraphJob):
                 note(
                     "csr: this system hardly sees the condition before training: one sentence under 20 conditions has "
                     f"vectors of cosine {cosine:.5f} and more; below {LEAST_COSINE} it learns them. For an averaged "
-                    "encoder, --router hidden --asks words --routed 3 --weight Tw works"
+                    "encoder, --router query --asks words --routed 3 --weight Tw works"
                 )
             return task.texts()
 

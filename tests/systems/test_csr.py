@@ -1,6 +1,8 @@
 """CSR (section 2): eq. 1 against the library's own BERT with hooks, one pair at a time; what is computed once."""
 
+import json
 import math
+import shutil
 
 import numpy as np
 import pytest
@@ -403,6 +405,19 @@ def test_without_training_it_is_named_by_its_encoder(bert):
     averaged = resolve("csr:minilm")
     assert (averaged.router, averaged.asks, averaged.routed) == (Router.HIDDEN, Asks.WORDS, 3)
     assert least_cosine(averaged) < LEAST_COSINE, "it sees the condition"
+
+
+@pytest.mark.parametrize(("pooling", "asks"), [("mean", Asks.WORDS), ("cls", Asks.CLS)])
+def test_the_default_router_is_by_what_was_published_with_an_encoder(mpnet, tmp_path, pooling, asks):
+    assert resolve(f"csr:{mpnet}").asks is Asks.CLS, "nothing was"
+    folder = shutil.copytree(mpnet, tmp_path / "published")
+    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}]
+    modules += [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    config = resolve(f"csr:{folder}")
+    assert (config.router, config.asks, config.routed) == (Router.QUERY, asks, 3 if asks is Asks.WORDS else 1)
 
 
 @pytest.mark.parametrize(
