@@ -6,12 +6,15 @@ batch, beat a frozen encoder, but take hours to train where CASE's projector tak
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import nn
 
+from raycase.encoder.architecture import without_weights
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import import_peft, load_encoder
 from raycase.encoder.pooling import Pooling
@@ -21,11 +24,14 @@ from raycase.errors import RequestError
 from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_encoder
 from raycase.systems.fine_tuned_module import PromptEncoder, training_options, with_dropout
 
-BERT_TARGETS = r".*\.attention\.(self\.(query|key|value)|output\.dense)"  # not the feed-forward's output.dense
-DECODER_TARGETS = r".*\.(q_proj|k_proj|v_proj|o_proj)"
 MOST_RANK = 2**16
-TARGETS = dict.fromkeys(("bert", "roberta", "xlm-roberta"), BERT_TARGETS)
-TARGETS |= dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), DECODER_TARGETS)
+
+
+def attention_maps(model: nn.Module) -> list[str]:
+    """The linear maps in the attention of a model, its projections, by their names from the layer on."""
+    attention = tuple(f"{name}." for name, part in model.named_modules() if "Attention" in type(part).__name__)
+    maps = (name for name, part in model.named_modules() if isinstance(part, nn.Linear) and name.startswith(attention))
+    return sorted({re.split(r"\.\d+\.", name)[-1] for name in maps})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +63,7 @@ class LoraConfig(PromptEncoderConfig):
                 r=self.rank,
                 lora_alpha=self.alpha,
                 lora_dropout=self.adapter_dropout,
-                target_modules=TARGETS[model.config.model_type],
+                target_modules=attention_maps(model),
                 bias="none",
             )
             adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
@@ -80,9 +86,11 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own, latent=not merged)
-    kind = load_config(spec.source).model_type
-    if kind not in TARGETS:
-        raise RequestError(f"--model: expected an encoder like {', '.join(TARGETS)}, got {kind}")
+    encoder = load_config(spec.source)
+    if not attention_maps(without_weights(encoder)):
+        raise RequestError(
+            f"--model: expected an encoder with linear layers in its attention, got a {encoder.model_type}, without"
+        )
     config = LoraConfig(model=model, encoder=replace(spec, subtract=False), merged=merged, **choices)
     if not 1 <= config.rank <= MOST_RANK or not config.alpha > 0 or not 0 <= config.adapter_dropout < 1:
         raise RequestError(

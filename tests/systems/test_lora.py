@@ -8,6 +8,7 @@ import pytest
 import small
 import tiny
 import torch
+from kinds import save_kind
 from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from small import CONDITIONS, DIM, SENTENCES, close, system
@@ -171,6 +172,27 @@ def test_added_to_the_weights_or_beside_them_it_is_the_same(made, kind, tmp_path
         close(raycase.load(str(tmp_path / name), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
     folders = [resolve(str(tmp_path / name)) for name in ("merged", "adapter")]
     assert [config.merged for config in folders] == [True, False]
+
+
+@pytest.mark.parametrize("kind", ["deberta", "modernbert", "mpnet", "t5"])
+def test_other_kinds_have_adapters_in_their_attention_alone(kind, tmp_path):
+    config = lora(str(save_kind(tmp_path / "model", kind)), prompt="concat-cs", pooling=Pooling.MEAN, rank=2)
+    module = trained(config)
+    inside = {"deberta": ".self.", "modernbert": ".attn.", "mpnet": ".attn.", "t5": "SelfAttention."}[kind]
+    assert len(weights(module)) >= 3 * 2 * 2
+    assert all(inside in name or "attention.output.dense." in name for name in weights(module))
+    wanted = small.vectors(module)
+    for merged in (False, True):
+        trained(replace(config, merged=merged)).save(folder := tmp_path / str(merged))
+        found = small.vectors(raycase.load(str(folder), dtype=torch.float32))
+        np.testing.assert_allclose(found, wanted, atol=5e-3)  # the tiny MPNet makes much of rounding
+    assert np.abs(small.vectors(system(config)) - wanted).max() > 0.1
+
+
+def test_a_kind_without_linear_layers_in_its_attention_is_refused(tmp_path):
+    folder = str(save_kind(tmp_path / "model", "fnet"))
+    with pytest.raises(RequestError, match=r"^--model: expected .* in its attention, got a fnet, without"):
+        lora(folder, prompt="concat-cs", pooling=Pooling.MEAN)
 
 
 def test_an_adapters_folder_has_no_encoder_and_nothing_pickled(made, encoders, tmp_path):
