@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from raycase.data.fetch import INSIDE, is_remote
 from raycase.encoder.architecture import is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
@@ -92,9 +93,15 @@ def _folder_outside_table(name: str) -> str:
     """Where the weights of a Hugging Face id or a folder are. Raises RequestError for a name that is neither."""
     if "/" not in name and not Path(name).is_dir():
         raise RequestError(
-            f"--model: expected one of {', '.join(ENCODERS)}, a Hugging Face id, or a model folder here or on object "
-            f"storage, got {name!r}"
+            f"--model: expected one of {', '.join([*INSIDE, *ENCODERS])}, a Hugging Face id, or a model folder here or "
+            f"on object storage, got {name!r}; of sentence-transformers' own models the id is sentence-transformers/..."
         )
+    if (
+        (name.startswith((".", "/", "~")) or name.split("@")[0].count("/") > 1)
+        and not is_remote(name)
+        and not Path(name).is_dir()
+    ):
+        raise RequestError(f"--model: expected a model folder, got {name!r}, where there is none")
     return weights_folder(name)
 
 

@@ -31,7 +31,7 @@ from raycase.encoder.pooling import Pooling, check_pooled, pool_bags, pool_span,
 from raycase.encoder.row_inputs import RowInputs, send_row
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
-from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_batch import TokenBatch, Tokens, TypesAround
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
 
@@ -68,6 +68,7 @@ class TextEncoder:
     last_layer: LastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
     after: torch.nn.Module | None = None  # what follows the pooling of a sentence-transformers model
+    types: TypesAround | None = None  # of a text's tokens, where they are not all 0
     batch_tokens: int = 4096
     unpadded: bool = False  # never pad: sequences stand one after the other in a row
     tree_tokens: int = TREE_TOKENS
@@ -216,6 +217,13 @@ class TextEncoder:
         elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
         types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
+        if self.types is not None:
+            before, own, behind = self.types
+            types_BT = torch.full_like(ids_BT, own)
+            types_BT[:, : len(before)] = torch.tensor(before, device=ids_BT.device)
+            for place, kind in enumerate(behind, start=-len(behind)):
+                types_BT[torch.arange(len(rows)), lengths_B + place] = kind
+            types = {"token_type_ids": types_BT}
         return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
 
     def padded_pass(self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False) -> PaddedPass:

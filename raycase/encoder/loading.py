@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,10 +47,12 @@ from raycase.encoder.sources import (
     pinned_commit,
     published_tokenizer,
     settings_of,
+    types_around,
     weights_folder,
     weights_identity,
 )
 from raycase.encoder.table import EncoderSpec
+from raycase.encoder.throughput import is_matrix
 from raycase.errors import RequestError
 
 if TYPE_CHECKING:
@@ -103,9 +107,18 @@ def load_encoder(
             del model  # both would not fit where one just does
             options: dict[str, Any] = {"batch_tokens": batch_tokens, "unpadded": unpadded, "adapt": adapt}
             return load_encoder(spec, device=device, dtype=torch.float32, **options)
+    if not any(is_matrix(name, weight) for name, weight in model.named_parameters()):
+        raise RequestError(f"--model: expected an encoder of linear layers, got a {config.model_type}, without")
+    types = types_around(spec) if "token_type_ids" in signature(model.forward).parameters else None
+    if types is not None and known:
+        raise RequestError(
+            f"{spec.source}: expected a tokenizer that gives the tokens of a text type 0, as {config.model_type} was "
+            "trained, got others; remove the types from its tokenizer.json"
+        )
     encoder = TextEncoder(
         spec=spec,
         model=model,
+        types=types,
         tokenize=load_tokenizer(spec),
         latent=latent,
         pooler=pooler,
@@ -241,9 +254,24 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
+    if unused := [name for name in sorted(info["unexpected_keys"]) if _is_of_a_layer(name, model)]:
+        kind = model.config.model_type
+        raise ValueError(
+            f"{unused[0]} and {len(unused) - 1} other weights of layers that a {kind} of transformers lacks"
+        )
     if any(name.startswith("pooler.") for name in info["missing_keys"]):
         model.pooler = torch.nn.Identity()  # its weights are random
     return model
+
+
+def _is_of_a_layer(name: str, model: PreTrainedModel) -> bool:
+    """Whether a weight that was not loaded stands in the layers of a model, or in a layer behind them: it would have
+    changed the vectors. Tables that old versions saved, which follow from the configuration, do not count."""
+    if re.search(r"(inv_freq|masked_bias|position_ids|attn\.bias|attention\.bias)$", name):
+        return False
+    lists = tuple(f"{n}." for n, part in model.named_modules() if isinstance(part, torch.nn.ModuleList))
+    name = name.removeprefix(f"{model.base_model_prefix}.")
+    return name.startswith(lists)
 
 
 @contextmanager

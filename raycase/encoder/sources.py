@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
@@ -23,6 +24,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.published import Settings, dense_identity
 from raycase.encoder.sizes import check_tokens
 from raycase.encoder.table import EncoderSpec, PairEncoding
+from raycase.encoder.token_batch import TypesAround
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
 
@@ -111,6 +113,9 @@ def load_config(source: str) -> PretrainedConfig:
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
         else:
+            if values.get("model_type") not in CONFIG_MAPPING and "AutoConfig" in values.get("auto_map", {}):
+                kind = values.get("model_type")
+                raise ValueError(f"a {kind} with code of its own, which raycase never runs, nor transformers has")
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False, **pinned)
         if getattr(config, "transformers_weights", None) is not None:
             raise ValueError("transformers_weights in config.json, expected weights under their usual name")
@@ -209,6 +214,17 @@ def published_tokenizer(source: str) -> Any:
     if fast.get_vocab_size(with_added_tokens=False) <= len(fast.get_added_tokens_decoder()):
         raise RequestError(f"--model: expected a readable tokenizer at {source}, got one without vocabulary")
     return tokenizer
+
+
+def types_around(spec: EncoderSpec) -> TypesAround | None:
+    """The types (segment ids) that the published tokenizer gives to the special tokens before a text, to the text, and
+    to the special tokens behind it, as XLNet's; None where all are 0, or it hands none to the model."""
+    encoding = load_tokenizer(spec).tokenizer.encode("a")
+    if not any(encoding.type_ids) or "token_type_ids" not in published_tokenizer(spec.source).model_input_names:
+        return None
+    of_text = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+    first, last = of_text[0], of_text[-1] + 1
+    return encoding.type_ids[:first], encoding.type_ids[first], encoding.type_ids[last:]
 
 
 def _hide_special_pieces(tokenizer: Tokenizer) -> None:

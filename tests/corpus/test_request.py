@@ -40,7 +40,7 @@ def cli(capsys, *arguments):
         ({"--conditions": "\ufeff"}, "can read, got '\\ufeff': empty condition"),
         ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
-        ({"--model": "minilm9"}, "expected one of minilm, simcse-bert-base"),
+        ({"--model": "minilm9"}, "expected one of minilm-conditional, mpnet-conditional, minilm, simcse-bert-base"),
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
         ({"--dim": "4"}, "--dim: expected a model that was trained with nested dimensions (--nested), got"),

@@ -9,6 +9,8 @@ import tiny
 import torch
 from kinds import DECODERS, KINDS, library_states, save_kind
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, processors
+from transformers import AutoModel, AutoTokenizer, SqueezeBertConfig, SqueezeBertModel
 
 import raycase
 from raycase.encoder.choices import find_encoder
@@ -75,6 +77,69 @@ def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
     wanted = np.stack([states[-1][each.start : each.end].mean(0).numpy() for states, each in library])
     assert encoder.last_layer is not None
     np.testing.assert_allclose(encoder.pool(tokens), wanted, atol=1e-5)
+
+
+def with_types(folder, single):
+    """Make the tokenizer of a folder give a text these types."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    names = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"], "pad_token": "[PAD]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"} | names))
+
+
+def test_types_of_a_texts_tokens_are_those_of_its_tokenizer(tmp_path):
+    """XLNet's [CLS], which stands last and has a type of its own."""
+    folder = save_kind(tmp_path / "model", "xlnet")
+    weights = load_file(folder / "model.safetensors")
+    weights = {name: w * 100 if name.endswith("seg_embed") else w for name, w in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with_types(folder, "$A:0 [SEP]:0 [CLS]:2")
+    encoder = load_encoder(spec_of(folder), device="cpu", dtype=torch.float32)
+    made = [AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt") for text in SHORT]
+    assert made[0]["token_type_ids"][0, -2:].tolist() == [0, 2]
+    model = AutoModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        wanted, without = (
+            np.stack([model(**each).last_hidden_state[0].mean(0).numpy() for each in texts])
+            for texts in (made, [{"input_ids": each["input_ids"]} for each in made])
+        )
+    ids = [each["input_ids"][0].tolist() for each in made]
+    found = encoder.pool([Tokens(ids=each, start=0, end=len(each)) for each in ids])
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert np.abs(found - without).max() > 1e-3
+
+
+def test_types_that_a_kind_was_not_trained_with_are_refused(tmp_path):
+    folder = save_kind(tmp_path / "model", "bert")
+    with_types(folder, "[CLS]:0 $A:1 [SEP]:1")
+    with pytest.raises(RequestError, match="expected a tokenizer that gives the tokens of a text type 0, as bert"):
+        load_encoder(spec_of(folder))
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_weights_of_layers_that_the_model_lacks_are_refused(tmp_path, layers):
+    """More layers than the configuration says, or a table of positions that transformers no longer reads."""
+    folder = save_kind(tmp_path / "model", "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    weights = load_file(folder / "model.safetensors") | {"cls.predictions.bias": torch.zeros(3)}
+    weights |= {"encoder.layer.0.attention.self.distance_embedding.weight": torch.zeros(3, 8)} if layers == 3 else {}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        RequestError, match=r"--model: expected readable weights .* other weights of layers that a bert"
+    ):
+        load_encoder(spec_of(folder))
+
+
+def test_a_kind_without_linear_layers_is_refused(tmp_path):
+    folder = save_kind(tmp_path / "model", "bert")
+    sizes = {"hidden_size": 32, "embedding_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 64, "vocab_size": json.loads((folder / "config.json").read_text())["vocab_size"]}
+    SqueezeBertModel(SqueezeBertConfig(**sizes)).save_pretrained(folder)
+    with pytest.raises(RequestError, match="expected an encoder of linear layers, got a squeezebert, without"):
+        load_encoder(spec_of(folder))
 
 
 def means(folder, encoder, prompts):

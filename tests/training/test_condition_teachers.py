@@ -181,7 +181,7 @@ def test_what_is_no_teacher_is_refused_at_once(job, monkeypatch, tmp_path):
 
     trained = str(tmp_path / "trained")
     jobs.train(replace(job, output=trained), open_local_runner)
-    refused("expected a readable encoder", str(tmp_path / "none"))
+    refused("expected a model folder", str(tmp_path / "none"))
     refused("expected trained models that read conditions", job.model)
     refused("expected different models", trained, f"{trained}/")
     refused("", trained, output=trained, overwrite=True)
