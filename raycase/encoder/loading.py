@@ -61,6 +61,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
+# Tokens times hidden size of a padded batch on a CPU: of more, what a layer makes leaves the processor's cache
+# (`results/mpnet.md`). Large models still need tokens enough for what it costs to read their weights.
+BATCH_NUMBERS_CPU, LEAST_TOKENS_CPU = 3 * 2**18, 512
 
 
 def load_encoder(
@@ -124,11 +127,19 @@ def load_encoder(
         pooler=pooler,
         after=_load_after(spec, device),
         last_layer=None if in_rows else _take_last_layer(model),
-        batch_tokens=batch_tokens or (BATCH_TOKENS_GPU if on_gpu else BATCH_TOKENS_CPU),
+        batch_tokens=batch_tokens or _batch_tokens(config, on_gpu=on_gpu, in_rows=in_rows),
         unpadded=unpadded,
     )
     try_kernels(encoder)
     return encoder
+
+
+def _batch_tokens(config: PretrainedConfig, *, on_gpu: bool, in_rows: bool) -> int:
+    if on_gpu:
+        return BATCH_TOKENS_GPU
+    if in_rows:  # they share prefixes, the more the longer they are
+        return BATCH_TOKENS_CPU
+    return min(BATCH_TOKENS_CPU, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
 
 
 def bf16_is_faster(device: torch.device) -> bool:
