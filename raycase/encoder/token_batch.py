@@ -96,6 +96,12 @@ class TokenBatch:
         ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
         return ids_BT
 
+    def behind(self, tokens: int) -> TokenBatch:
+        """The same prompts; those with no token behind the first so many, a prompt's, are refused: their text is empty,
+        or melts into the prompt's last token."""
+        empty_N = (self.refused < 0) & (self.lengths <= tokens)
+        return replace(self, refused=np.where(empty_N, REASONS.index(Reason.EMPTY_TEXT), self.refused))
+
     def take(self, rows: np.ndarray) -> TokenBatch:
         """The prompts of `rows`; the pieces are shared, not copied."""
         return replace(self, **{name: values[rows] for name, values in self._columns().items()})
