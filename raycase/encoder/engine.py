@@ -217,7 +217,7 @@ class TextEncoder:
         elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
         types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
-        if self.types is not None:
+        if self.types is not None and not second:
             before, own, behind = self.types
             types_BT = torch.full_like(ids_BT, own)
             types_BT[:, : len(before)] = torch.tensor(before, device=ids_BT.device)
