@@ -12,9 +12,9 @@ COMMIT = "0123456789" * 4
 
 
 @contextmanager
-def fake_hub(folders, home=None):
+def fake_hub(folders, home=None, refused=()):
     """Serve folders by id (`owner/name`), and take new ones into a folder `home`; gives the endpoint's URL and the
-    paths that were asked for. Every state of a repository is the commit COMMIT."""
+    paths that were asked for. Every state of a repository is the commit COMMIT. Files that are `refused` get 403."""
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -63,6 +63,8 @@ def fake_hub(folders, home=None):
                     self.reply([{"type": "file", "path": str(f), "size": n, "oid": "0" * 40} for f, n in sizes])
                 else:
                     self.reply({"id": name, "sha": COMMIT, "siblings": [{"rfilename": str(file)} for file in files]})
+            elif "/".join(parts[4:]) in refused:
+                self.send(403, b"")
             elif parts[2:3] == ["resolve"] and (file := self.file(parts)):
                 self.send(200, file.read_bytes())
             else:

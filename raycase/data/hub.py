@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from huggingface_hub import hf_hub_download, snapshot_download
+from huggingface_hub import constants, hf_hub_download, is_offline_mode, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.utils import HFValidationError
 
-from raycase.errors import RequestError, first_line
+from raycase.data.json_values import loads
+from raycase.errors import RequestError, first_line, named
 
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
+COMMIT = re.compile("[0-9a-f]{40}")
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
 KINDS = ("json", WEIGHTS, "txt", "model", "jinja", "md", "tsv", "tiktoken", "codes", "spm")  # endings of what is read
@@ -20,16 +26,67 @@ KINDS = ("json", WEIGHTS, "txt", "model", "jinja", "md", "tsv", "tiktoken", "cod
 @cache
 def pinned_uri(model: str, file: str) -> str | None:
     """`hf://owner/name@commit` of a Hugging Face id whose repository has this file; None where it has not, where there
-    is no such repository, or where neither the hub nor its cache answers. Whether the cache has an encoder's files says
-    nothing: a repository may have both."""
+    is no such repository, or where the cache lacks it, offline. Whether the cache has an encoder's files says nothing:
+    a repository may have both. Raises RequestError as `file_of`."""
     name, _, revision = model.partition("@")
     if not ID.fullmatch(model) or Path(model).exists():
         return None
-    try:
-        found = hf_hub_download(name, file, revision=revision or None)
-    except (OSError, ValueError):  # every error of the hub is one of these
+    found = file_of(name, file, revision or None)
+    return None if found is None else f"hf://{name}@{found.parent.name}"
+
+
+def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -> Path | None:
+    """A file of a repository, in the hub's cache of this machine; None where the repository has none.
+
+    A hub that fails to answer is no answer. Offline, what the cache lacks counts as none, but where `sure`: there the
+    cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
+    """
+    offline, commit = is_offline_mode(), _commit(name, revision)
+    if commit and (offline or commit == revision) and _is_known_to_lack(name, commit, file):
         return None
-    return f"hf://{name}@{Path(found).parent.name}"
+    try:
+        return Path(hf_hub_download(name, file, revision=revision))
+    except HFValidationError:
+        return None  # no id has such a name
+    except Exception as error:  # of the hub, of its client, or of the network
+        absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
+        nowhere = isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError) and not commit
+        if absent or nowhere or (offline and not sure):
+            return None
+        if offline:
+            raise RequestError(
+                f"--model: expected {file} of {name} in the hub's cache, or a sign there that the repository has none, "
+                "got neither, offline, and vectors may be others without it; run once with the network: hf download "
+                f"{name}{f' --revision {revision}' if revision else ''}; or pass the folder of a whole copy"
+            ) from error
+        raise RequestError(
+            f"--model: expected an answer of the Hugging Face hub about {file} of {name}, got: "
+            f"{named(error.__cause__ or error)}; try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
+        ) from error
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit of a revision, by the hub's cache alone."""
+    if revision and COMMIT.fullmatch(revision):
+        return revision
+    with suppress(OSError, ValueError):
+        return (_cache(name) / "refs" / (revision or "main")).read_text(encoding="utf-8")
+    return None
+
+
+def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
+    """Whether the hub's cache says that a commit has no such file: by the mark of one that was asked for in vain, by a
+    listing, or by `.gitattributes`, which a repository has and nobody asks for: the commit was fetched as a whole."""
+    if (_cache(name) / ".no_exist" / commit / file).is_file():
+        return True
+    with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or it has another format
+        return file not in loads((_cache(name) / "trees" / f"{commit}.json").read_text(encoding="utf-8"))["files"]
+    snapshot = _cache(name) / "snapshots" / commit
+    return (snapshot / ".gitattributes").is_file() and not (snapshot / file).exists()
+
+
+def _cache(name: str) -> Path:
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
 
 
 def dataset_of(uri: str) -> str | None:

@@ -200,7 +200,7 @@ def _load_after(spec: EncoderSpec, device: torch.device) -> torch.nn.Module | No
     if spec.published is None or not spec.published.after:
         return None
     with encoder_errors(f"readable weights at {spec.source}"):
-        return load_after(settings_of(spec.source), spec.published, weights_identity(spec.source)).to(device)
+        return load_after(settings_of(spec.source), spec.published).to(device)
 
 
 def _take_last_layer(model: PreTrainedModel) -> LastLayer | None:
@@ -217,7 +217,7 @@ def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> Non
     save_half(model, folder)
     published_tokenizer(spec.source).save_pretrained(folder)
     if spec.published is not None:
-        save_after(settings_of(spec.source), spec.published, weights_identity(spec.source), folder)
+        save_after(settings_of(spec.source), spec.published, folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:

@@ -9,15 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers.utils.hub import cached_file
-
 from raycase.data.fetch import MODEL_FILE
+from raycase.data.hub import file_of
 from raycase.data.json_values import loads
 from raycase.errors import RequestError
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
-TOKENIZER = "tokenizer_config.json"
+TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
+BESIDE_TOKENIZER, VOCABULARIES = (
+    ("special_tokens_map.json", "added_tokens.json"),
+    ("vocab.txt", "vocab.json", "merges.txt"),
+)
 # Fields of a LoRA adapter that say how its own weights are added. Others import modules, load further models or
 # initialise the encoder's weights anew, and must be as peft has them by default.
 LORA_FIELDS = {"r", "lora_alpha", "lora_dropout", "bias", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out"}
@@ -44,18 +47,21 @@ def check_no_adapter(folder: str) -> None:
 def check_weights(folder: str, pinned: dict[str, str]) -> None:
     """Raise ValueError for weights of a folder or Hugging Face id that are not safetensors within it: an index may
     name any file as a shard, and an adapter is read from where it likes."""
-    if not Path(folder).is_dir() and _of_hub(folder, ADAPTER, pinned):
+    if not Path(folder).is_dir() and of_folder(folder, ADAPTER, pinned):
         raise ValueError(f"a LoRA adapter ({ADAPTER}), which has to be merged into its encoder")
     if index := of_folder(folder, WEIGHTS_INDEX, pinned):
         shards = set(loads(index.read_text(encoding="utf-8"))["weight_map"].values())
         check_names(WEIGHTS_INDEX, shards, ".safetensors")
 
 
-def check_tokenizer(folder: str) -> None:
-    """Raise ValueError for a tokenizer of a folder that is to be read from another one."""
-    file = Path(folder) / TOKENIZER
-    if file.is_file():
+def check_tokenizer(folder: str, pinned: dict[str, str]) -> None:
+    """Raise ValueError for a tokenizer of a folder or Hugging Face id that is to be read from another one, and
+    RequestError for files that the hub fails to give: transformers would do without them."""
+    if file := of_folder(folder, TOKENIZER, pinned):
         check_names(TOKENIZER, loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
+    whole = of_folder(folder, TOKENIZER_FILE, pinned)
+    for name in BESIDE_TOKENIZER if whole else BESIDE_TOKENIZER + VOCABULARIES:
+        of_folder(folder, name, pinned)
 
 
 def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
@@ -78,20 +84,9 @@ def check_names(file: str, names: Any, ending: str) -> None:
             raise ValueError(f"{name!r:.80} in {file}, expected names of *{ending} in the same folder")
 
 
-def of_folder(folder: str, name: str, pinned: dict[str, str]) -> Path | None:
-    """A file of a folder here or of a Hugging Face id; None where there is none."""
+def of_folder(folder: str, name: str, pinned: dict[str, str], *, sure: bool = False) -> Path | None:
+    """A file of a folder here or of a Hugging Face id; None where there is none. `sure`: as `file_of`, which raises
+    RequestError where that is not known."""
     if Path(folder).is_dir():
         return Path(folder) / name if (Path(folder) / name).is_file() else None
-    return _of_hub(folder, name, pinned)
-
-
-def _of_hub(source: str, name: str, pinned: dict[str, str]) -> Path | None:
-    """A file of a Hugging Face id; None where there is none."""
-    found = cached_file(
-        source,
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-        **pinned,
-    )
-    return None if found is None else Path(found)
+    return file_of(folder, name, pinned["revision"], sure=sure)

@@ -72,9 +72,10 @@ class Settings:
     folder: str
     pinned: dict[str, str]
 
-    def read(self, name: str) -> Any:
-        """The JSON in a file; None where there is none. Raises RequestError for anything else in it."""
-        file = of_folder(self.folder, name, self.pinned)
+    def read(self, name: str, *, sure: bool = True) -> Any:
+        """The JSON in a file; None where there is none. Raises RequestError for anything else in it, and where it is
+        not known whether there is one: `sure` as `raycase.data.hub.file_of`."""
+        file = of_folder(self.folder, name, self.pinned, sure=sure)
         if file is None:
             return None
         try:
@@ -82,9 +83,9 @@ class Settings:
         except (OSError, ValueError) as error:
             raise RequestError(f"--model: expected JSON in {name} of {self.source}, got: {error}") from error
 
-    def object(self, name: str) -> dict[str, Any]:
+    def object(self, name: str, *, sure: bool = True) -> dict[str, Any]:
         """`read` for an object; empty where there is no file."""
-        values = self.read(name)
+        values = self.read(name, sure=sure)
         return {} if values is None else self.expect(isinstance(values, dict), values, name, "an object")
 
     def expect(self, holds: bool, value: Any, where: str, expected: str) -> Any:
@@ -118,7 +119,7 @@ def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) 
             after.append(path)
             dim = _dense(settings, path, dim)["out_features"]
         elif name == "Normalize":
-            values = settings.object(f"{path}/{CONFIG}")
+            values = settings.object(f"{path}/{CONFIG}", sure=False)  # most repositories have none
             _by_vector(settings, values, f"{path}/{CONFIG}")
             after.append(NORMALIZE)
         elif name not in WITHOUT_EFFECT:
@@ -224,20 +225,20 @@ class Normalize(nn.Module):
         return F.normalize(vectors_BD, dim=-1)
 
 
-def load_after(settings: Settings, published: Published, identity: str) -> nn.Sequential:
-    """The modules behind the pooling, in float32; identity: of the weights.
+def load_after(settings: Settings, published: Published) -> nn.Sequential:
+    """The modules behind the pooling, in float32.
 
     Raises RequestError for settings, and ValueError for weights, that do not fit.
     """
     return nn.Sequential(
-        *(Normalize() if step == NORMALIZE else _load_dense(settings, step, identity) for step in published.after)
+        *(Normalize() if step == NORMALIZE else _load_dense(settings, step) for step in published.after)
     ).eval()
 
 
-def _load_dense(settings: Settings, path: str, identity: str) -> nn.Module:
+def _load_dense(settings: Settings, path: str) -> nn.Module:
     values = _dense(settings, path)
     linear = nn.Linear(values["in_features"], values["out_features"], bias=values["bias"])
-    weights = load_file(_dense_weights(settings, path, identity))
+    weights = load_file(_dense_weights(settings, path))
     expected = {f"linear.{name}": tensor.shape for name, tensor in linear.state_dict().items()}
     found = {name: tensor.shape for name, tensor in weights.items()}
     if found != expected:
@@ -246,13 +247,13 @@ def _load_dense(settings: Settings, path: str, identity: str) -> nn.Module:
     return nn.Sequential(linear, ACTIVATIONS[values["activation_function"].rpartition(".")[2]]())
 
 
-def _dense_weights(settings: Settings, path: str, identity: str) -> Path:
+def _dense_weights(settings: Settings, path: str) -> Path:
     """The file with a Dense's weights, as safetensors."""
     if file := of_folder(settings.folder, f"{path}/{ENCODER_WEIGHTS}", settings.pinned):
         return file
     if file := of_folder(settings.folder, f"{path}/{BIN}", settings.pinned):
-        return as_safetensors([file], f"{identity} {path}") / ENCODER_WEIGHTS
-    raise ValueError(f"no {ENCODER_WEIGHTS} in {path}")
+        return as_safetensors([file], sha256_of_file(file)) / ENCODER_WEIGHTS
+    raise ValueError(f"no {ENCODER_WEIGHTS} or {BIN} in {path}")
 
 
 def dense_identity(source: str, folder: str, published: Published) -> dict[str, str]:
@@ -263,7 +264,7 @@ def dense_identity(source: str, folder: str, published: Published) -> dict[str, 
     return {f"{file.parent.name}/{file.name}": sha256_of_file(file) for file in files if file.is_file()}
 
 
-def save_after(source: Settings, published: Published, identity: str, folder: Path) -> None:
+def save_after(source: Settings, published: Published, folder: Path) -> None:
     """Write the folders of the modules behind the pooling beside a saved encoder."""
     for step in published.after:
         if step == NORMALIZE:
@@ -272,7 +273,7 @@ def save_after(source: Settings, published: Published, identity: str, folder: Pa
         config = of_folder(source.folder, f"{step}/{CONFIG}", source.pinned)
         assert config is not None
         (folder / step / CONFIG).write_bytes(config.read_bytes())
-        (folder / step / ENCODER_WEIGHTS).write_bytes(_dense_weights(source, step, identity).read_bytes())
+        (folder / step / ENCODER_WEIGHTS).write_bytes(_dense_weights(source, step).read_bytes())
 
 
 def is_readable(spec: EncoderSpec, model: PretrainedConfig) -> bool:

@@ -206,8 +206,9 @@ def published_tokenizer(source: str) -> Any:
     """
     folder = weights_folder(source)
     with encoder_errors(f"a readable tokenizer at {source}"):
-        check_tokenizer(folder)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **pinned_commit(source))
+        pinned = pinned_commit(source)
+        check_tokenizer(folder, pinned)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, **pinned)
     fast: Tokenizer | None = getattr(tokenizer, "backend_tokenizer", None)
     if fast is None:
         raise RequestError(f"--model: expected a fast tokenizer (tokenizer.json) at {source}, got a slow one")

@@ -17,6 +17,7 @@ import raycase
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.published import LEGACY
+from raycase.encoder.sources import hub_commit
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
@@ -140,11 +141,14 @@ def test_dense_weights_of_pytorch(tmp_path, monkeypatch):
     folder = save(tmp_path / "model", after=[dense(32, 8, torch.nn.GELU())])
     wanted = raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(TEXTS, None)
     [path] = [path for path in folder.iterdir() if path.name.startswith("2_")]
-    torch.save(load_file(path / "model.safetensors"), path / "pytorch_model.bin")
+    weights = load_file(path / "model.safetensors")
+    torch.save(weights, path / "pytorch_model.bin")
     (path / "model.safetensors").unlink()
     np.testing.assert_array_equal(
         raycase.load(str(folder), device="cpu", dtype=torch.float32).embed(TEXTS, None), wanted
     )
+    torch.save({name: tensor * 2 for name, tensor in weights.items()}, path / "pytorch_model.bin")
+    assert_equal(folder)  # not the weights that were kept
 
 
 def test_other_dense_weights_are_another_model(tmp_path):
@@ -265,6 +269,32 @@ def test_dense_weights_that_do_not_fit(tmp_path):
     (path / "model.safetensors").unlink()
     with pytest.raises(RequestError, match=r"no model\.safetensors"):
         raycase.load(str(folder))
+
+
+PUBLISHED = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
+
+
+@pytest.mark.parametrize("missing", [None, *PUBLISHED])
+def test_offline_a_file_that_the_hubs_cache_lacks_may_be_one_that_the_model_has(missing, tmp_path, monkeypatch):
+    """Whoever loads the encoder alone leaves them out. A Normalize has no file as a rule."""
+    home, commit = tmp_path / "hub" / "models--some--model", "0123456789" * 4
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    (home / "snapshots").mkdir()
+    folder = legacy(home / "snapshots" / commit, pooling=("cls",), length=20, others=["Normalize"])
+    put(folder, "config_sentence_transformers.json", {"prompts": {}})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    hub_commit.cache_clear()
+    if missing:
+        (folder / missing).unlink()
+        with pytest.raises(RequestError, match=rf"^--model: expected {missing} of some/model in the hub's cache, or a"):
+            resolve("some/model")
+    else:
+        spec = resolve("some/model").encoder
+        assert (spec.poolings, spec.max_tokens) == (("cls",), 20)
+    if missing == "modules.json":  # everything else was fetched, so there is none
+        (folder / ".gitattributes").touch()
+        assert resolve("some/model").encoder.poolings == ("mean",)
 
 
 @pytest.mark.cluster

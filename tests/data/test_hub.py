@@ -1,0 +1,85 @@
+"""What the Hugging Face hub, and without it its cache, say about a file: here it is, there is none, or nothing."""
+
+import json
+
+import pytest
+from fake_hub import COMMIT, fake_hub
+
+from raycase.data.hub import file_of, pinned_uri
+from raycase.errors import RequestError
+
+RESOLVE = "/{repo_id}/resolve/{revision}/{filename}"
+OFFLINE = rf"^--model: expected b.json of me/x in the hub's cache, .* hf download me/x --revision {COMMIT}; or"
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A folder to be served as `me/x`; this process asks the hub, and keeps what comes in a cache of its own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    pinned_uri.cache_clear()
+    (tmp_path / "x").mkdir()
+    for name in ("a.json", "b.json"):
+        (tmp_path / "x" / name).write_text("{}")
+    return tmp_path / "x"
+
+
+@pytest.fixture
+def answer(repository, monkeypatch):
+    """`file_of`, from a hub that refuses `b.json`, or offline."""
+
+    def found(*arguments, online=True, **options):
+        if not online:
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+            return file_of("me/x", *arguments, **options)
+        with fake_hub({"me/x": repository}, refused={"b.json"}) as (endpoint, _):
+            monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + RESOLVE)
+            return file_of("me/x", *arguments, **options)
+
+    return found
+
+
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_a_hub_that_does_not_answer_is_none_without_the_file(answer, revision):
+    assert answer("a.json", revision).read_text() == "{}"
+    assert answer("none.json", revision) is None
+    with pytest.raises(RequestError, match=r"expected an answer .* about b.json of me/x, got: .*403.*HF_HUB_OFFLINE=1"):
+        answer("b.json", revision)
+
+
+def test_a_published_model_is_none_without_training_because_the_hub_fails(repository, monkeypatch):
+    (repository / "raycase.json").write_text("{}")
+    with fake_hub({"me/x": repository}, refused={"raycase.json"}) as (endpoint, _):
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + RESOLVE)
+        with pytest.raises(RequestError, match=r"about raycase.json of me/x, got: .*403"):
+            pinned_uri("me/x", "raycase.json")
+
+
+def test_offline_the_cache_says_what_was_asked_for_in_vain(answer):
+    answer("a.json", None), answer("none.json", None)
+    assert answer("a.json", COMMIT, online=False, sure=True)
+    assert answer("none.json", COMMIT, online=False, sure=True) is None
+    assert answer("b.json", COMMIT, online=False) is None
+    with pytest.raises(RequestError, match=OFFLINE):
+        answer("b.json", COMMIT, online=False, sure=True)
+
+
+@pytest.mark.parametrize("listed", [False, True, None])
+def test_offline_the_cache_has_a_listing(answer, tmp_path, listed):
+    """As `snapshot_download` leaves it; one in another format says nothing."""
+    answer("a.json", None)
+    tree = tmp_path / "hub" / "models--me--x" / "trees" / f"{COMMIT}.json"
+    tree.parent.mkdir()
+    names = ["a.json", *(["b.json"] if listed else [])]
+    tree.write_text(json.dumps([] if listed is None else {"format_version": 1, "files": {name: {} for name in names}}))
+    if listed is False:
+        assert answer("b.json", COMMIT, online=False, sure=True) is None
+        return
+    with pytest.raises(RequestError, match=OFFLINE):
+        answer("b.json", COMMIT, online=False, sure=True)
+
+
+def test_offline_a_commit_that_was_fetched_as_a_whole_has_no_other_files(answer):
+    answer("a.json", None).with_name(".gitattributes").touch()
+    assert answer("a.json", COMMIT, online=False, sure=True)
+    assert answer("b.json", COMMIT, online=False, sure=True) is None
