@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,8 +24,10 @@ DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the ext
 MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
 INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional": MPNET}  # a model that ships -> its encoder
 SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder, wherever raycase is installed
+MOST_POINTER = 1024  # bytes of one of Git LFS
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
-PICKLED = re.compile(r"pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
+PICKLED = re.compile(r"([^./][^/]*/)*pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
+ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"  # with one of them none is read
 EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
 FETCHED = re.compile(rf"\.({'|'.join(KINDS)})$")  # settings, weights, vocabularies
 
@@ -121,7 +124,14 @@ def regular_files(folder: Path) -> Path:
             got = "a broken link"
         if got:
             raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
+        check_no_pointer(file)
     return folder
+
+
+def check_no_pointer(file: Path) -> None:
+    """Raise RequestError for what a clone without Git LFS has in place of a large file."""
+    if file.stat().st_size < MOST_POINTER and file.read_bytes().startswith(b"version https://git-lfs"):
+        raise RequestError(f"--model: expected the content of {file}, got a pointer of Git LFS; run: git lfs pull")
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
@@ -153,18 +163,22 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     outside = next((name for name in files if name and not _stays_inside(name)), None)
     if outside is not None:
         raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
-    pickled = not any(name.endswith(".safetensors") for name in files)
-    files = {
-        name: listed
-        for name, listed in files.items()
-        if name and (not EXCLUDED.search(name) or (pickled and PICKLED.fullmatch(name)))
-    }
+    files = {name: listed for name, listed in files.items() if _may_be_read(name, files)}
     if not OF_MODELS & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
             f"{', '.join(sorted(files)[:3]) or 'nothing'}"
         )
     return files
+
+
+def _may_be_read(name: str, files: Mapping[str, object]) -> bool:
+    """Whether a file may belong to a model: pickled weights where their folder has no others."""
+    folder = name.rpartition("/")[0]
+    others = (f"{folder}/{weights}".lstrip("/") for weights in (ENCODER_WEIGHTS, WEIGHTS_INDEX))
+    if PICKLED.fullmatch(name):
+        return not any(weights in files for weights in others)
+    return bool(name) and not EXCLUDED.search(name)
 
 
 def _stays_inside(name: str) -> bool:

@@ -20,7 +20,8 @@ PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repos
 COMMIT = re.compile("[0-9a-f]{40}")
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
-KINDS = ("json", WEIGHTS, "txt", "model", "jinja", "md", "tsv", "tiktoken", "codes", "spm")  # endings of what is read
+VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
+KINDS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARY_KINDS)  # endings of what is read
 
 
 @cache

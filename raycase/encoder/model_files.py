@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raycase.data.fetch import MODEL_FILE
+from raycase.data.fetch import MODEL_FILE, WEIGHTS_INDEX
 from raycase.data.hub import file_of
 from raycase.data.json_values import loads
 from raycase.errors import RequestError
 
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 BESIDE_TOKENIZER, VOCABULARIES = (
     ("special_tokens_map.json", "added_tokens.json"),

@@ -11,24 +11,32 @@ from filelock import FileLock
 from safetensors.torch import save_file
 from torch import Tensor
 
-from raycase.data.fetch import cache_folder
+from raycase.data.fetch import ENCODER_WEIGHTS, WEIGHTS_INDEX, cache_folder, check_no_pointer
 from raycase.data.json_values import loads
 from raycase.data.storage import fingerprint
-from raycase.encoder.model_files import ENCODER_WEIGHTS, WEIGHTS_INDEX, check_names, of_folder
+from raycase.encoder.model_files import check_names, of_folder
 
 BIN, BIN_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 def pickled_files(folder: str, pinned: dict[str, str]) -> list[Path]:
-    """The weights of a folder or Hugging Face id that has none in safetensors; else empty. Raises ValueError for names
-    elsewhere."""
+    """The weights of a folder or Hugging Face id that has none in safetensors, as transformers chooses them: in one
+    file, else in shards; empty where safetensors are. Raises ValueError where there are none, and for an index that
+    names what is not there, or elsewhere."""
     if any(of_folder(folder, name, pinned) for name in (ENCODER_WEIGHTS, WEIGHTS_INDEX)):
         return []
-    names = [BIN]
-    if index := of_folder(folder, BIN_INDEX, pinned):
-        names = sorted(set(loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        check_names(BIN_INDEX, names, ".bin")
-    return [file for name in names if (file := of_folder(folder, name, pinned))]
+    if file := of_folder(folder, BIN, pinned):
+        return [file]
+    index = of_folder(folder, BIN_INDEX, pinned)
+    if index is None:
+        raise ValueError(f"no {ENCODER_WEIGHTS} or {BIN}, nor an index of shards of either")
+    names = sorted(set(loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    check_names(BIN_INDEX, names, ".bin")
+    files = {name: of_folder(folder, name, pinned) for name in names}
+    for name in names:
+        if files[name] is None:
+            raise ValueError(f"no {name}, which {BIN_INDEX} names")
+    return [file for file in files.values() if file]
 
 
 def as_safetensors(files: list[Path], identity: str) -> Path:
@@ -36,7 +44,7 @@ def as_safetensors(files: list[Path], identity: str) -> Path:
 
     Raises ValueError for a file that holds anything else.
     """
-    folder = cache_folder() / f"weights-{fingerprint([identity])[:16]}"
+    folder = cache_folder() / f"weights-{fingerprint([identity, *(file.name for file in files)])[:16]}"
     target = folder / ENCODER_WEIGHTS
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # the first process reads them, the others wait for it
@@ -53,6 +61,7 @@ def as_safetensors(files: list[Path], identity: str) -> Path:
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
+    check_no_pointer(file)
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # its words advise to load whatever the file holds

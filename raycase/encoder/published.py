@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from raycase.data.fetch import is_remote
+from raycase.data.fetch import ENCODER_WEIGHTS, is_remote
 from raycase.data.json_values import loads
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.architecture import is_causal, without_weights
-from raycase.encoder.model_files import ENCODER_WEIGHTS, of_folder
+from raycase.encoder.model_files import of_folder
 from raycase.encoder.pickled_weights import BIN, as_safetensors
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import NORMALIZE, EncoderSpec, Published

@@ -17,9 +17,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.data.fetch import PICKLED, fetch, is_remote, regular_files, remote_identity
+from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
+from raycase.data.hub import VOCABULARY_KINDS
 from raycase.data.storage import sha256_of_file
-from raycase.encoder.model_files import check_no_adapter, check_tokenizer
+from raycase.encoder.model_files import ADAPTER, TOKENIZER, TOKENIZER_FILE, check_no_adapter, check_tokenizer
+from raycase.encoder.pickled_weights import pickled_files
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.published import Settings, dense_identity
 from raycase.encoder.sizes import check_tokens
@@ -69,6 +71,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
+SETTINGS = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
 MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
@@ -153,17 +156,27 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         return f"{folder}@{hub_commit(source)}"
-    pickled = (file for file in folder.glob("*.bin") if PICKLED.fullmatch(file.name) and file.is_file())
-    files = sorted(folder.glob("*.safetensors")) or sorted(pickled)
-    tokenizer = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.txt")
-    others = ("config.json", "adapter_config.json", *tokenizer)
-    if not files:
-        raise RequestError(f"--model: expected *.safetensors or pytorch_model.bin in {folder}, got none")
+    files = sorted(folder.glob("*.safetensors"))
+    if not (folder / ADAPTER).is_file():
+        with encoder_errors(f"readable weights at {source}"):
+            files += pickled_files(str(folder), {})
     digest = hashlib.sha256()
-    for file in files + [folder / name for name in others if (folder / name).is_file()]:
+    for file in files + [folder / name for name in SETTINGS if (folder / name).is_file()] + _vocabularies(folder):
         status = file.stat()
         digest.update(f"{file.name} {_sha256_once(file, status.st_size, status.st_mtime_ns)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
+
+
+def _vocabularies(folder: Path) -> list[Path]:
+    """Files of a tokenizer beside those of SETTINGS: what is added to it and, without tokenizer.json, what it is made
+    from."""
+    patterns, settings = ["tokenizer.*.json"], folder / TOKENIZER
+    if not (settings.is_file() and b'"added_tokens_decoder"' in settings.read_bytes()):
+        patterns.append("added_tokens.json")  # read where these settings do not have it
+    if not (folder / TOKENIZER_FILE).is_file():
+        patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{kind}" for kind in VOCABULARY_KINDS)]
+    found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
+    return sorted(file for file in found if file.name not in SETTINGS)
 
 
 @cache

@@ -9,10 +9,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from raycase.data.claim import claim
-from raycase.data.fetch import CARD, METRICS, MODEL_FILE
+from raycase.data.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.data.json_values import loads
 from raycase.data.storage import locate
-from raycase.encoder.model_files import ENCODER_WEIGHTS, TOKENIZER
+from raycase.encoder.model_files import TOKENIZER
 from raycase.encoder.published import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
 from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD

@@ -49,6 +49,24 @@ def test_pickled_weights_are_fetched_where_there_are_no_others(bucket):
     assert len({before, first, remote_identity(bucket)}) == 3
 
 
+def test_each_folder_has_pickled_weights_or_none(bucket):
+    """Those of a Dense beside an encoder in safetensors, and the other way round."""
+    s3 = fsspec.filesystem("s3")
+    names = ["2_Dense/pytorch_model.bin", "3_Dense/model.safetensors", "3_Dense/pytorch_model.bin"]
+    for name in (*names, ".hidden/pytorch_model.bin"):
+        s3.pipe_file(f"{bucket}/{name}", b"weights")
+
+    def found():
+        return sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.suffix in (".bin", ".safetensors"))
+
+    folder = fetch(bucket, large=True)
+    assert found() == [*names[:2], "model.safetensors"]
+    s3.rm_file(f"{bucket}/model.safetensors")
+    s3.pipe_file(f"{bucket}/other.safetensors", b"weights")
+    folder = fetch(bucket, large=True)
+    assert found() == [*names[:2], "other.safetensors", "pytorch_model.bin"]
+
+
 def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
     with Proxy(s3_server) as proxy:
         command = [sys.executable, "-c", FETCH, bucket]

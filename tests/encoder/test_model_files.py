@@ -178,6 +178,18 @@ def test_neither_is_any_other_file_that_libraries_look_for(copied, name):
         find_encoder(str(folder), **CHOICES)
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "pytorch_model.bin"])
+def test_a_pointer_of_git_lfs_is_called_one(copied, name):
+    folder = copied("minilm")
+    if name == "pytorch_model.bin":
+        (folder / "model.safetensors").unlink()
+    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n")
+    with pytest.raises(
+        RequestError, match=rf"^--model: expected the content of .*{name}, got a pointer of Git LFS; run"
+    ):
+        load_encoder(find_encoder(str(folder), **CHOICES))
+
+
 def test_leftovers_of_an_editor_are_no_files_of_a_model(copied):
     folder = copied("minilm")
     (folder / ".#README.md").symlink_to("me@here.1")

@@ -13,7 +13,7 @@ import tiny
 import torch
 from fake_hub import COMMIT, fake_hub
 from helpers import ROOT
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from raycase.encoder.choices import find_encoder
@@ -70,10 +70,33 @@ def test_shards_are_read_and_names_elsewhere_are_refused(published, tmp_path):
     index = {"weight_map": {name: file for file, part in shards.items() for name in part}}
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert np.array_equal(vectors(folder), vectors(published[0]))
+    shard = folder / next(iter(shards))
+    shard.rename(folder / "away")
+    with pytest.raises(RequestError, match=rf"got: no {shard.name}, which pytorch_model.bin.index.json names"):
+        vectors(folder)
+    (folder / "away").rename(shard)
     index["weight_map"][names[0]] = "../a/pytorch_model.bin"
     (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(RequestError, match="expected names of"):
         vectors(folder)
+
+
+def test_weights_that_changed_beside_other_safetensors_are_read(published):
+    folder, weights = published[1], load_file(published[0] / "model.safetensors")
+    save_file({"x": torch.zeros(1)}, folder / "other.safetensors")
+    before, first = vectors(folder), weights_identity(str(folder))
+    assert np.array_equal(before, vectors(published[0]))
+    torch.save({name: weight + 1 for name, weight in weights.items()}, folder / "pytorch_model.bin")
+    assert weights_identity(str(folder)) != first and not np.array_equal(vectors(folder), before)
+
+
+def test_one_file_goes_before_shards(published):
+    """As transformers has it."""
+    folder, weights = published[1], load_file(published[0] / "model.safetensors")
+    torch.save({name: weight + 1 for name, weight in weights.items()}, folder / "shard.bin")
+    index = {"weight_map": dict.fromkeys(weights, "shard.bin")}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert np.array_equal(vectors(folder), vectors(published[0]))
 
 
 class Evil:
@@ -110,7 +133,9 @@ def test_a_pipe_in_place_of_them_does_not_hang(published):
     os.mkfifo(published[1] / "pytorch_model.bin")
     with pytest.raises(RequestError, match="--model: expected"):
         vectors(published[1])
-    with pytest.raises(RequestError, match=r"--model: expected \*.safetensors or pytorch_model.bin in .*, got none"):
+    with pytest.raises(
+        RequestError, match=r"--model: expected readable weights at .*, got: no model.safetensors or pytorch_m"
+    ):
         weights_identity(str(published[1]))
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
 
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
@@ -113,3 +114,29 @@ def test_the_identity_of_weights_follows_their_bytes(copied):
     weights["embeddings.LayerNorm.bias"] += 1
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     assert weights_identity(str(folder)) != before
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "merges.txt", "added_tokens.json", "spiece.model"])
+def test_the_identity_of_weights_follows_what_the_tokenizer_is_made_from(copied, name):
+    """Vocabularies beside tokenizer.json, which holds them, do not count."""
+    folder = copied("simcse-roberta-large")
+    beside = weights_identity(str(folder))
+    Tokenizer.from_file(str(folder / "tokenizer.json")).model.save(str(folder))
+    assert weights_identity(str(folder)) == beside
+    (folder / "tokenizer.json").unlink()
+    before = weights_identity(str(folder))
+    with (folder / name).open("a") as file:
+        file.write("\n")
+    assert len({beside, before, weights_identity(str(folder))}) == 3
+
+
+def test_what_is_added_to_tokenizer_json_is_part_of_the_identity(copied):
+    folder = copied("minilm")
+    before = weights_identity(str(folder))
+    (folder / "added_tokens.json").write_text("{}")
+    added = weights_identity(str(folder))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"added_tokens_decoder": {}}))
+    both = weights_identity(str(folder))
+    (folder / "added_tokens.json").write_text('{"x": 1}')
+    assert len({before, added, both}) == 3 and weights_identity(str(folder)) == both
