@@ -57,8 +57,8 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
         if offline:
             raise RequestError(
                 f"--model: expected {file} of {name} in the hub's cache, or a sign there that the repository has none, "
-                "got neither, offline, and vectors may be others without it; run once with the network: hf download "
-                f"{name}{f' --revision {revision}' if revision else ''}; or pass the folder of a whole copy"
+                "got neither, offline, and vectors may be others without it; run this once with the network, or pass "
+                "the folder of a whole copy"
             ) from error
         raise RequestError(
             f"--model: expected an answer of the Hugging Face hub about {file} of {name}, got: "
