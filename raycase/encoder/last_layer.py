@@ -51,8 +51,8 @@ def attend(
     layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHST: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), with
-    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the
-    scores; (1, H, S, T) where it is the same for all."""
+    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T)
+    where it is the same for all texts."""
     parts = AttentionParts.of(layer)
     query_BSD, key_BTD, value_BTD = parts.query(asking_BSD), parts.key(hidden_BTD), parts.value(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (

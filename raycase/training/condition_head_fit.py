@@ -150,7 +150,9 @@ def fit_condition_head(
         head = ConditionHead(recipe.head(unfrozen.config.states_dim))
         head.load_state_dict(unfrozen.head)
         module = HeadCosine(head, unfrozen.open(), unfrozen.compute)
-    rates = {} if module.reader is None else {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / module.reader.encoder.dim}
+    rates = {}
+    if module.reader is not None:
+        rates = {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / module.reader.encoder.model.config.hidden_size}
     config = recipe.fit_config(seed, warmup=recipe.warmup, rates=rates)
     module = wrap(module)
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
