@@ -55,6 +55,11 @@ def _has_decoder(kind: type[PreTrainedModel]) -> bool:
     return "decoder_input_ids" in signature(kind.forward).parameters
 
 
+def has_decoder(config: PretrainedConfig) -> bool:
+    """Whether a model of this configuration has a decoder beside the half that encodes, which alone is read."""
+    return _has_decoder(type(_whole(config)))
+
+
 def encoder_half(model: PreTrainedModel) -> PreTrainedModel:
     """The encoder of a model that has a decoder, too, as BART; else the model."""
     half: PreTrainedModel = model.get_encoder() if _has_decoder(type(model)) else model
@@ -64,7 +69,7 @@ def encoder_half(model: PreTrainedModel) -> PreTrainedModel:
 def save_half(model: PreTrainedModel, folder: Path) -> None:
     """Save a model as `class_of` loads it: an encoder half under the names that it has in the whole."""
     weights = None
-    if _has_decoder(type(_whole(model.config))):
+    if has_decoder(model.config):
         weights = {f"encoder.{name}": tensor for name, tensor in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=weights, max_shard_size="1000GB")  # one file, whose name is known
 

@@ -7,18 +7,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import PretrainedConfig
+
 from raycase.data.fetch import INSIDE, is_remote
-from raycase.encoder.architecture import is_causal, without_weights
+from raycase.encoder.architecture import has_decoder, is_causal, without_weights
 from raycase.encoder.model_files import check_no_adapter
 from raycase.encoder.pooling import OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
-from raycase.encoder.published import published_length, read_published
+from raycase.encoder.published import default_prompt, published_length, read_modules, read_published
 from raycase.encoder.sizes import learned_positions
 from raycase.encoder.sources import encoder_errors, load_config, published_tokenizer, settings_of, weights_folder
 from raycase.encoder.table import ENCODERS, NORMALIZE, EncoderSpec, Published
 from raycase.errors import RequestError
 
-MOST_TOKENS = 512  # of a prompt, for encoders whose positions have no end
+MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
+READ_HALF = ("longt5", "switch_transformers")  # by sentence-transformers, as T5, whose half has a class of its own
+UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this
 
 
 def find_encoder(
@@ -107,35 +111,42 @@ def _folder_outside_table(name: str) -> str:
 
 def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:
     """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers saved it; under a
-    prompt, its pooling is over the text, as CASE has it."""
+    prompt, its pooling is over the text, as CASE has it, and there is no default prompt."""
     _folder_outside_table(name)
     if pooling in (Pooling.LATENT, Pooling.LATENT_END):
         raise RequestError(
             f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
         )
+    settings = settings_of(name)
+    modules = read_modules(settings)
     config = load_config(name)
     tokenizer = published_tokenizer(name)
-    published, lower_case, longest = None, False, tokenizer.model_max_length
-    if pooling is None:
-        settings = settings_of(name)
-        published = read_published(settings, config.hidden_size, partial(_prompt_tokens, tokenizer))
-        if published is None and prompt is not None:
-            raise RequestError(
-                f"--model: {name} is not in the table of encoders, and has no modules.json of sentence-transformers, "
-                "which would say its pooling; pass --pooling"
-            )
-        length, lower_case = published_length(settings)
-        longest = longest if length is None else length
-        pooling = published.pooling[0] if published else Pooling.MEAN
-        if published and prompt is not None:
-            pooling, published = _over_the_text(name, published), None
+    length, lower_case = published_length(settings) if modules else (None, False)
     with encoder_errors(f"a readable encoder at {name}"):
         model = without_weights(config)
         causal = is_causal(model)
-        positions = getattr(config, "max_position_embeddings", None) or 0
-        max_tokens = int(min(positions if positions > 0 else MOST_TOKENS, longest, learned_positions(model)))
+        max_tokens = int(min(_most_tokens(length, tokenizer, config), learned_positions(model)))
         if max_tokens < 1:
             raise ValueError(f"room for {max_tokens} tokens")
+    published = None
+    before = default_prompt(settings) if modules and prompt is None else ""
+    if before:
+        _check_prompt(name, before, tokenizer, max_tokens)
+    if modules and pooling is None:
+        tokens_of = partial(_prompt_tokens, tokenizer)
+        published = read_published(settings, modules, config.hidden_size, before, tokens_of)
+        if prompt is None:
+            _check_alike(name, config, tokenizer)
+    elif before and pooling is not None:
+        published = Published(pooling=(pooling,), after=(), dim=config.hidden_size, prompt=before)
+    elif pooling is None and prompt is not None:
+        raise RequestError(
+            f"--model: {name} is not in the table of encoders, and has no modules.json of sentence-transformers, "
+            "which would say its pooling; pass --pooling"
+        )
+    pooling = pooling or (published.pooling[0] if published else Pooling.MEAN)
+    if published and prompt is not None:
+        pooling, published = _over_the_text(name, published, config.hidden_size), None
     return EncoderSpec(
         source=str(Path(name).absolute()) if Path(name).is_dir() else name,
         prompt=prompt or PromptStyle.CONCAT_SC,
@@ -147,11 +158,51 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     )
 
 
-def _over_the_text(name: str, published: Published) -> Pooling:
+def _most_tokens(length: int | None, tokenizer: Any, config: PretrainedConfig) -> int:
+    """The published length, else the most tokens by tokenizer and configuration, as sentence-transformers has it."""
+    positions = getattr(config, "max_position_embeddings", None) or 0
+    said = length or min(int(tokenizer.model_max_length), positions if positions > 0 else UNLIMITED)
+    return said if said < UNLIMITED else MOST_TOKENS
+
+
+def _check_alike(name: str, config: PretrainedConfig, tokenizer: Any) -> None:
+    """Raise RequestError for a model of which sentence-transformers reads other states, or another part of a text."""
+    got = None
+    if config.model_type not in READ_HALF and has_decoder(config):
+        got = f"a {config.model_type}, an encoder-decoder of which raycase reads the half that encodes"
+    elif tokenizer.truncation_side != "right":
+        got = f"truncation_side {tokenizer.truncation_side} in its tokenizer; raycase cuts a long text at its end"
+    if got:
+        raise RequestError(
+            f"--model: expected a model that raycase reads as sentence-transformers does at {name}, got {got}; pass "
+            "--pooling for the encoder's own states"
+        )
+
+
+def _check_prompt(name: str, prompt: str, tokenizer: Any, max_tokens: int) -> None:
+    """Raise RequestError for a default prompt that leaves no room for a text, or has special tokens, which are text
+    in a prompt here and special there."""
+    tokens = len(tokenizer(prompt, verbose=False)["input_ids"])
+    added = tokenizer.backend_tokenizer.get_added_tokens_decoder().values()
+    special = next((token.content for token in added if token.special and token.content in prompt), None)
+    got = None
+    if special:
+        got = f"{special} in {prompt!r:.80}"
+    elif tokens >= max_tokens:
+        got = f"{tokens} tokens of at most {max_tokens} in {prompt!r:.80}"
+    if got:
+        raise RequestError(
+            f"--model: expected a default prompt of text alone and with room for a text in {name}, got {got}; pass "
+            "--prompt for another one, or take default_prompt_name out of config_sentence_transformers.json"
+        )
+
+
+def _over_the_text(name: str, published: Published, hidden_size: int) -> Pooling:
     """The pooling of a prompt's text that is nearest to the published one. Raises RequestError where none is."""
     [pooling, *others] = published.pooling
     pooling = Pooling.MEAN if pooling is Pooling.MEAN_ALL else pooling
-    if others or pooling not in (Pooling.MEAN, Pooling.CLS, Pooling.LAST) or set(published.after) - {NORMALIZE}:
+    known = not others and pooling in (Pooling.MEAN, Pooling.CLS, Pooling.LAST)
+    if not known or set(published.after) - {NORMALIZE} or published.dim != hidden_size:
         raise RequestError(
             f"--prompt: {name} has more behind its states than one pooling of the text; pass --pooling beside it, or "
             "leave --prompt out"

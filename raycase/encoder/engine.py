@@ -286,7 +286,7 @@ class TextEncoder:
             views = [self.pooler(pooled_BD.to(self.model.dtype)[:, None]) for pooled_BD in views]
         if self.after is not None:
             views = [self.after(pooled_BD.float()) for pooled_BD in views]
-        return torch.cat(views, dim=1)
+        return torch.cat([pooled_BD[:, : self.dim] for pooled_BD in views], dim=1)
 
     # ------------------------------------------------------------------------------------------------------ rows
 

@@ -85,7 +85,9 @@ def check_names(file: str, names: Any, ending: str) -> None:
 
 def of_folder(folder: str, name: str, pinned: dict[str, str], *, sure: bool = False) -> Path | None:
     """A file of a folder here or of a Hugging Face id; None where there is none. `sure`: as `file_of`, which raises
-    RequestError where that is not known."""
+    RequestError where that is not known. Raises it for a name that leads out of the folder, too."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise RequestError(f"--model: expected a file within {folder}, got {name!r}")
     if Path(folder).is_dir():
         return Path(folder) / name if (Path(folder) / name).is_file() else None
     return file_of(folder, name, pinned["revision"], sure=sure)

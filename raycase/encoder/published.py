@@ -1,8 +1,7 @@
 """What sentence-transformers keeps beside an encoder's weights: how states become a vector, the prompt, the length.
 
 Read as version 6.2 of the library reads it, in its formats since version 1 (`modules.json` names the modules and their
-folders). What it does with a text that raycase does otherwise: a special token that is spelt in it, as "[SEP]", is a
-special token there and text here.
+folders). What is not known in these files is refused by its name; what raycase does otherwise is in docs/encoders.md.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ MODULES, SETTINGS, PROMPTS, CONFIG = (
     "config_sentence_transformers.json",
     "config.json",
 )
+OLD_SETTINGS = tuple(  # of versions that had a name for each kind; the first of all that says anything counts
+    f"sentence_{kind}_config.json" for kind in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 POOLING = "1_Pooling"  # a folder
 POOLINGS = {  # of the library -> ours; in the order in which it puts them side by side in files of before version 6
     "cls": Pooling.CLS,
@@ -61,6 +63,41 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
 }
 WITHOUT_EFFECT = {"Dropout"}  # once a model is trained
+
+# The settings of each file that are read, or change no vector of `encode`, with the one value that is known, or ANY. A
+# model may need what else there is, so it is refused by its name.
+ANY = object()
+Known = dict[str, Any]
+
+
+def _known(*names: str) -> Known:
+    return dict.fromkeys(names, ANY)
+
+
+# How model, configuration and tokenizer are loaded, numbers are rounded and rows are padded.
+OPTIONS = _known("trust_remote_code", "use_safetensors", "low_cpu_mem_usage", "device_map", "dtype", "torch_dtype")
+OPTIONS |= _known("attn_implementation", "add_pooling_layer", "use_cache", "use_fast", "padding_side")
+LENGTHS = (  # where the most tokens may be; the first that is there counts
+    ("processing_kwargs", "text", "max_length"),
+    ("tokenizer_args", "model_max_length"),  # of older versions
+    ("processor_kwargs", "model_max_length"),
+    ("max_seq_length",),
+)
+KNOWN_SETTINGS = {
+    **_known("max_seq_length", "do_lower_case", "unpad_inputs"),
+    **_known("query_length", "document_length", "query_expansion"),  # of `encode_query` and `encode_document`
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+    "processing_kwargs": {"text": {"max_length": ANY, "truncation": True, "padding": ANY}},
+    **dict.fromkeys(("model_kwargs", "model_args", "config_kwargs", "config_args"), OPTIONS),
+    **dict.fromkeys(("processor_kwargs", "tokenizer_args"), OPTIONS | _known("model_max_length")),
+}
+KNOWN_PROMPTS = _known("prompts", "default_prompt_name", "truncate_dim")
+KNOWN_PROMPTS |= _known("__version__", "similarity_fn_name", "requirements") | {"model_type": "SentenceTransformer"}
+KNOWN_POOLING = _known("pooling_mode", "include_prompt", "embedding_dimension", "word_embedding_dimension", *LEGACY)
+KNOWN_NORMALIZE = _known("module_input_name", "module_output_name")
+KNOWN_DENSE = KNOWN_NORMALIZE | _known("in_features", "out_features", "bias", "activation_function", "use_residual")
 TokenCount = Callable[[str], int]  # of a prompt, as the library counts it
 
 
@@ -83,10 +120,25 @@ class Settings:
         except (OSError, ValueError) as error:
             raise RequestError(f"--model: expected JSON in {name} of {self.source}, got: {error}") from error
 
-    def object(self, name: str, *, sure: bool = True) -> dict[str, Any]:
-        """`read` for an object; empty where there is no file."""
+    def object(self, name: str, *, needed: bool = False, sure: bool = True) -> dict[str, Any]:
+        """`read` for an object; empty where there is no file, unless it is needed."""
         values = self.read(name, sure=sure)
-        return {} if values is None else self.expect(isinstance(values, dict), values, name, "an object")
+        if values is None and not needed:
+            return {}
+        return self.expect(isinstance(values, dict), "no file" if values is None else values, name, "an object")
+
+    def check_known(self, values: dict[str, Any], name: str, known: Known, inside: str = "") -> None:
+        """Raise RequestError for a setting of a file that is not among the known ones, or not as it is known."""
+        for key, value in values.items():
+            wanted = known.get(key)
+            if isinstance(value, dict) and isinstance(wanted, dict):
+                self.check_known(value, name, wanted, f"{inside}{key}.")
+            elif key not in known or (wanted is not ANY and value != wanted):
+                got = f"{inside}{key} {value!r:.100}"
+                raise RequestError(
+                    f"--model: expected settings that raycase knows in {name} of {self.source}, got {got}; "
+                    "pass --pooling for the encoder without it"
+                )
 
     def expect(self, holds: bool, value: Any, where: str, expected: str) -> Any:
         """The value, if it is what is expected. Raises RequestError."""
@@ -95,21 +147,47 @@ class Settings:
         return value
 
 
-def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) -> Published | None:
-    """How the model of these settings gives vectors; None where sentence-transformers never saved it.
+def read_modules(settings: Settings) -> list[tuple[str, str]] | None:
+    """Name and folder of each module, the Transformer first; None where sentence-transformers never saved the model.
 
-    Raises RequestError for a module that raycase does not know, by its name.
+    Raises RequestError for a Transformer in a folder of its own, as versions before 1 had it.
     """
     modules = settings.read(MODULES)
     if modules is None:
         return None
-    first, *others = _modules(settings, modules)
-    if first[0] != "Transformer" or first[1]:
-        named = first[0] + (f" in the folder {first[1]}" if first[1] else "")
+    found: list[tuple[str, str]] = []
+    settings.expect(isinstance(modules, list) and bool(modules), modules, MODULES, "a list of modules")
+    for module in modules:
+        whole = isinstance(module, dict) and all(isinstance(module.get(key), str) for key in ("type", "path"))
+        settings.expect(whole, module, MODULES, "type and path of each module")
+        kind, path = module["type"], module["path"]
+        inside = Path(path).name == path and path != ".." and bool(path or not found)
+        settings.expect(inside, module, MODULES, "folders beside it")
+        ours = kind.startswith("sentence_transformers.")
+        found.append((kind.rpartition(".")[2] if ours else kind, path))
+    names = [str(module["name"]) for module in modules if "name" in module]
+    settings.expect(len(set(names)) == len(names), names, MODULES, "a name of its own for each module")
+    if found[0][1]:
         raise RequestError(
-            f"--model: expected a Transformer beside modules.json of {settings.source}, got {named}; "
+            f"--model: expected the encoder beside modules.json of {settings.source}, got {found[0][0]} in the folder "
+            f"{found[0][1]}; save it anew: SentenceTransformer({settings.source!r}).save_pretrained(...)"
+        )
+    return found
+
+
+def read_published(
+    settings: Settings, modules: list[tuple[str, str]], hidden_size: int, prompt: str, tokens_of: TokenCount
+) -> Published:
+    """How the model of these settings gives vectors, behind this prompt. Raises RequestError for what raycase does not
+    know."""
+    (first, _), *others = modules
+    if first != "Transformer":
+        raise RequestError(
+            f"--model: expected a Transformer beside modules.json of {settings.source}, got {first}; "
             "raycase reads encoders of transformers"
         )
+    name, values = _transformer(settings)
+    settings.check_known(values, name, KNOWN_SETTINGS)
     names = [name for name, _ in others]
     settings.expect(names[:1] == ["Pooling"], names, MODULES, "Pooling after the Transformer")
     poolings, include_prompt = _poolings(settings, f"{others[0][1]}/{CONFIG}", hidden_size)
@@ -120,6 +198,7 @@ def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) 
             dim = _dense(settings, path, dim)["out_features"]
         elif name == "Normalize":
             values = settings.object(f"{path}/{CONFIG}", sure=False)  # most repositories have none
+            settings.check_known(values, f"{path}/{CONFIG}", KNOWN_NORMALIZE)
             _by_vector(settings, values, f"{path}/{CONFIG}")
             after.append(NORMALIZE)
         elif name not in WITHOUT_EFFECT:
@@ -127,49 +206,53 @@ def read_published(settings: Settings, hidden_size: int, tokens_of: TokenCount) 
                 f"--model: expected Transformer, Pooling, Dense, Normalize or Dropout in modules.json of "
                 f"{settings.source}, got {name}, which raycase does not know; pass --pooling for the encoder without it"
             )
-    prompt = _prompt(settings)
+    values = settings.object(PROMPTS)
+    settings.check_known(values, PROMPTS, KNOWN_PROMPTS)
+    kept = values.get("truncate_dim")
+    settings.expect(kept is None or (type(kept) is int and kept > 0), kept, PROMPTS, "truncate_dim above 0")
     return Published(
         pooling=poolings,
         after=tuple(after),
-        dim=dim,
+        dim=min(dim, kept or dim),
         prompt=prompt,
         skip=0 if include_prompt or not prompt else tokens_of(prompt),
     )
 
 
+def _transformer(settings: Settings) -> tuple[str, dict[str, Any]]:
+    """The file with the settings of the Transformer, and what it says."""
+    for name in (SETTINGS, *OLD_SETTINGS):
+        if values := settings.object(name):
+            return name, values
+    return SETTINGS, {}
+
+
 def published_length(settings: Settings) -> tuple[int | None, bool]:
     """The most tokens that the settings allow, or None, and whether texts are put in lower case."""
-    values = settings.object(SETTINGS)
-    length, lower = values.get("max_seq_length"), values.get("do_lower_case", False)
-    settings.expect(length is None or (type(length) is int and length > 2), length, SETTINGS, "max_seq_length above 2")
-    return length, settings.expect(type(lower) is bool, lower, SETTINGS, "do_lower_case true or false")
+    name, values = _transformer(settings)
+    length = next((length for path in LENGTHS if (length := _at(values, path)) is not None), None)
+    settings.expect(length is None or (type(length) is int and length > 2), length, name, "a length above 2")
+    lower = values.get("do_lower_case", False)
+    return length, settings.expect(type(lower) is bool, lower, name, "do_lower_case true or false")
 
 
-def _modules(settings: Settings, modules: Any) -> list[tuple[str, str]]:
-    """Name and folder of each module, in order."""
-    found = []
-    fields = ("idx", "type", "path")
-    settings.expect(isinstance(modules, list) and bool(modules), modules, MODULES, "a list of modules")
-    for module in modules:
-        whole = isinstance(module, dict) and all(name in module for name in fields)
-        settings.expect(whole and type(module["idx"]) is int, module, MODULES, "idx, type and path of each module")
-        kind, path = module["type"], module["path"]
-        inside = isinstance(path, str) and (not path or Path(path).name == path) and path not in (".", "..")
-        settings.expect(inside and isinstance(kind, str), module, MODULES, "folders beside it")
-        ours = kind.startswith("sentence_transformers.")
-        found.append((module["idx"], kind.rpartition(".")[2] if ours else kind, path))
-    return [(name, path) for _, name, path in sorted(found)]
+def _at(values: Any, path: tuple[str, ...]) -> Any:
+    """The value at the end of a path of keys, or None."""
+    for key in path:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
 
 
 def _poolings(settings: Settings, name: str, hidden_size: int) -> tuple[tuple[Pooling, ...], bool]:
-    values = settings.object(name)
+    values = settings.object(name, needed=True)
+    settings.check_known(values, name, KNOWN_POOLING)
     modes = values.get("pooling_mode")
     if modes is None:
         modes = [mode for old, mode in LEGACY.items() if values.get(old)] or ["mean"]
     modes = [modes] if isinstance(modes, str) else modes
     known = isinstance(modes, list) and bool(modes) and all(isinstance(m, str) and m in POOLINGS for m in modes)
     settings.expect(known, modes, name, f"pooling_mode among {', '.join(POOLINGS)}")
-    size = values.get("embedding_dimension", values.get("word_embedding_dimension", hidden_size))
+    size = values.get("embedding_dimension", values.get("word_embedding_dimension"))
     settings.expect(size == hidden_size, size, name, f"the encoder's dimension, {hidden_size},")
     included = values.get("include_prompt", True)
     return tuple(POOLINGS[mode] for mode in modes), settings.expect(
@@ -187,7 +270,9 @@ def _by_vector(settings: Settings, values: dict[str, Any], name: str) -> None:
 def _dense(settings: Settings, path: str, width: int | None = None) -> dict[str, Any]:
     """The configuration of a Dense. Raises RequestError for one that does not fit, or does more."""
     name = f"{path}/{CONFIG}"
-    values = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | settings.object(name)
+    values = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"}
+    values |= settings.object(name, needed=True)
+    settings.check_known(values, name, KNOWN_DENSE)
     for field in ("in_features", "out_features"):
         value = values.get(field)
         settings.expect(type(value) is int and 1 <= value <= 2**16, value, name, f"{field} of 1 to 65,536")
@@ -202,16 +287,17 @@ def _dense(settings: Settings, path: str, width: int | None = None) -> dict[str,
     return values
 
 
-def _prompt(settings: Settings) -> str:
-    """The default prompt, or ""."""
+def default_prompt(settings: Settings) -> str:
+    """The prompt before each text, or ""."""
     values = settings.object(PROMPTS)
     prompts, default = values.get("prompts") or {}, values.get("default_prompt_name")
     if default is None:
         return ""
-    settings.expect(
-        isinstance(prompts, dict) and default in prompts, default, PROMPTS, "default_prompt_name of prompts"
-    )
-    prompt = prompts[default]
+    settings.expect(isinstance(prompts, dict), prompts, PROMPTS, "prompts by their names")
+    prompts = {"query": None, "document": None} | prompts  # which each model has, empty
+    known = isinstance(default, str) and default in prompts
+    settings.expect(known, default, PROMPTS, "default_prompt_name of prompts")
+    prompt = "" if prompts[default] is None else prompts[default]
     plain = isinstance(prompt, str) and "{sentence}" not in prompt and "{condition}" not in prompt
     settings.expect(plain, prompt, PROMPTS, "a prompt without {sentence} and {condition}")
     return str(prompt)

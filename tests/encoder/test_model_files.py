@@ -80,6 +80,7 @@ def test_a_hugging_face_id_is_read_with_the_same_care(copied, tmp_path, monkeypa
     (home / "refs" / "main").write_text(commit)
     folder = home / "snapshots" / commit
     shutil.copytree(copied("minilm"), folder)
+    (folder / ".gitattributes").touch()  # of a commit that was fetched as a whole: it has no modules.json
     if spoiled == "a LoRA ad":
         adapter_in(folder)
     elif spoiled:

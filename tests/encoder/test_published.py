@@ -16,6 +16,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 import raycase
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.model_files import of_folder
 from raycase.encoder.published import LEGACY
 from raycase.encoder.sources import hub_commit
 from raycase.encoder.table import read_spec
@@ -120,6 +121,52 @@ def test_without_a_length_it_is_the_tokenizers(tmp_path):
     assert assert_equal(folder).config.encoder.max_tokens == 9
 
 
+OF_TEXTS = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+TEXT = {"modality_config": OF_TEXTS, "module_output_name": "token_embeddings"}
+READ_SETTINGS = [  # kind, file, what is in it, and the length that it gives
+    ("roberta", "sentence_roberta_config.json", {"max_seq_length": 12, "do_lower_case": True}, 12),
+    ("distilbert", "sentence_distilbert_config.json", {"max_seq_length": 13}, 13),
+    ("bert", "sentence_bert_config.json", {"max_seq_length": 90, "tokenizer_args": {"model_max_length": 11}}, 11),
+    ("bert", "sentence_bert_config.json", {"processor_kwargs": {"model_max_length": 9}} | TEXT, 9),
+    ("bert", "sentence_bert_config.json", {"max_seq_length": 90, "processing_kwargs": {"text": {"max_length": 8}}}, 8),
+    ("qwen2", "sentence_bert_config.json", {"max_seq_length": 300}, 300),  # its positions are computed, and end nowhere
+    ("llama", "sentence_bert_config.json", {"max_seq_length": 300, "model_args": {"torch_dtype": "float32"}}, 300),
+    ("t5", "sentence_bert_config.json", {"max_seq_length": 600, "unpad_inputs": False}, 600),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "values", "length"), READ_SETTINGS)
+def test_settings_of_the_transformer(kind, name, values, length, tmp_path):
+    folder = legacy(tmp_path / "model", kind, length=None)
+    put(folder, name, values)
+    assert assert_equal(folder, [*TEXTS[:2], "the word " * 350]).config.encoder.max_tokens == length
+
+
+def test_without_any_length_a_text_is_cut_at_512_tokens(tmp_path):
+    assert resolve(str(legacy(tmp_path / "model", "t5", length=None))).encoder.max_tokens == 512
+
+
+@pytest.mark.parametrize("kind", ["bert", "qwen3"])
+def test_truncated_vectors(kind, tmp_path):
+    after = [dense(32, 24, None), Normalize()]
+    assert assert_equal(save(tmp_path / "model", kind, after=after, truncate_dim=8)).config.plain_dim == 8
+    folder = legacy(tmp_path / "old")
+    put(folder, "config_sentence_transformers.json", {"truncate_dim": 9})
+    assert assert_equal(folder).config.plain_dim == 9
+    with pytest.raises(RequestError, match="pass --pooling beside it"):
+        resolve(str(folder), prompt="concat-sc")
+
+
+def test_a_chosen_pooling_keeps_length_lower_case_and_prompt(tmp_path):
+    folder = legacy(tmp_path / "model", "roberta", length=20, lower=True)
+    put(folder, "config_sentence_transformers.json", {"prompts": {"q": "number of: "}, "default_prompt_name": "q"})
+    wanted = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    loaded = raycase.load(str(folder), pooling="mean-all", device="cpu", dtype=torch.float32)
+    np.testing.assert_allclose(loaded.embed(TEXTS, None), wanted, atol=2e-5)
+    prompted = resolve(str(folder), prompt="concat-sc", pooling="mean").encoder
+    assert (prompted.max_tokens, prompted.lower_case, prompted.published) == (20, True, None)
+
+
 def test_lower_case(tmp_path):
     loaded = assert_equal(legacy(tmp_path / "model", "roberta", lower=True))
     np.testing.assert_array_equal(loaded.embed(["A DOG"], None), loaded.embed(["a dog"], None))
@@ -134,6 +181,70 @@ def test_the_default_prompt_stands_before_each_text(kind, include, tmp_path):
     prompted = assert_equal(folder)
     put(folder, "config_sentence_transformers.json", {"prompts": prompts["prompts"]})
     assert not np.allclose(assert_equal(folder).embed(TEXTS, None), prompted.embed(TEXTS, None), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"prompts": {"q": None}, "default_prompt_name": "q"},
+        {"prompts": {"query": "dog: "}, "default_prompt_name": "document"},
+        {"prompts": {"query": "dog: "}, "default_prompt_name": "query"},
+    ],
+)
+def test_prompts_that_are_there_unsaid(values, tmp_path):
+    folder = legacy(tmp_path / "model")
+    put(folder, "config_sentence_transformers.json", values)
+    assert_equal(folder)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"), [("the word " * 10, "42 tokens of at most 12"), ("[SEP] x", r"\[SEP\]")]
+)
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_a_prompt_that_would_not_be_read_as_there_is_refused(prompt, expected, pooling, tmp_path):
+    folder = save(tmp_path / "model", length=12, prompts={"q": prompt}, default_prompt_name="q")
+    with pytest.raises(RequestError, match=expected):
+        resolve(str(folder), pooling=pooling)
+    assert resolve(str(folder), prompt="concat-sc").encoder.published is None
+
+
+@pytest.mark.parametrize("kind", ["bart", "bert"])
+def test_other_states_and_other_parts_of_a_text_are_refused(kind, tmp_path):
+    folder = legacy(tmp_path / "model", kind)
+    if kind == "bert":
+        settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"truncation_side": "left"}
+        put(folder, "tokenizer_config.json", settings)
+    with pytest.raises(RequestError, match="a bart, an encoder-decoder" if kind == "bart" else "truncation_side left"):
+        resolve(str(folder))
+    assert resolve(str(folder), pooling="mean").encoder.published is None
+    assert resolve(str(folder), prompt="concat-sc").encoder.published is None
+
+
+def test_modules_count_in_the_order_of_their_list(tmp_path):
+    folder = legacy(tmp_path / "model", others=["Normalize"])
+    put(folder, "modules.json", [TRANSFORMER | {"idx": 5}, POOLING | {"idx": 3}, MODULE | {"path": "2_Normalize"}])
+    assert_equal(folder)
+
+
+@pytest.mark.parametrize("pooling", [None, "mean"])
+def test_the_layout_of_the_first_version_is_refused(pooling, tmp_path):
+    folder = legacy(tmp_path / "model")
+    (folder / "0_Transformer").mkdir()
+    for file in folder.glob("*.json"):
+        file.rename(folder / "0_Transformer" / file.name)
+    put(folder, "modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING])
+    with pytest.raises(RequestError, match=r"in the folder 0_Transformer; save it anew: Sent"):
+        resolve(str(folder), pooling=pooling)
+
+
+def test_a_folder_that_modules_name_is_needed(tmp_path):
+    folder = legacy(tmp_path / "model")
+    shutil.rmtree(folder / "1_Pooling")
+    with pytest.raises(RequestError, match=r"an object in 1_Pooling/config\.json"):
+        resolve(str(folder))
+    for name in ("/etc/hostname", "../x/config.json", "1_Pooling/../../x"):
+        with pytest.raises(RequestError, match="a file within"):
+            of_folder(str(folder), name, {})
 
 
 def test_dense_weights_of_pytorch(tmp_path, monkeypatch):
@@ -222,26 +333,56 @@ BAD_FILES = [
     ("modules.json", [TRANSFORMER | {"path": "0_Transformer"}, POOLING], "in the folder 0_Transformer"),
     ("modules.json", [TRANSFORMER], "Pooling after"),
     ("modules.json", [], "a list of modules"),
-    ("modules.json", [1], "idx, type and path"),
+    ("modules.json", [1], "type and path"),
+    ("modules.json", [TRANSFORMER, POOLING | {"name": "0"}], "a name of its own"),
+    ("modules.json", [TRANSFORMER, POOLING | {"path": ""}], "folders beside it"),
     ("modules.json", [TRANSFORMER, POOLING | {"path": "../x"}], "folders beside it"),
-    ("modules.json", [TRANSFORMER, POOLING, MODULE | {"type": "sentence_transformers.models.Dense"}], "in_features"),
+    (
+        "modules.json",
+        [TRANSFORMER, POOLING, MODULE | {"type": "sentence_transformers.models.Dense"}],
+        "2_X/config.json",
+    ),
     ("1_Pooling/config.json", {"pooling_mode": "attention"}, "pooling_mode among"),
     ("1_Pooling/config.json", {"pooling_mode": "mean", "embedding_dimension": 31}, "the encoder's dimension, 32"),
-    ("1_Pooling/config.json", {"include_prompt": "no"}, "include_prompt true or false"),
+    ("1_Pooling/config.json", {"embedding_dimension": 32, "include_prompt": "no"}, "include_prompt true or false"),
+    (
+        "1_Pooling/config.json",
+        {"embedding_dimension": 32, "pooling_mode_attention": True},
+        "got pooling_mode_attention",
+    ),
+    ("1_Pooling/config.json", {}, "the encoder's dimension, 32"),
     ("1_Pooling/config.json", [], "an object"),
     *(
         (name, None, f"JSON in {name}")
         for name in ("modules.json", "1_Pooling/config.json", "sentence_bert_config.json")
     ),
-    ("sentence_bert_config.json", {"max_seq_length": "many"}, "max_seq_length above 2"),
+    ("sentence_bert_config.json", {"max_seq_length": "many"}, "a length above 2"),
+    ("sentence_bert_config.json", {"processing_kwargs": {"text": {"max_length": 1}}}, "a length above 2"),
+    (
+        "sentence_bert_config.json",
+        {"transformer_task": "fill-mask"},
+        "got transformer_task 'fill-mask'; pass --pooling",
+    ),
+    ("sentence_bert_config.json", {"modality_config": {"message": {}}}, "got modality_config.message"),
+    ("sentence_bert_config.json", {"config_args": {"is_causal": False}}, "got config_args.is_causal False"),
+    (
+        "sentence_bert_config.json",
+        {"tokenizer_args": {"truncation_side": "left"}},
+        "got tokenizer_args.truncation_side",
+    ),
     ("sentence_bert_config.json", {"do_lower_case": 1}, "do_lower_case true or false"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "got model_type 'SparseEncoder'"),
+    ("config_sentence_transformers.json", {"truncate_dim": 0}, "truncate_dim above 0"),
+    ("config_sentence_transformers.json", {"scale": 2}, "got scale 2"),
     ("config_sentence_transformers.json", {"default_prompt_name": "x"}, "default_prompt_name of prompts"),
+    ("config_sentence_transformers.json", {"default_prompt_name": []}, "default_prompt_name of prompts"),
     ("config_sentence_transformers.json", {"prompts": {"x": 1}, "default_prompt_name": "x"}, "a prompt without"),
     ("config_sentence_transformers.json", {"prompts": {"x": "{sentence}"}, "default_prompt_name": "x"}, "a prompt"),
     ("2_Dense/config.json", DENSE | {"in_features": 31}, "in_features 32"),
     ("2_Dense/config.json", DENSE | {"out_features": True}, "out_features of"),
     ("2_Dense/config.json", DENSE | {"activation_function": "os.system"}, "activation_function of torch.nn"),
     ("2_Dense/config.json", DENSE | {"use_residual": True}, "use_residual false"),
+    ("2_Dense/config.json", DENSE | {"scale": 2}, "got scale 2"),
     ("2_Dense/config.json", DENSE | {"module_input_name": "token_embeddings"}, "module_input_name sentence_embedding"),
     ("2_Normalize/config.json", {"module_input_name": "token_embeddings"}, "module_input_name sentence_embedding"),
 ]

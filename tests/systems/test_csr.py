@@ -415,7 +415,7 @@ def test_the_default_router_is_by_what_was_published_with_an_encoder(mpnet, tmp_
     modules += [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling}))
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling, "embedding_dimension": 32}))
     config = resolve(f"csr:{folder}")
     assert (config.router, config.asks, config.routed) == (Router.QUERY, asks, 3 if asks is Asks.WORDS else 1)
 
