@@ -29,7 +29,7 @@ def pickled_files(folder: str, pinned: dict[str, str]) -> list[Path]:
         return [file]
     index = of_folder(folder, BIN_INDEX, pinned)
     if index is None:
-        raise ValueError(f"no {ENCODER_WEIGHTS} or {BIN}, nor an index of shards of either")
+        raise ValueError("no model.safetensors or pytorch_model.bin, nor an index of shards of either")
     names = sorted(set(loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     check_names(BIN_INDEX, names, ".bin")
     files = {name: of_folder(folder, name, pinned) for name in names}
