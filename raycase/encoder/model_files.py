@@ -55,8 +55,8 @@ def check_weights(folder: str, pinned: dict[str, str]) -> None:
 
 def check_tokenizer(folder: str, pinned: dict[str, str]) -> None:
     """Raise ValueError for a tokenizer of a folder or Hugging Face id that is to be read from another one, and
-    RequestError for files that the hub fails to give: transformers would do without them."""
-    if file := of_folder(folder, TOKENIZER, pinned):
+    RequestError where it is not known whether there is a file: transformers would do without it."""
+    if file := of_folder(folder, TOKENIZER, pinned, sure=True):
         check_names(TOKENIZER, loads(file.read_text(encoding="utf-8")).get("fast_tokenizer_files", ()), ".json")
     whole = of_folder(folder, TOKENIZER_FILE, pinned)
     for name in BESIDE_TOKENIZER if whole else BESIDE_TOKENIZER + VOCABULARIES:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from raycase.data.fetch import ENCODER_WEIGHTS, is_remote
+from raycase.data.fetch import ENCODER_WEIGHTS, check_no_pointer, is_remote
 from raycase.data.json_values import loads
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.architecture import is_causal, without_weights
@@ -334,8 +334,9 @@ def _load_dense(settings: Settings, path: str) -> nn.Module:
 
 
 def _dense_weights(settings: Settings, path: str) -> Path:
-    """The file with a Dense's weights, as safetensors."""
+    """The file with a Dense's weights, as safetensors. Raises ValueError where there is none."""
     if file := of_folder(settings.folder, f"{path}/{ENCODER_WEIGHTS}", settings.pinned):
+        check_no_pointer(file)
         return file
     if file := of_folder(settings.folder, f"{path}/{BIN}", settings.pinned):
         return as_safetensors([file], sha256_of_file(file)) / ENCODER_WEIGHTS

@@ -407,12 +407,16 @@ def test_dense_weights_that_do_not_fit(tmp_path):
     put(folder, f"{path.name}/config.json", values | {"out_features": 9})
     with pytest.raises(RequestError, match=r"linear\.weight"):
         raycase.load(str(folder))
+    (path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n")
+    with pytest.raises(RequestError, match=r"Dense/model.safetensors, got a pointer of Git LFS"):
+        raycase.load(str(folder))
     (path / "model.safetensors").unlink()
-    with pytest.raises(RequestError, match=r"no model\.safetensors"):
+    with pytest.raises(RequestError, match=r"no model\.safetensors or pytorch_model\.bin in"):
         raycase.load(str(folder))
 
 
-PUBLISHED = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "config_sentence_transformers.json"]
+PUBLISHED = ["modules.json", "1_Pooling/config.json", "sentence_bert_config.json"]
+PUBLISHED += ["config_sentence_transformers.json", "tokenizer_config.json"]
 
 
 @pytest.mark.parametrize("missing", [None, *PUBLISHED])
