@@ -76,7 +76,7 @@ class RunFlags(RayFlag, PromptFlags):
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     batch_tokens: int | None = None
-    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wider encoders."""
+    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer of wide encoders."""
     unit_rows: int | None = None
     """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None

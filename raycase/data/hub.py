@@ -8,12 +8,19 @@ from functools import cache
 from pathlib import Path
 
 from huggingface_hub import constants, hf_hub_download, is_offline_mode, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import HFValidationError
 
 from raycase.data.json_values import loads
-from raycase.errors import RequestError, first_line, named
+from raycase.errors import RequestError, first_line
+from raycase.errors import named as said
 
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
@@ -43,27 +50,44 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
     cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
     """
     offline, commit = is_offline_mode(), _commit(name, revision)
-    if commit and (offline or commit == revision) and _is_known_to_lack(name, commit, file):
+    lacks = commit is not None and _is_known_to_lack(name, commit, file)
+    if lacks and (offline or commit == revision):
         return None
     try:
         return Path(hf_hub_download(name, file, revision=revision))
     except HFValidationError:
         return None  # no id has such a name
-    except Exception as error:  # of the hub, of its client, or of the network
-        absent = isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError)
-        nowhere = isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError) and not commit
-        if absent or nowhere or (offline and not sure):
+    except LocalEntryNotFoundError as error:  # offline, or the hub was not reached
+        if lacks or (offline and not sure):
             return None
-        if offline:
-            raise RequestError(
-                f"--model: expected {file} of {name} in the hub's cache, or a sign there that the repository has none, "
-                "got neither, offline, and vectors may be others without it; run this once with the network, or pass "
-                "the folder of a whole copy"
-            ) from error
+        if not offline:
+            raise _no_answer(name, file, error.__cause__ or error, RETRY) from error
         raise RequestError(
-            f"--model: expected an answer of the Hugging Face hub about {file} of {name}, got: "
-            f"{named(error.__cause__ or error)}; try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
+            f"--model: expected {file} of {name} in the hub's cache, or a sign there that the repository has none, "
+            "got neither, offline, and vectors may be others without it; run this once with the network, or pass "
+            "the folder of a whole copy"
         ) from error
+    except EntryNotFoundError:
+        return None
+    except GatedRepoError as error:
+        raise _no_answer(name, file, error, "accept its terms on the hub, and log in: hf auth login") from error
+    except RepositoryNotFoundError as error:
+        if commit is None:
+            return None
+        raise _no_answer(name, file, error, RETRY) from error
+    except RevisionNotFoundError as error:
+        raise _no_answer(name, file, error, "name a revision that it has") from error
+    except Exception as error:  # of the hub, of its client, or of the network
+        raise _no_answer(name, file, error, RETRY) from error
+
+
+RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
+
+
+def _no_answer(name: str, file: str, error: BaseException, advice: str) -> RequestError:
+    return RequestError(
+        f"--model: expected an answer of the Hugging Face hub about {file} of {name}, got: {said(error)}; {advice}"
+    )
 
 
 def _commit(name: str, revision: str | None) -> str | None:
@@ -76,14 +100,13 @@ def _commit(name: str, revision: str | None) -> str | None:
 
 
 def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
-    """Whether the hub's cache says that a commit has no such file: by the mark of one that was asked for in vain, by a
-    listing, or by `.gitattributes`, which a repository has and nobody asks for: the commit was fetched as a whole."""
+    """Whether the hub's cache says that a commit has no such file: by the mark of one that was asked for in vain, or
+    by a listing of all its files."""
     if (_cache(name) / ".no_exist" / commit / file).is_file():
         return True
     with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or it has another format
         return file not in loads((_cache(name) / "trees" / f"{commit}.json").read_text(encoding="utf-8"))["files"]
-    snapshot = _cache(name) / "snapshots" / commit
-    return (snapshot / ".gitattributes").is_file() and not (snapshot / file).exists()
+    return False
 
 
 def _cache(name: str) -> Path:

@@ -12,12 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-BERT_LAYERS = ("bert", "roberta", "xlm-roberta")  # model types whose layers `BertLastLayer` fits
-
-
-LIKE_BERT = (*BERT_LAYERS, "mpnet")  # model types whose layers `AttentionParts` can name
-
-
+LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `AttentionParts` can name
 Positions = Callable[[Tensor], Tensor]
 
 

@@ -266,10 +266,8 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
     if unused := [name for name in sorted(info["unexpected_keys"]) if _is_of_a_layer(name, model)]:
-        kind = model.config.model_type
-        raise ValueError(
-            f"{unused[0]} and {len(unused) - 1} other weights of layers that a {kind} of transformers lacks"
-        )
+        lacking = f"a {model.config.model_type} of transformers"
+        raise ValueError(f"{unused[0]} ({len(unused)} weights of layers that {lacking} lacks)")
     if any(name.startswith("pooler.") for name in info["missing_keys"]):
         model.pooler = torch.nn.Identity()  # its weights are random
     return model
@@ -278,7 +276,9 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
 def _is_of_a_layer(name: str, model: PreTrainedModel) -> bool:
     """Whether a weight that was not loaded stands in the layers of a model, or in a layer behind them: it would have
     changed the vectors. Tables that old versions saved, which follow from the configuration, do not count."""
-    if re.search(r"(inv_freq|masked_bias|position_ids|attn\.bias|attention\.bias)$", name):
+    if re.search(
+        r"(inv_freq|cos_cached|sin_cached|masked_bias|causal_mask|position_ids|attn\.bias|attention\.bias)$", name
+    ):
         return False
     lists = tuple(f"{n}." for n, part in model.named_modules() if isinstance(part, torch.nn.ModuleList))
     name = name.removeprefix(f"{model.base_model_prefix}.")

@@ -67,10 +67,10 @@ WITHOUT_EFFECT = {"Dropout"}  # once a model is trained
 # The settings of each file that are read, or change no vector of `encode`, with the one value that is known, or ANY. A
 # model may need what else there is, so it is refused by its name.
 ANY = object()
-Known = dict[str, Any]
+KnownSettings = dict[str, Any]
 
 
-def _known(*names: str) -> Known:
+def _known(*names: str) -> KnownSettings:
     return dict.fromkeys(names, ANY)
 
 
@@ -127,10 +127,12 @@ class Settings:
             return {}
         return self.expect(isinstance(values, dict), "no file" if values is None else values, name, "an object")
 
-    def check_known(self, values: dict[str, Any], name: str, known: Known, inside: str = "") -> None:
+    def check_known(self, values: dict[str, Any], name: str, known: KnownSettings, inside: str = "") -> None:
         """Raise RequestError for a setting of a file that is not among the known ones, or not as it is known."""
         for key, value in values.items():
             wanted = known.get(key)
+            if value is None and key in known:
+                continue
             if isinstance(value, dict) and isinstance(wanted, dict):
                 self.check_known(value, name, wanted, f"{inside}{key}.")
             elif key not in known or (wanted is not ANY and value != wanted):

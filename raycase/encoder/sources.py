@@ -71,7 +71,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-SETTINGS = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
+IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
 MOST_SIZES = {"hidden_size": 2**16, "num_hidden_layers": 1000, "vocab_size": 2**24}  # of an encoder
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
@@ -161,22 +161,22 @@ def weights_identity(source: str, adapter: str | None = None) -> str:
         with encoder_errors(f"readable weights at {source}"):
             files += pickled_files(str(folder), {})
     digest = hashlib.sha256()
-    for file in files + [folder / name for name in SETTINGS if (folder / name).is_file()] + _vocabularies(folder):
+    for file in files + [folder / name for name in IDENTIFYING if (folder / name).is_file()] + _vocabularies(folder):
         status = file.stat()
         digest.update(f"{file.name} {_sha256_once(file, status.st_size, status.st_mtime_ns)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
 
 
 def _vocabularies(folder: Path) -> list[Path]:
-    """Files of a tokenizer beside those of SETTINGS: what is added to it and, without tokenizer.json, what it is made
-    from."""
+    """Files of a tokenizer beside the `IDENTIFYING` ones: what is added to it and, without tokenizer.json, what it is
+    made from."""
     patterns, settings = ["tokenizer.*.json"], folder / TOKENIZER
     if not (settings.is_file() and b'"added_tokens_decoder"' in settings.read_bytes()):
         patterns.append("added_tokens.json")  # read where these settings do not have it
     if not (folder / TOKENIZER_FILE).is_file():
         patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{kind}" for kind in VOCABULARY_KINDS)]
     found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
-    return sorted(file for file in found if file.name not in SETTINGS)
+    return sorted(file for file in found if file.name not in IDENTIFYING)
 
 
 @cache

@@ -63,13 +63,18 @@ def csr(model: str, **choices: Any) -> CsrConfig:
 
 
 def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
-    """The paper's router; in tri form, for an encoder that was published as averaged, one that sees the condition.
-    Raises RequestError."""
-    spec = starting_encoder(model, prompted=False)
-    published = model in ENCODERS or spec.published is not None
-    if form is not CsrForm.TRI or not published or spec.pooling[0] not in (Pooling.MEAN, Pooling.MEAN_ALL):
+    """The paper's router; in tri form, for an encoder that was published as averaged, one that sees the condition."""
+    if form is not CsrForm.TRI:
         return dict(PAPERS_ROUTER)
-    return dict(FOR_MINILM if model == "minilm" else FOR_AVERAGED)
+    if model in ENCODERS:
+        averaged = ENCODERS[model].pooling[0] is Pooling.MEAN
+    else:
+        try:
+            published = starting_encoder(model, prompted=False).published
+        except RequestError:  # `csr` says what cannot be read; what sentence-transformers adds to it is not used here
+            published = None
+        averaged = published is not None and published.pooling[0] is Pooling.MEAN_ALL
+    return dict(PAPERS_ROUTER if not averaged else FOR_MINILM if model == "minilm" else FOR_AVERAGED)
 
 
 def untrained(model: str, *, pooling: Pooling | None = None) -> CsrConfig:

@@ -144,7 +144,7 @@ class CsrJob(GraphJob):
 
     The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
     that is averaged: there the defaults are --router query --asks words --routed 3 --weight Tw, and --router hidden for
-    MiniLM.
+    minilm.
     """
 
     SYSTEM = "csr"

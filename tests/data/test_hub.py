@@ -1,9 +1,11 @@
 """What the Hugging Face hub, and without it its cache, say about a file: here it is, there is none, or nothing."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from fake_hub import COMMIT, fake_hub
+from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
 from raycase.data.hub import file_of, pinned_uri
 from raycase.errors import RequestError
@@ -79,7 +81,32 @@ def test_offline_the_cache_has_a_listing(answer, tmp_path, listed):
         answer("b.json", COMMIT, online=False, sure=True)
 
 
-def test_offline_a_commit_that_was_fetched_as_a_whole_has_no_other_files(answer):
-    answer("a.json", None).with_name(".gitattributes").touch()
-    assert answer("a.json", COMMIT, online=False, sure=True)
-    assert answer("b.json", COMMIT, online=False, sure=True) is None
+def test_without_a_network_the_cache_is_asked_too(answer, monkeypatch):
+    """A closed port, not the flag: what is known to be absent is, what is not known is an error."""
+    answer("a.json", None), answer("none.json", None)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", f"http://127.0.0.1:1{RESOLVE}")
+    monkeypatch.setattr("huggingface_hub.file_download._get_metadata_or_catch_error", _not_reached)
+    assert file_of("me/x", "a.json", None).read_text() == "{}"
+    assert file_of("me/x", "none.json", None) is None
+    with pytest.raises(RequestError, match=r"about b.json of me/x, got: .*; try again, or set HF_HUB_OFFLINE=1"):
+        file_of("me/x", "b.json", None)
+
+
+def _not_reached(**arguments):
+    return None, None, None, None, None, ConnectionError("not reached")  # at once, not after retries
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (GatedRepoError, "accept its terms on the hub, and log in"),
+        (RevisionNotFoundError, "name a revision that it has"),
+    ],
+)
+def test_what_trying_again_does_not_mend_has_other_advice(repository, monkeypatch, error, advice):
+    def refused(*arguments, **options):
+        raise error("the hub's own words", response=SimpleNamespace(headers={}, request=None))
+
+    monkeypatch.setattr("raycase.data.hub.hf_hub_download", refused)
+    with pytest.raises(RequestError, match=f"got: {error.__name__}: the hub's own words; {advice}"):
+        file_of("me/x", "b.json", "v9")

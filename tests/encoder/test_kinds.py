@@ -128,7 +128,7 @@ def test_weights_of_layers_that_the_model_lacks_are_refused(tmp_path, layers):
     weights |= {"encoder.layer.0.attention.self.distance_embedding.weight": torch.zeros(3, 8)} if layers == 3 else {}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        RequestError, match=r"--model: expected readable weights .* other weights of layers that a bert"
+        RequestError, match=r"--model: expected readable weights .* weights of layers that a bert of transformers lacks"
     ):
         load_encoder(spec_of(folder))
 

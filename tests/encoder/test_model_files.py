@@ -80,11 +80,13 @@ def test_a_hugging_face_id_is_read_with_the_same_care(copied, tmp_path, monkeypa
     (home / "refs" / "main").write_text(commit)
     folder = home / "snapshots" / commit
     shutil.copytree(copied("minilm"), folder)
-    (folder / ".gitattributes").touch()  # of a commit that was fetched as a whole: it has no modules.json
     if spoiled == "a LoRA ad":
         adapter_in(folder)
     elif spoiled:
         torch.save(sharded(folder, "pytorch_model.bin"), folder / "pytorch_model.bin")
+    (home / "trees").mkdir()  # the commit was fetched as a whole: it has no modules.json
+    names = [str(file.relative_to(folder)) for file in folder.rglob("*")]
+    (home / "trees" / f"{commit}.json").write_text(json.dumps({"files": dict.fromkeys(names)}))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     hub_commit.cache_clear()
     spec = find_encoder("some/encoder", **CHOICES)

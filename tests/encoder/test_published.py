@@ -426,6 +426,7 @@ def test_offline_a_file_that_the_hubs_cache_lacks_may_be_one_that_the_model_has(
     (home / "refs").mkdir(parents=True)
     (home / "refs" / "main").write_text(commit)
     (home / "snapshots").mkdir()
+    (home / "trees").mkdir()
     folder = legacy(home / "snapshots" / commit, pooling=("cls",), length=20, others=["Normalize"])
     put(folder, "config_sentence_transformers.json", {"prompts": {}})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -438,7 +439,8 @@ def test_offline_a_file_that_the_hubs_cache_lacks_may_be_one_that_the_model_has(
         spec = resolve("some/model").encoder
         assert (spec.poolings, spec.max_tokens) == (("cls",), 20)
     if missing == "modules.json":  # everything else was fetched, so there is none
-        (folder / ".gitattributes").touch()
+        names = [str(file.relative_to(folder)) for file in folder.rglob("*")]
+        put(home, f"trees/{commit}.json", {"files": dict.fromkeys(names)})
         assert resolve("some/model").encoder.poolings == ("mean",)
 
 

@@ -8,10 +8,10 @@ import tiny
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig
 
 from raycase.encoder.choices import find_encoder
-from raycase.encoder.loading import load_encoder
+from raycase.encoder.loading import _batch_tokens, load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
@@ -201,3 +201,18 @@ def test_bf16_is_near(tiny_encoder, name):
     a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
     assert (a * b).sum(1).min() > 0.999
     assert vectors[1].dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("hidden", "on_gpu", "in_rows", "tokens"),
+    [
+        (384, False, False, 2048),
+        (768, False, False, 1024),
+        (4096, False, False, 512),
+        (32, False, False, 4096),
+        (4096, False, True, 4096),
+        (768, True, False, 32768),
+    ],
+)
+def test_tokens_of_a_batch_by_the_encoders_width(hidden, on_gpu, in_rows, tokens):
+    assert _batch_tokens(BertConfig(hidden_size=hidden), on_gpu=on_gpu, in_rows=in_rows) == tokens
