@@ -25,6 +25,7 @@ from raycase.errors import named as said
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
 COMMIT = re.compile("[0-9a-f]{40}")
+RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
 VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
@@ -79,9 +80,6 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
         raise _no_answer(name, file, error, "name a revision that it has") from error
     except Exception as error:  # of the hub, of its client, or of the network
         raise _no_answer(name, file, error, RETRY) from error
-
-
-RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
 
 
 def _no_answer(name: str, file: str, error: BaseException, advice: str) -> RequestError:

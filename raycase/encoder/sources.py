@@ -23,7 +23,8 @@ from raycase.data.storage import sha256_of_file
 from raycase.encoder.model_files import ADAPTER, TOKENIZER, TOKENIZER_FILE, check_no_adapter, check_tokenizer
 from raycase.encoder.pickled_weights import pickled_files
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.published import Settings, dense_identity
+from raycase.encoder.published import dense_identity
+from raycase.encoder.published_files import Settings
 from raycase.encoder.sizes import check_tokens
 from raycase.encoder.table import EncoderSpec, PairEncoding
 from raycase.encoder.token_batch import TypesAround

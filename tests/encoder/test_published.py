@@ -17,7 +17,7 @@ import raycase
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
 from raycase.encoder.model_files import of_folder
-from raycase.encoder.published import LEGACY
+from raycase.encoder.published_files import LEGACY
 from raycase.encoder.sources import hub_commit
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
