@@ -9,7 +9,7 @@ MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82
 PAIRS = --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv
 TEACHERS := bi-encoder-0 bi-encoder-1 cross-encoder-0
 
-.PHONY: help demo test test-cluster test-long chaos lint docs site bundle model wheel bench cuda-build-check clean
+.PHONY: help demo test test-cluster test-long chaos lint size docs site bundle model wheel bench cuda-build-check clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -38,6 +38,9 @@ lint: .venv/ready          ## format, style, types, import contracts, generated 
 	$(BIN)/python docs/kinds.py --check
 	$(BIN)/python docs/rooms.py --check
 	$(BIN)/python docs/website.py --check
+
+size: .venv/ready          ## what the project carries, against the budget in pyproject.toml
+	$(BIN)/python docs/size.py --trace
 
 docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg, the kinds in docs/encoders.md
 	$(BIN)/python docs/flags.py
