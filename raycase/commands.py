@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from raycase.corpus.request import EmbedJob
     from raycase.corpus.score_request import ScoreJob
     from raycase.demo import DemoJob
-    from raycase.evaluation.check_model import CheckJob
     from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
     from raycase.explore.explore_job import ExploreJob
@@ -190,13 +189,6 @@ def evaluate(job: EvaluateJob) -> Result:
     return {"models": models, "comparison": metrics["comparison"], "output": str(report.parent)}
 
 
-def check_model(job: CheckJob) -> Result:
-    """Show how an encoder reads a few pairs, and check its vectors."""
-    from raycase.evaluation.check_model import check_model
-
-    return check_model(job)
-
-
 def push(job: PushJob) -> Result:
     """Publish a model folder on the Hugging Face hub."""
     from raycase.systems.push import push
@@ -241,7 +233,6 @@ COMMANDS = {
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "serve": Command("raycase.serving.serve_job:ServeJob", serve),
     "push": Command("raycase.systems.push:PushJob", push),
-    "check-model": Command("raycase.evaluation.check_model:CheckJob", check_model),
 }
 
 _PROMPT = {
@@ -253,7 +244,6 @@ RENAMED = {  # of a command, or of one of its systems: flags of earlier versions
     **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
     **dict.fromkeys(("materialize", "index", "rerank"), _WAIT),
     "join": _WAIT | {"--queries": "--query-vectors"},
-    "check-model": _PROMPT,
     "evaluate": {
         **_PROMPT,
         **dict.fromkeys(("--ablate", "--cases"), "in benchmarks/case_tables.py"),

@@ -1,4 +1,4 @@
-"""The command explain: which words of a text a condition looked at, shaded in a terminal, as figures, as a picture."""
+"""The command explain: which words of a text a condition looked at, shaded in a terminal, as figures elsewhere."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from typing import Any
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
-from raycase.data.places import File, check_paths
-from raycase.data.storage import locate
+from raycase.data.places import check_paths
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
-from raycase.evaluation.explain_picture import draw
 from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
 from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.registry import resolve, stores_words, weighs_words
 
-PICTURE = (".svg",)
 PLAIN_LABEL = "without a condition"
 SHADES = (None, 230, 228, 221, 214)  # backgrounds of the 256 colours of a terminal, from no weight to the largest
 
@@ -38,8 +35,6 @@ class ExplainJob:
     model: str = DEFAULT_MODEL
     """A model that weighs words: a trained folder (condition-pooling, csr), or "condition-pooling:" or "csr:" and the
     name of an encoder."""
-    output: str | None = None
-    """SVG file for a picture of the same, local or on object storage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +52,7 @@ class Explained:
 
 
 def explain(job: ExplainJob) -> dict[str, Any]:
-    """Print every text under every condition, draw the picture, and return the weights. Raises RequestError."""
+    """Print every text under every condition and return the weights. Raises RequestError."""
     _check_job(job)
     texts = [*dict.fromkeys(job.text)]
     pairs = [(text, condition) for text in texts for condition in dict.fromkeys(job.condition)]
@@ -70,14 +65,11 @@ def explain(job: ExplainJob) -> dict[str, Any]:
             words = shaded(text, each.words) if styles else in_words(text, each.words)
             print(f"  {visible(each.label, MOST_LABEL)}: {words}")
     print()
-    if job.output:
-        locate(job.output).put(draw([(e.text, e.label, e.words) for e in explained]).encode())
     return {
         "model": job.model,
         "weights": [
             {"text": e.text, "condition": e.condition, "words": [_rounded(word) for word in e.words]} for e in explained
         ],
-        "output": locate(job.output).uri if job.output else None,
     }
 
 
@@ -86,7 +78,7 @@ def _rounded(word: Word) -> dict[str, Any]:
 
 
 def _check_job(job: ExplainJob) -> None:
-    check_paths(opens={"--model": model_folder(job.model)}, writes={"--output": File(job.output, PICTURE)})
+    check_paths(opens={"--model": model_folder(job.model)})
     check_ranges(job)
     for flag, given in {"--text": job.text, "--condition": job.condition or job.unconditional}.items():
         if not given:

@@ -17,7 +17,6 @@ from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.places import HTML, INDEX, PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
 from raycase.errors import RequestError
-from raycase.evaluation.explain import ExplainJob, explain
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.explore.explore_job import ExploreJob, explore
 from raycase.placement import join
@@ -107,7 +106,6 @@ def test_a_file_has_the_ending_of_its_format(here, name):
     if not name.endswith("html"):
         refuse("^--html: expected a file that ends with .html", search, SearchJob(index="i", query=("x",), html=name))
         refuse("^--output: expected a file that ends with .html", explore, ExploreJob(index="i", output=name))
-    refuse("^--output: expected a file that ends with .svg", explain, ExplainJob(text=("a",), output=name))
     for name in ("answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a."):  # no endings
         check_paths(writes={"--output": File(name, PARQUET)})
 
@@ -264,7 +262,6 @@ def test_every_job_compares_its_places(here):
     check_request(replace(evaluate, task="csfcube", data="data", output="data/report"))
     refuse(INSIDE, check_request, replace(evaluate, output="idx"))
     refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
-    refuse(INSIDE, explain, ExplainJob(text=("a",), condition=("c",), output="out/a.svg"))
     assert contents(here) == before
 
 
@@ -277,17 +274,15 @@ def test_no_command_has_another_flag_that_is_written():
             places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
             flags[name] = flags.get(name, set()) | places
     output, trains = {"output"}, {"output", "cache"}
-    expected = dict.fromkeys(
-        ("embed", "verify", "materialize", "index", "join", "rerank", "score", "explain", "explore"), output
-    )
+    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explore"), output)
     expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
         "demo": set(),
+        "explain": set(),
         "tune": set(),
         "push": set(),
         "serve": {"token_file"},  # read
         "search": {"output", "html"},
         "facets": {"output", "assignments"},
-        "check-model": {"golden", "save_golden"},
     }
     assert flags == expected

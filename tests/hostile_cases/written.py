@@ -34,7 +34,6 @@ def written_cases(home, model):
         *(["explore", "--index", index, "--output", f"{folder}/{name}"] for name in ("a.csv", "out/a.html", "q")),
         ["index", "--embeddings", output, "--output", output],
         ["index", "--embeddings", output, "--output", f"{output}/embeddings/i.lance"],
-        ["explain", "--model", model, "--text", "a dog", "--condition", "color", "--output", f"{index}/a.svg"],
     ):
         yield Case("written", " ".join(str(flag).replace(str(folder), "F") for flag in flags[-4:]), flags)
     for flags in (
