@@ -8,10 +8,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import find_columns
-from raycase.data.compressed import CODECS
 from raycase.data.inputs import find_input
 from raycase.data.reader import read_span
 from raycase.data.spans import plan_file
+from raycase.data.texts import CODECS
 
 OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}
 

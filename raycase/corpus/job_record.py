@@ -18,7 +18,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.schema import Dtype
 from raycase.data.storage import fingerprint, json_bytes
-from raycase.data.textfiles import CSV_RULES
+from raycase.data.texts import CSV_RULES
 from raycase.errors import MOST_LABEL, RequestError, visible
 
 
@@ -138,6 +138,11 @@ def find_job(
     )
     if begun is None:
         return job, units
+    if begun.csv_rules != CSV_RULES and any(file.format == ".csv" for file in begun.files):
+        raise RequestError(
+            f"--output: expected a job of this version at {output.root.uri}, got an earlier version's, which cut CSV "
+            "files into rows by other rules; choose another output folder or pass --overwrite"
+        )
     files_now = {f.uri: f for f in files}
     for old in begun.files:
         if files_now.get(old.uri) != old:

@@ -22,7 +22,6 @@ from raycase.data.inputs import InputFile
 from raycase.data.parquet import parquet_bytes
 from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
-from raycase.data.textfiles import CSV_RULES
 from raycase.errors import RequestError
 
 if TYPE_CHECKING:  # their imports take seconds, and workers need none of them
@@ -42,19 +41,15 @@ class Spans:
     """Spans in the order of the input, as columns: a million take 50 MB."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))  # NUMBERS of each span, one span after the other
-    headers: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of CSV files
     whole: dict[int, str] = field(default_factory=dict)  # file -> its identity, if all of its spans are here
     parts: dict[int, tuple[Span, ...]] = field(default_factory=dict)  # of spans of several files, by the first file
 
     def add(self, span: Span) -> None:
         self.numbers.extend((span.file, span.start, span.rows, span.at, span.length, span.bytes))
-        if span.header:
-            self.headers[span.file] = span.header
 
     def extend(self, spans: Spans) -> None:
         """Add the spans of a later file."""
         self.numbers.extend(spans.numbers)
-        self.headers.update(spans.headers)
 
     def __len__(self) -> int:
         return len(self.numbers) // len(NUMBERS)
@@ -62,7 +57,7 @@ class Spans:
     def __getitem__(self, i: int) -> Span:
         values = self.numbers[i * len(NUMBERS) : (i + 1) * len(NUMBERS)]
         numbers = dict(zip(NUMBERS, values, strict=True))
-        return Span(**numbers, header=self.headers.get(values[0], ()), parts=self.parts.get(values[0], ()))
+        return Span(**numbers, parts=self.parts.get(values[0], ()))
 
     def __iter__(self) -> Iterator[Span]:
         return (self[i] for i in range(len(self)))
@@ -70,8 +65,7 @@ class Spans:
     def of(self, file: int) -> Spans:
         """The spans of a file."""
         first, last = (len(NUMBERS) * i for i in np.searchsorted(self.table[:, 0], [file, file + 1]).tolist())
-        headers = {file: self.headers[file]} if file in self.headers else {}
-        return Spans(numbers=self.numbers[first:last], headers=headers)
+        return Spans(numbers=self.numbers[first:last])
 
     @property
     def rows(self) -> int:
@@ -85,7 +79,7 @@ class Spans:
         small = [i in self.whole and n < sharing.rows for i, n in zip(files.tolist(), rows.tolist(), strict=True)]
         if sum(small) < 2:
             return self
-        shared = Spans(headers=self.headers)
+        shared = Spans()
         at = 0
         while at < len(files):
             end, total = at + 1, int(rows[at])
@@ -112,7 +106,7 @@ class Spans:
     def save(self, output: Output, unit_rows: int) -> None:
         """Save the spans in the output folder."""
         columns = {name: np.ascontiguousarray(column) for name, column in zip(NUMBERS, self.table.T, strict=True)}
-        metadata = {"unit_rows": unit_rows, "headers": list(self.headers.items()), "whole": list(self.whole.items())}
+        metadata = {"unit_rows": unit_rows, "whole": list(self.whole.items())}
         output.spans.put(parquet_bytes(pa.table(columns).replace_schema_metadata({KEY: json.dumps(metadata)})))
 
     @staticmethod
@@ -126,8 +120,7 @@ class Spans:
             if metadata["unit_rows"] != unit_rows:
                 return Spans()
             numbers = np.stack([table[name].to_numpy() for name in NUMBERS], axis=1, dtype=np.int64, casting="no")
-            headers = {file: tuple(names) for file, names in metadata["headers"]}
-            return Spans(numbers=array("q", numbers.tobytes()), headers=headers, whole=dict(metadata["whole"]))
+            return Spans(numbers=array("q", numbers.tobytes()), whole=dict(metadata["whole"]))
         except (pa.ArrowException, TypeError, KeyError, ValueError):  # not written by `save`: it will be replaced
             return Spans()
 
@@ -221,7 +214,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
 
     def spans_of(entry: tuple[int, InputFile]) -> tuple[Spans, bool]:
         """The spans of a file, and whether they reach its end."""
-        if known.whole.get(entry[0]) == _identity(entry[1]):
+        if known.whole.get(entry[0]) == fingerprint(vars(entry[1]))[:16]:
             return known.of(entry[0]), True
         file_spans = Spans()
         most = max(left, sharing.rows if sharing else 0)
@@ -241,7 +234,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
                 left -= rows[-1]
                 spans.extend(file_spans)
                 if whole:
-                    spans.whole[index] = _identity(file)
+                    spans.whole[index] = fingerprint(vars(file))[:16]
             ahead = min(FILES_AT_ONCE, 2 * ahead)
     if not sum(rows):
         raise RequestError(f"--input: expected rows, got none in {len(files)} files, the first {files[0].uri}")
@@ -253,8 +246,3 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
             rows[first] = sum(rows[i] for i in members)
             rows[first + 1 : members.stop] = [0] * (len(members) - 1)
     return Plan(spans=spans, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
-
-
-def _identity(file: InputFile) -> str:
-    of = vars(file) | ({"csv": CSV_RULES} if file.format == ".csv" else {})
-    return fingerprint(of)[:16]

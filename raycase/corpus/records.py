@@ -158,7 +158,7 @@ def unpack(row: pa.Table) -> list[pa.Table]:
 def _span(values: dict[str, Any]) -> Span:
     """The opposite of `asdict`."""
     parts = tuple(_span(part) for part in values["parts"])
-    return Span(**values | {"header": tuple(values["header"]), "parts": parts})
+    return Span(**values | {"parts": parts})
 
 
 def _array(value: Any) -> pa.Array:

@@ -22,9 +22,7 @@ from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.unit_files import UnitLine
 from raycase.corpus.word_basis import choose_basis
-from raycase.data.inputs import readable
 from raycase.data.storage import Location
-from raycase.data.textfiles import CSV_RULES, buffered, cut_otherwise
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
 
@@ -54,7 +52,6 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
         output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
     )
     plan = make_plan(request, opened.files, units, opened.sharing)
-    _check_rows(opened, plan)
     _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
@@ -82,21 +79,6 @@ def _check_writable(root: Location) -> None:
         probe.remove()
     except OSError as error:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
-
-
-def _check_rows(opened: Job, plan: Plan) -> None:
-    """Raise RequestError where an earlier version began the job, and took other pieces of a CSV file for rows."""
-    if opened.csv_rules == CSV_RULES or not plan.done.files:
-        return
-    for file in opened.files:
-        if file.ending == ".csv":
-            with readable(file) as source, source.open() as handle:
-                otherwise = cut_otherwise(buffered(handle))
-            if otherwise:
-                raise RequestError(
-                    f"--output: expected the rows of {file.uri}, got an earlier version's, which took the lines of a "
-                    "text for rows; pass --overwrite"
-                )
 
 
 def _check_space(request: Request, plan: Plan) -> None:

@@ -12,7 +12,7 @@ from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.kept_columns import check_kept
 from raycase.data.lance_dataset import at_version
 from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
-from raycase.data.textfiles import csv_header, jsonl_lines, text_stream
+from raycase.data.texts import csv_header, json_rows, text_stream
 from raycase.errors import RequestError, note, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
@@ -197,7 +197,7 @@ def peek(file: InputFile) -> pa.Schema:
         if file.format == ".csv":
             return pa.schema([(name, pa.string()) for name in csv_header(stream)])
         values: dict[str, set[type]] = {}
-        for line, _ in zip(jsonl_lines(stream), range(PEEK_ROWS), strict=False):
+        for line, _ in zip(json_rows(stream), range(PEEK_ROWS), strict=False):
             for name, value in (line.values or {}).items():
                 values.setdefault(name, set()).add(type(value))
         return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])

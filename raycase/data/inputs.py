@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from raycase.data.compressed import CODECS
 from raycase.data.folders import MAGIC, Entry, below, entry_at, is_hidden, matching
 from raycase.data.lance_dataset import VERSION, is_dataset, lance_reason, newest_version
 from raycase.data.storage import FOLDER, PACKAGE, Location, locate, mark, sha256_of_file
+from raycase.data.texts import CODECS
 from raycase.errors import RequestError, note, visible
 
 PARQUET, LANCE, TEXTS = ".parquet", ".lance", (".csv", ".jsonl")

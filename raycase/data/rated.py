@@ -16,7 +16,7 @@ from raycase.data.columns import check_once
 from raycase.data.inputs import LANCE, PARQUET, InputFile, find_input, readable
 from raycase.data.lance_dataset import at_version
 from raycase.data.schema import CONDITION
-from raycase.data.textfiles import csv_header, text_lines, text_stream
+from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
 from raycase.errors import RequestError
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
@@ -152,6 +152,9 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
         for name in names:
             check_once(name, columns, f"{flag}: {file.uri}{row}")
 
+    def unparsed(line: Line, row: int) -> RequestError:
+        return RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; fix the row")
+
     if file.format == LANCE:
         with readable(file):
             dataset = at_version(file.uri, file.mark)
@@ -163,16 +166,20 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
             check_names(schema.names)
             return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
         stream = text_stream(handle, file.compression)
-        header: tuple[str, ...] | None = csv_header(stream) if file.format == ".csv" else None
-        if header is not None:
-            check_names(header)
-        lines = (line for line in text_lines(stream, file.format, header or ()) if line.is_row)
         columns: dict[str, list[object]] = {name: [] for name in names}
-        for row, line in enumerate(lines):
+        if file.format == ".csv":
+            header = csv_header(stream)
+            check_names(header)
+            for _, table, invalid in csv_batches(stream, header, names):
+                for row, line in invalid.items():
+                    raise unparsed(line, row)
+                for name in names:
+                    columns[name] += table[name].to_pylist()
+            return columns
+        for row, line in enumerate(json_rows(stream)):
             if line.values is None:
-                raise RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; fix the row")
-            if header is None:
-                check_names(list(line.values), f", row {row}")
+                raise unparsed(line, row)
+            check_names(list(line.values), f", row {row}")
             for name in names:
                 columns[name].append(line.values[name])
         return columns

@@ -24,7 +24,7 @@ from raycase.data.lance_dataset import at_version
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
 from raycase.data.storage import locate
-from raycase.data.textfiles import Line, csv_header, text_lines, text_stream
+from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
 TEXTS = (TEXT, SECOND)
@@ -43,18 +43,17 @@ def read_span(
             if len(table) < span.rows:
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in intervals:
-                rows = _parquet_rows(table.slice(start - span.start, end - start), start, columns)
+                rows = _table_rows(table.slice(start - span.start, end - start), np.arange(start, end), columns)
                 yield _checked(span.file, columns, *rows)
             return
-        if file.compression:
+        if file.format == ".csv" or file.compression:
             with source.open() as handle:
                 stream = text_stream(handle, file.compression)
-                if file.format == ".csv":
-                    csv_header(stream)
-                yield from _text_units(stream, file.format, span, columns, intervals)
+                of = _csv_units if file.format == ".csv" else _json_units
+                yield from of(stream, span, columns, intervals)
             return
         data = io.BytesIO(source.read(span.at, span.at + span.length))
-        yield from _text_units(data, file.format, span, columns, intervals)
+        yield from _json_units(data, span, columns, intervals)
 
 
 def _parquet_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
@@ -69,27 +68,55 @@ def _lance_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
     return dataset.scanner(columns=names, offset=span.at, limit=span.length, scan_in_order=True).to_table()
 
 
-def _text_units(
-    stream: BinaryIO, format: str, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+def _json_units(
+    stream: BinaryIO, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """`read_span` of a text. Its end is read before the last rows are given: a compressed file is checked there."""
-    lines = (line for line in text_lines(stream, format, span.header) if line.is_row)
+    """`read_span` of JSONL. Its end is read before the last rows are given: a compressed file is checked there."""
+    lines = json_rows(stream)
     row = span.start
     for start, end in intervals:
         unit = list(islice(lines, start - row, end - row))
         if len(unit) < end - start:
             raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
         if end == span.start + span.rows:
-            while (left := span.at + span.length - stream.tell()) > 0 and stream.read(min(left, 2**20)):
-                pass  # blank lines
-            stream.read(1)
-        yield _checked(span.file, columns, *_text_rows(unit, start, columns))
+            next(lines, None)
+        yield _checked(span.file, columns, *_json_table(unit, start, columns))
         row = end
 
 
-def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The rows of a unit under the names of this module; rows with invalid UTF-8 become rejections."""
-    row_index = pa.array(np.arange(start, start + len(table)), pa.int64())
+def _csv_units(
+    stream: io.BufferedReader, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+) -> Iterator[tuple[pa.Table, list[Rejection]]]:
+    """`read_span` of CSV; its end is read before the last rows are given."""
+    batches = csv_batches(stream, csv_header(stream), columns.names)
+    numbers, table = np.empty(0, np.int64), pa.table({name: pa.array([], pa.string()) for name in columns.names})
+    invalid: dict[int, Line] = {}
+    read = 0
+    for start, end in intervals:
+        while read < end + (end == span.rows) and (batch := next(batches, None)):
+            read += len(batch[0]) + len(batch[2])
+            numbers, table = np.concatenate([numbers, batch[0]]), pa.concat_tables([table, batch[1]])
+            invalid |= batch[2]
+            first = int(np.searchsorted(numbers, start))
+            numbers, table = numbers[first:], table.slice(first)
+        if read < end:
+            raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
+        first, last = np.searchsorted(numbers, [start, end]).tolist()
+        rows, rejections = _table_rows(table.slice(first, last - first), numbers[first:last], columns)
+        rejections += [_invalid(row, line) for row, line in invalid.items() if start <= row < end]
+        yield _checked(span.file, columns, rows, rejections)
+        numbers, table = numbers[last:], table.slice(last)
+        invalid = {row: line for row, line in invalid.items() if row >= end}
+
+
+def _invalid(row: int, line: Line) -> Rejection:
+    return Rejection(row=row, reason=line.problem, detail=line.detail, content=line.raw)
+
+
+def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8 become
+    rejections."""
+    row_index = pa.array(rows, pa.int64())
     for name in {columns.id, columns.condition, *columns.texts} - {None}:
         if isinstance(table[name].type, pa.BaseExtensionType):
             table = table.set_column(table.column_names.index(name), name, as_stored(table[name]))
@@ -100,9 +127,8 @@ def _parquet_rows(table: pa.Table, start: int, columns: Columns) -> tuple[pa.Tab
             values = {n: _decoded(_python_values(_as_bytes(table[n].slice(i, 1)))[0]) for n in table.column_names}
             id_ = None if columns.id is None or values[columns.id] is None else str(values[columns.id])
             content = json.dumps(values, ensure_ascii=False, default=str)
-            rejections.append(
-                Rejection(row=start + i, reason=Reason.INVALID_UTF8, detail=f"column {name}", id=id_, content=content)
-            )
+            row, detail = int(rows[i]), f"column {name}"
+            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, id=id_, content=content))
         good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
         table, row_index = table.take(good), row_index.take(good)
     arrays: dict[str, Any] = {ROW: row_index}
@@ -125,7 +151,7 @@ def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
 
 
 def _invalid_utf8(table: pa.Table) -> dict[int, str]:
-    """Row -> column with invalid UTF-8. Parquet does not check the UTF-8 of its strings."""
+    """Row -> column with invalid UTF-8, which neither Parquet nor `csv_batches` checks."""
     broken: dict[int, str] = {}
     for name in table.column_names:
         column = table[name].combine_chunks()
@@ -177,25 +203,23 @@ def _undecodable(raw: Any) -> bool:
     return False
 
 
-def _text_rows(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+def _json_table(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """The lines of a unit as a table under the names of this module; lines that are no proper row become rejections."""
     rejections: list[Rejection] = []
     own_columns = _own_columns(columns)
     kinds = {ROW: pa.int64()} | {own: kind for own, (_, kind) in own_columns.items()}
     values: dict[str, list[Any]] = {name: [] for name in kinds}
     for row, line in enumerate(lines, start):
-        content = line.raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
         if line.values is None:
-            assert line.problem is not None
-            rejections.append(Rejection(row=row, reason=line.problem, detail=line.detail, content=content))
+            rejections.append(_invalid(row, line))
             continue
         try:
             typed = _typed_row(line.values, own_columns) | {ROW: row}
         except UnicodeEncodeError as error:
             detail = f"character {error.start}: {error.reason}"
-            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=content))
+            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=line.raw))
         except TypeError as error:
-            rejections.append(Rejection(row=row, reason=Reason.WRONG_TYPE, detail=str(error), content=content))
+            rejections.append(Rejection(row=row, reason=Reason.WRONG_TYPE, detail=str(error), content=line.raw))
         else:
             for name, value in typed.items():
                 values[name].append(value)
@@ -228,7 +252,7 @@ def _scalar(value: Any, name: str, kind: pa.DataType) -> Any:
         pa.int64(): number and -(2**63) <= value < 2**63,
         pa.float64(): number or isinstance(value, float),
     }
-    if not fits.get(kind):  # CSV and JSONL hold no other types
+    if not fits.get(kind):  # JSONL holds no other types
         raise TypeError(f"column {name}: expected {kind} as in the first rows, got {value!r}")
     return value
 

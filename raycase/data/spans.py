@@ -1,11 +1,12 @@
 """Spans: consecutive rows of a file that are fetched at once and cut into units.
 
-A span is some row groups of a Parquet file, a byte range of a CSV or JSONL file, or a compressed one as a whole; of a
-Lance dataset some rows, whatever fragments they are in.
+A span is some row groups of a Parquet file, a byte range of a JSONL file, some rows of a Lance dataset,
+whatever fragments they are in, or a whole file of CSV or of compressed text.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,15 +18,14 @@ import pyarrow.parquet as pq
 from raycase.data.columns import Columns, check_columns, parquet_footer, schema_of
 from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.lance_dataset import SPAN_ROWS, at_version
-from raycase.data.textfiles import csv_header, text_lines, text_stream
+from raycase.data.texts import csv_batches, csv_header, json_lines, text_stream
 
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
     """Consecutive rows [start, start + rows) of a file, fetched once.
 
-    `at` and `length` are row groups for Parquet, rows for Lance, and bytes for CSV and JSONL, of compressed files those
-    in them.
+    `at` and `length` are row groups for Parquet, rows for Lance, and bytes for JSONL.
     """
 
     file: int
@@ -34,7 +34,6 @@ class Span:
     at: int
     length: int
     bytes: int  # to fetch, about
-    header: tuple[str, ...] = ()  # CSV
     parts: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
 
 
@@ -43,8 +42,8 @@ def plan_file(
 ) -> Iterator[Span]:
     """Cut a file into spans of at least `unit_rows` rows, except the last one.
 
-    CSV and JSONL files are read once, lazily: only as far as spans are taken. A compressed one is a single span, of
-    `most_rows` at most. Raises RequestError for a file that cannot be read or lacks a column.
+    Texts are read once, lazily: only as far as spans are taken. A CSV or compressed file is one span, of at most
+    `most_rows` rows. Raises RequestError for a file that cannot be read or lacks a column.
     """
     if file.format == PARQUET:
         metadata = parquet_footer(file)
@@ -63,24 +62,36 @@ def plan_file(
         return
     with readable(file) as source, source.open() as handle:
         stream = text_stream(handle, file.compression)
-        header: tuple[str, ...] = ()
-        at = 0
-        if file.format == ".csv":
-            header = csv_header(stream)
-            check_columns(pa.schema([(name, pa.string()) for name in header]), columns, file)
-            at = stream.tell()
-        rows = start = length = 0
-        for line in text_lines(stream, file.format, header):
-            length += len(line.raw)
-            rows += line.is_row
-            if file.compression:
+        if file.format == ".csv" or file.compression:
+            rows = 0
+            for count in _counts(stream, columns, file):
+                rows += count
                 if rows >= most_rows:
+                    rows = int(most_rows)
                     break
-            elif line.is_row and rows % unit_rows == 0 and length >= span_bytes:
-                yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
+            if rows:
+                yield Span(file=index, start=0, rows=rows, at=0, length=file.size, bytes=file.size)
+            return
+        rows = start = at = length = 0
+        for line in json_lines(stream):
+            length += len(line)
+            rows += not line.isspace()
+            if rows and rows % unit_rows == 0 and length >= span_bytes and not line.isspace():
+                yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length)
                 start, at, rows, length = start + rows, at + length, 0, 0
         if rows:
-            yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length, header=header)
+            yield Span(file=index, start=start, rows=rows, at=at, length=length, bytes=length)
+
+
+def _counts(stream: io.BufferedReader, columns: Columns, file: InputFile) -> Iterator[int]:
+    """The rows of a text, some at a time. Raises RequestError for a CSV file that lacks a column."""
+    if file.format != ".csv":
+        yield from (not line.isspace() for line in json_lines(stream))
+        return
+    header = csv_header(stream)
+    check_columns(pa.schema([(name, pa.string()) for name in header]), columns, file)
+    for rows, _, invalid in csv_batches(stream, header, columns.names[:1]):
+        yield len(rows) + len(invalid)
 
 
 def _parquet_spans(index: int, metadata: pq.FileMetaData, unit_rows: int) -> Iterator[Span]:

@@ -1,7 +1,6 @@
 """The input of a job: what is left out of it, what changes beside it, and when a file counts as changed."""
 
 import csv
-import io
 import json
 import os
 import shutil
@@ -12,11 +11,7 @@ import pytest
 from helpers import embed_here, read_output
 
 from raycase.corpus.output import output_at
-from raycase.corpus.plan import Spans
 from raycase.corpus.verify import verify
-from raycase.data.spans import Span
-from raycase.data.storage import fingerprint
-from raycase.data.textfiles import buffered, cut_otherwise
 from raycase.errors import RequestError
 
 READS = ".parquet, .csv, .jsonl files are read, texts also as .gz and .zst"
@@ -104,47 +99,12 @@ def test_a_file_has_changed_where_its_size_or_time_has(folder):
         embed_here(folder)
 
 
-def test_spans_of_csv_that_an_earlier_version_cut_are_cut_again(folder):
-    """0.2 cut within long texts, whose lines it took for rows."""
+def test_a_csv_job_that_an_earlier_version_began_is_refused(folder):
     embed_here(folder)
     output = output_at(folder.output)
-    (file,) = json.loads(output.job.read())["files"]
-    earlier = Spans(whole={0: fingerprint(file)[:16]})
-    for start, at in ((0, 6), (1, 8)):
-        earlier.add(Span(file=0, start=start, rows=1, at=at, length=2, bytes=2, header=("text",)))
-    earlier.save(output, folder.unit_rows)
-    for name in output.units.list():
-        (output.units / name).remove()
-    output.manifest.remove()
-    assert embed_here(folder)["rows_out"] == 2
-    assert texts_of(folder) == ["a dog", "a red dress"]
-
-
-def test_a_job_that_an_earlier_version_began_is_refused_where_it_cut_other_rows(folder):
-    """0.2 took the lines of a record that does not parse, and of texts above a million characters, for rows."""
-    file = Path(folder.input) / "a.csv"
-    file.write_text('text\na dog\n"a cat\nand a dog",more\na red dress\n')
-    assert embed_here(folder)["rows_rejected"] == 1
-    output = output_at(folder.output)
     record = json.loads(output.job.read())
-    del record["csv_rules"]
-    output.job.put_json(record)
-    with pytest.raises(RequestError, match=r"expected the rows of .*a\.csv, got an earlier version's"):
+    output.job.put_json(record | {"csv_rules": 2})
+    with pytest.raises(RequestError, match=r"got an earlier version's, which cut CSV files"):
         embed_here(folder)
     assert embed_here(replace(folder, overwrite=True))["rows_out"] == 2
     assert embed_here(folder)["units_resumed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("content", "otherwise"),
-    [
-        ('text\n"a\nb"\nc,d\n"e\n', False),
-        ('text\n"a\nb",c\n', True),
-        (f'text\n"a\n{"x" * 2**20}"\n', True),
-        (f"text\n{'x' * 2**20}\n", False),
-        ('"te\nxt"\na\n', True),
-        ("", False),
-    ],
-)
-def test_what_earlier_versions_cut_otherwise(content, otherwise):
-    assert cut_otherwise(buffered(io.BytesIO(content.encode()))) == otherwise

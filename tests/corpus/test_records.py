@@ -27,7 +27,7 @@ LINE = UnitLine(name="unit", file=1, start=5, **COUNTS, sha256="aa", rejected_sh
 
 
 def test_a_task_names_its_files_spans_and_units():
-    spans = [Span(file=f, start=0, rows=9, at=1, length=2, bytes=3, header=("id", "text")) for f in (1, 0)]
+    spans = [Span(file=f, start=0, rows=9, at=1, length=2, bytes=3) for f in (1, 0)]
     task = ReadTask.of(FILES, [(spans[0], [(0, 4), (4, 9)]), (spans[1], [(2, 3)])])
     assert [part.files[0].uri for part in task.spans] == ["/in/b.csv", "/in/a.csv"]
     row = task.to_arrow()

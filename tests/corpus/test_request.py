@@ -34,7 +34,7 @@ def cli(capsys, *arguments):
         ({"--id-column": "key"}, "expected the column 'key', got id, text"),
         ({"--keep-columns": "year"}, "expected the column 'year', got id, text"),
         ({"--conditions": ""}, "expected words in every condition, got ''"),
-        ({"--conditions": "missing.txt"}, "expected a readable file at"),
+        ({"--conditions": "missing.txt"}, "missing.txt: expected a readable txt file"),
         ({"--conditions": "red " * 99}, "expected room for a sentence"),
         ({"--conditions": "\u200b\u2060"}, "expected words that"),
         ({"--conditions": "\ufeff"}, "can read, got '\\ufeff': empty condition"),

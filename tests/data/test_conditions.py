@@ -58,22 +58,23 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
     ("name", "data", "message"),
     [
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
-        ("c.csv", b"", "expected one column 'condition' in .*, got none"),
-        ("c.csv", b"condition\n" + b"x" * 2_000_000, "expected a readable file at .*, got: field larger"),
-        ("c.csv", b'condition\ncolor\n"number\nsize\n', "expected a readable file at .*, got: unexpected end"),
-        ("c.csv", b'condition\n"the "color"\n', "expected a readable file at .*, got: ',' expected after"),
+        ("c.csv", b"", ".*expected the column 'condition', got none"),
+        ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
         ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
-        ("c.csv", b"a,b\n1,2\n", "expected one column 'condition' in .*, got a, b"),
-        ("c.csv", b"id,condition\n1,color\n2\n", "expected a readable file at .*, got: "),
-        ("c.csv", b"condition,condition\n1,color\n", "expected one column 'condition' in .*, got condition, condition"),
+        ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
+        ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
+        (
+            "c.csv",
+            b"condition,condition\n1,color\n",
+            ".*expected the column 'condition' once, got condition, condition",
+        ),
         ("c.csv", b"condition\ncolor\ncolor\n", "expected each condition once, got 'color' twice"),
-        ("c.txt", b"color\xff\n", "expected a readable file at .*, got: "),
-        ("c.parquet", b"no parquet", "expected a readable file at .*, got: "),
-        ("c.txt", None, "expected a readable file at .*, got: "),
+        ("c.txt", b"color\xff\n", None),
+        ("c.parquet", b"no parquet", None),
     ],
 )
 def test_files_without_conditions_are_refused(tmp_path, name, data, message):
-    if data is not None:
-        (tmp_path / name).write_bytes(data)
-    with pytest.raises(RequestError, match=f"--conditions: {message}"):
+    (tmp_path / name).write_bytes(data)
+    said = f"--conditions: {message}" if message else f"{name}: expected a readable {name[2:]} file, got: "
+    with pytest.raises(RequestError, match=said):
         read_conditions([str(tmp_path / name)])
