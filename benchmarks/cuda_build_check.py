@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 import raycase.sample
 from raycase.corpus.records import ReadUnit
 from raycase.encoder import attention, engine, loading, transfers
-from raycase.systems import condition_pooling_model
+from raycase.systems import condition_pooling
 from raycase.systems.word_codes import typical_conditions
 
 DEVICE = torch.device("cuda", 0)
@@ -150,7 +150,7 @@ def check(name):
         FakeTensorMode(allow_non_fake_inputs=True),
         Watch() as watch,
         patch.object(engine, "Collector", watch.collector),
-        patch.object(condition_pooling_model, "Collector", watch.collector),
+        patch.object(condition_pooling, "Collector", watch.collector),
     ):
         for path, run in checks(shapes.SHAPES[name], captions(), Path(folder), watch):
             watch.events.clear()

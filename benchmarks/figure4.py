@@ -21,7 +21,7 @@ from unlabelled import Method, Projection, fit_projection
 from raycase.data.storage import json_bytes
 from raycase.distributed import tune
 from raycase.placement import vectors
-from raycase.systems.pair_vectors import pair_vectors
+from raycase.systems.contracts import pair_vectors
 from raycase.training import sweep
 from raycase.training.projector_fit import projector_evaluation
 from raycase.training.projector_job import ProjectorJob

@@ -52,7 +52,7 @@ def read_vectors(cache):
     import pyarrow.dataset as ds
 
     from raycase.data.rated import read_rated
-    from raycase.systems.pair_vectors import PairVectors
+    from raycase.systems.contracts import PairVectors
 
     parts = []
     for name in ("train", "validation"):
@@ -96,7 +96,7 @@ def large_fit(_):
     import numpy as np
     import torch
 
-    from raycase.systems.pair_vectors import PairVectors
+    from raycase.systems.contracts import PairVectors
     from raycase.training.projector_fit import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)

@@ -33,7 +33,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.systems.case import Case, CaseConfig
 from raycase.systems.condition_head import ZeroShotHead
-from raycase.systems.condition_pooling_model import ConditionPooling, ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPooling, ConditionPoolingConfig
 from raycase.systems.registry import load as load_system
 from raycase.systems.word_codes import typical_conditions
 

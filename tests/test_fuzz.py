@@ -33,12 +33,12 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.search.search_job import search
 from raycase.serving.serve_job import check_serve
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.case import save as save_case
 from raycase.systems.csr import csr
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training import catalogue as training
 from raycase.training import job as jobs
 from raycase.training.sweep import tune

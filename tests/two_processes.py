@@ -16,13 +16,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raycase.data.stored_states import StoredStates
 from raycase.errors import WorkError
+from raycase.systems.baselines import cross_encoder, tri_encoder
 from raycase.systems.condition_head import ConditionHead
 from raycase.systems.condition_pooling import condition_pooling
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.contracts import PairVectors
 from raycase.systems.csr import csr
-from raycase.systems.pair_vectors import PairVectors
 from raycase.systems.projector import Activation
-from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.condition_recipe import HeadRecipe

@@ -21,7 +21,7 @@ from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_states import STATES, StoredStates
 from raycase.errors import RequestError, note
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig
 from raycase.systems.pair_scores import SCORE
 from raycase.systems.registry import resolve

@@ -24,10 +24,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from raycase.data.storage import locate
-from raycase.systems.head_config import HeadConfig
 from raycase.systems.plain_part import Plain, PlainPart
-from raycase.systems.top import ACTIVATIONS, Activation
-from raycase.systems.weights import load_weights
+from raycase.systems.top import ACTIVATIONS, Activation, HeadConfig, load_weights
 
 LEAST_TEMPERATURE = 1e-3
 WEIGHTS = "head.safetensors"  # in a model folder

@@ -1,7 +1,7 @@
 """What a system is: its configuration, which loads no weights and is the base of each below; loaded, an
-`raycase.systems.embeds.Embeds` or a `raycase.systems.fine_tuned_module.Scorer`.
+`raycase.systems.embeds.Embeds` or a `raycase.systems.fine_tuned_module.Scorer`; and the vectors of rated pairs.
 
-Shapes: N pairs.
+Shapes: N pairs, P distinct (sentence, condition), D dimensions.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 
 from raycase.data.fetch import local_folder
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.schema import Reason
 from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
@@ -209,3 +210,29 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
             )
         if reason is not None:
             raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reason}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairVectors:
+    """Vectors of rated pairs, the argument of g in eq. 1. The arrays may be read-only (Ray's object store)."""
+
+    vectors: np.ndarray  # (P, D) float32, the views side by side
+    pair_index: np.ndarray  # (N, 2) int64 into `vectors`
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def applicable(self) -> PairVectors:
+        """Only the pairs to which the condition applies; the label -1 is not a rating."""
+        rated = self.ratings != NOT_APPLICABLE
+        return PairVectors(vectors=self.vectors, pair_index=self.pair_index[rated], ratings=self.ratings[rated])
+
+
+def pair_vectors(
+    rated: RatedPairs, config: EmbedderConfig, vectors_of: VectorsOf, *, cache: Location, compute: Compute | None = None
+) -> PairVectors:
+    """Embed both sentences of each pair under its condition, views side by side. Raises RequestError."""
+    vectors = vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
+    return PairVectors(vectors=vectors, pair_index=rated.pair_index, ratings=rated.ratings)

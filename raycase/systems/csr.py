@@ -5,25 +5,377 @@ weighted by the result. A tri-encoder, which encodes each text once, thus comes 
 parameters.
 
     score = q_c K_s^T / sqrt(d_k),  w = softmax(score),  h = (1 + w) * h'        (eq. 1)
+
+Everything before the first routed layer, and that layer's attention, is the same under every condition (appendix B):
+it is computed once a sentence, the rest once a pair.
+
+Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C conditions, T tokens, D hidden size.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from raycase.encoder.last_layer import LIKE_BERT
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.last_layer import LIKE_BERT, positions_of
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.pooling import Compose, Pooling, compose, pool_mean
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.transfers import Collector, send
 from raycase.errors import RequestError
-from raycase.systems.csr_model import CsrConfig
-from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
-from raycase.systems.fine_tuned_config import starting_encoder
+from raycase.systems.csr_router import (
+    Asks,
+    CsrForm,
+    RoutedLayer,
+    Router,
+    Weight,
+    router_weights,
+    weighted,
+    words,
+)
+from raycase.systems.embeds import WeighsWords
+from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.pairs import (
+    Encoded,
+    Memory,
+    accepted_pairs,
+    count_tokens,
+    encoded,
+    prepare,
+    prompt_sets,
+    tokens_apart,
+)
 from raycase.systems.word_codes import typical_conditions
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsrConfig(ApartConfig):
+    """A CSR system without its weights."""
+
+    SYSTEM: ClassVar[str] = "csr"
+
+    form: CsrForm = CsrForm.TRI
+    router: Router = Router.QUERY
+    asks: Asks = Asks.CLS
+    routed: int = 1  # T - t: number of last layers with a router
+    weight: Weight = Weight.ADDED
+    compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
+
+    def __post_init__(self) -> None:
+        if self.routed < 0:
+            raise RequestError(f"--routed: expected 0 or more layers, got {self.routed}")
+
+    @property
+    def has_extra(self) -> bool:
+        return self.router is Router.HEAVY
+
+    @property
+    def dim(self) -> int:
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def weighs_words(self) -> bool:
+        """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
+        return self.form is CsrForm.TRI and self.routed > 0
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().prepare(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
+        return prepare(self.encoder, sentences, conditions, pairs=templates)
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().count_tokens(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        return count_tokens(self.encoder, sentences, conditions, [prompts.pair])
+
+    def load(self, **options: Any) -> Csr:
+        csr = Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
+        if csr.heavy is not None:
+            self.load_extra(csr.heavy)
+        return csr
+
+
+class Csr(Embedder, WeighsWords):
+    """A loaded CSR system: (sentence, condition) -> vector."""
+
+    def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
+        stack = encoder.model.encoder
+        layers = [*stack.layer, *([encoder.last_layer.layer] if encoder.last_layer else [])]
+        encoder.last_layer = None
+        first = len(layers) - config.routed
+        stack.layer = nn.ModuleList(layers[:first])
+        super().__init__(config, encoder)
+        positions = positions_of(encoder.model)
+        self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
+        self.routed.train(encoder.model.training)
+        self.heavy = None
+        width, device = encoder.dim, encoder.model.device
+        if config.router is Router.HEAVY:
+            self.heavy = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2))
+            self.heavy.to(device, encoder.model.dtype)
+        scores_T = torch.randn(config.encoder.max_tokens, generator=torch.Generator().manual_seed(0))
+        self.random_T = nn.Buffer(scores_T.to(device), persistent=False)
+        self.memory = Memory(2 * width)
+
+    @property
+    def layers(self) -> list[RoutedLayer]:
+        """The routed layers, first to last."""
+        return list(self.routed)  # type: ignore[arg-type]
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        pair_index = np.arange(len(prepared.condition))
+        batches = self._batches(
+            prepared, pair_index, lambda: (self.condition_vectors(prepared.bases[0]), prepared.condition)
+        )
+        index, vectors = zip(*batches, strict=True)
+        return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
+
+    # ----------------------------------------------------------------------------------------------------- embedding
+
+    @torch.inference_mode()
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        pair_index = accepted_pairs(prepared)
+        dim = self.dim if prepared.conditions is not None else self.encoder.dim
+        collector = Collector(len(prepared.condition), like=torch.empty(0, dim, device=self.encoder.model.device))
+        works = [self._work(prepared, pair_index)]
+        for index, vectors in self._batches(
+            prepared, pair_index, lambda: self._remembered(prepared, pair_index, works)
+        ):
+            collector.add(index, vectors.float())
+        return encoded(prepared, pair_index, collector.result()[pair_index], sum(works, Work()))
+
+    def _batches(
+        self, prepared: Prepared, pair_index: np.ndarray, conditions: Callable[[], tuple[Tensor, np.ndarray]]
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of pairs with their vectors. conditions: their vectors, and each pair's row of them, in tri form."""
+        if prepared.conditions is None:
+            return self._plain(prepared, pair_index)
+        if self.config.form is CsrForm.BI:
+            return self._bi(prepared, pair_index)
+        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions()))
+
+    def _remembered(self, prepared: Prepared, pair_index: np.ndarray, works: list[Work]) -> tuple[Tensor, np.ndarray]:
+        """`condition_vectors` of these pairs' conditions, and each pair's row of them; adds the work of new ones."""
+
+        def encode(new: np.ndarray) -> tuple[np.ndarray, Work]:
+            batch = prepared.bases[0].take(new)
+            tokens = int(batch.lengths.sum())
+            work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+            return self.condition_vectors(batch).float().cpu().numpy(), work
+
+        remembered, condition_index, work = self.memory.of(prepared, pair_index, encode)
+        works.append(work)
+        return torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype), condition_index
+
+    @torch.inference_mode()
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
+        text's tokens have together; without conditions, what a sentence's own [CLS] attends to (Figure 5)."""
+        assert self.config.weighs_words, "in bi form, and without a router, no w is a sentence's own"
+        pair_index = accepted_pairs(prepared)
+        found = [np.empty(0, np.float32)] * len(prepared.condition)
+        if prepared.conditions is None:
+            weighed = self._own_attention(prepared, pair_index)
+        else:
+            routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
+            weighed = ((rows, w_PT) for rows, _, w_PT in routed)
+        lengths = prepared.alone[0].lengths[prepared.sentence]
+        for rows, w_PT in weighed:
+            for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
+                of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
+                found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
+        return found
+
+    def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
+        """Tokens, and FLOPs of the matrix products: the first layers once a sentence, the others once a pair."""
+        tokens = tokens_apart(prepared, pair_index)
+        if prepared.pairs:
+            return Work(tokens=tokens, processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+        lengths = prepared.alone[0].lengths
+        sentence_tokens = int(lengths[np.unique(prepared.sentence[pair_index])].sum())
+        pair_tokens = int(lengths[prepared.sentence[pair_index]].sum())
+        layers = [layer.layer for layer in self.layers]
+        pair_weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
+        pair_weights -= sum(p.numel() for layer in layers[:1] for p in layer.attention.parameters() if p.ndim == 2)
+        flops = 2.0 * ((self.encoder.weights - pair_weights) * sentence_tokens + pair_weights * pair_tokens)
+        return Work(tokens=tokens, processed=sentence_tokens, computed=sentence_tokens, flops=flops)
+
+    # -------------------------------------------------------------------------------------------------------- tri form
+
+    def condition_vectors(self, conditions: TokenBatch) -> Tensor:
+        """Each condition's router query, with `compose` its own vector beside it: (C, D) or (C, 2 D)."""
+        batches = []
+        for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
+            parts: list[Tensor] = []
+            for number, layer in enumerate(self.layers, start=1):
+                if number == len(self.routed):
+                    parts.append(self._router_query(layer, self._condition_state(hidden_BTD, real_BT)))
+                    if self.config.compose is None:
+                        break
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            if self.config.compose is not None:
+                parts.append(pool_mean(hidden_BTD, real_BT).to(hidden_BTD.dtype))
+            batches.append((rows, torch.cat(parts, dim=1)))
+        order = np.argsort(np.concatenate([rows for rows, _ in batches]))
+        return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
+
+    def _condition_state(self, hidden_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """The condition's state before the last layer: (B, T, D), (B, T) -> (B, D)."""
+        if self.config.asks is Asks.CLS:
+            return hidden_BTD[:, 0]
+        return pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
+
+    def _router_query(self, layer: RoutedLayer, state_BD: Tensor) -> Tensor:
+        """q_c of eq. 1: (B, D) -> (B, D). The query of a mean is the mean of the queries."""
+        match self.config.router:
+            case Router.HIDDEN:
+                return state_BD
+            case Router.HEAVY:
+                assert self.heavy is not None
+                return self.heavy[0](state_BD)
+        return layer.attention.query(state_BD)
+
+    def _routed(
+        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Batches of pairs with their vectors and w. condition_index: each pair's row of `condition_CD`.
+
+        Each sentence passes the first layers, and the attention of the first routed layer, once.
+        """
+        alone, budget = prepared.alone[0], self.encoder.batch_tokens
+        order = np.argsort(prepared.sentence[pair_index], kind="stable")
+        distinct, starts, counts = np.unique(
+            prepared.sentence[pair_index][order], return_index=True, return_counts=True
+        )
+        for batch in token_budget_batches(alone.lengths[distinct], budget):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
+            attended_BTD, keys_BTD = hidden_BTD, hidden_BTD
+            if self.routed:
+                attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
+            sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
+            size = max(1, budget // hidden_BTD.shape[1])
+            for start in range(0, len(pairs_of_batch), size):
+                pairs = pairs_of_batch[start : start + size]
+                both = send(hidden_BTD.device, sentence_of_pair[start : start + size], condition_index[pairs])
+                s, c = (index_P.long() for index_P in both)
+                keep_PT = None if keep_BT is None else keep_BT[s]
+                states = hidden_BTD[s], attended_BTD[s], keys_BTD[s], real_BT[s], keep_PT
+                yield pair_index[pairs], *self.pair_vectors(condition_CD[c], *states)
+
+    def pair_vectors(
+        self,
+        condition_PD: Tensor,
+        hidden_PTD: Tensor,
+        attended_PTD: Tensor,
+        keys_PTD: Tensor,
+        real_PT: Tensor,
+        keep_PT: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is computed for each pair: its vector, (P, dim), and w, the mean over the routed layers, (P, T)."""
+        width = hidden_PTD.shape[-1]
+        mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
+        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
+        for number, layer in enumerate(self.layers):
+            if number:
+                attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
+            w_PT = self._weights(condition_PD[:, :width], hidden_PTD, keys_PTD, among_PT)
+            mean_PT = mean_PT + w_PT.detach() / len(self.routed)
+            hidden_PTD = layer.rest(hidden_PTD, self.weighted(attended_PTD, w_PT, among_PT))
+        vectors_PD = pool_mean(hidden_PTD, real_PT)
+        if self.config.compose is not None:
+            vectors_PD = compose(vectors_PD, condition_PD[:, -width:].float(), self.config.compose)
+        return vectors_PD, mean_PT
+
+    def _weights(self, query_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, among_PT: Tensor) -> Tensor:
+        """w of eq. 1: (P, T)."""
+        match self.config.router:
+            case Router.HIDDEN:
+                keys_PTD = hidden_PTD
+            case Router.HEAVY:
+                assert self.heavy is not None
+                keys_PTD = self.heavy[1](hidden_PTD)
+            case Router.RANDOM:
+                scores_PT = self.random_T[: among_PT.shape[1]].expand(among_PT.shape)
+                return scores_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
+        return router_weights(query_PD, keys_PTD, among_PT)
+
+    def weighted(self, attended_PTD: Tensor, w_PT: Tensor, among_PT: Tensor) -> Tensor:
+        """h of eq. 1, by the configured weight."""
+        return weighted(attended_PTD, w_PT, among_PT, self.config.weight)
+
+    # ------------------------------------------------------------------------------------------ bi form, no condition
+
+    def _bi(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Sentence and condition as one text; w = 0 outside the sentence."""
+        prompts = prepared.pairs[0]
+        for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
+            rows = pair_index[batch]
+            hidden_BTD, real_BT, keep_BT, (start_B1, end_B1) = self.encoder.states(
+                prompts, rows, prompts.start[rows, 1:2], prompts.end[rows, 1:2]
+            )
+            position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
+            sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
+            for layer in self.layers:
+                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
+                w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
+                hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
+            yield rows, pool_mean(hidden_BTD, real_BT)
+
+    def _sentences(
+        self, prepared: Prepared, pair_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor, Tensor | None]]:
+        """Batches of pairs without a condition, with their states before the layers that have a router."""
+        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
+        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
+            yield pair_index[batch], *self.encoder.states(alone, sentence[batch])[:3]
+
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """f(s): the unweighted layers."""
+        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
+            for layer in self.layers:
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            yield rows, pool_mean(hidden_BTD, real_BT)
+
+    def _own_attention(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of sentences with what their own [CLS] attends to, the mean over the layers that have a router."""
+        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
+            mean_BT = torch.zeros(real_BT.shape, device=real_BT.device)
+            for layer in self.layers:
+                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
+                mean_BT += layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) / len(self.routed)
+                hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
+            yield rows, mean_BT
+
+    # ----------------------------------------------------------------------------------------------------------- saving
+
+    def whole(self) -> Any:
+        """The library's model with its layers put back. The system cannot be used afterwards."""
+        self.encoder.model.encoder.layer.extend(layer.layer for layer in self.layers)
+        return super().whole()
+
+    def save(self, folder: Path) -> None:
+        self.config.save(folder, self.whole(), extra=self.heavy)
+
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
 # Products of queries and keys have the size that the softmax was trained for. Those of hidden states teach MiniLM more

@@ -33,7 +33,7 @@ from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_condit
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
 from raycase.systems.model_folder import ADAPTER, ENCODER, EXTRA, move_to_root, remove_model
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prepare_rated, prompt_sets
-from raycase.systems.weights import load_weights
+from raycase.systems.top import load_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.systems.head_config import HeadConfig
+from raycase.systems.top import HeadConfig
 
 LEAST_SCALE = 1e-3  # rounding to float16 stays below a tenth of it
 MOST_RARE = 256  # directions: more find no other sentences, and take room

@@ -13,8 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from raycase.data.storage import locate
-from raycase.systems.top import ACTIVATIONS, Activation, TopConfig
-from raycase.systems.weights import load_weights
+from raycase.systems.top import ACTIVATIONS, Activation, TopConfig, load_weights
 
 WEIGHTS = "projector.safetensors"
 

@@ -16,21 +16,10 @@ from raycase.encoder.prompt_flags import read_prompt
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, note, visible
-from raycase.systems import (
-    bi_encoder,
-    case,
-    condition_pooling,
-    cross_encoder,
-    csr,
-    dualcse,
-    lora,
-    mixsp,
-    sentence_encoder,
-    tri_encoder,
-)
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems import baselines, case, condition_pooling, csr, dualcse, lora, mixsp
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import EmbedderConfig, NestedConfig
-from raycase.systems.csr_model import CsrConfig
+from raycase.systems.csr import CsrConfig
 from raycase.systems.fine_tuned_config import ScorerConfig
 
 # `system` in `raycase.json` -> the function that reads the folder
@@ -39,10 +28,10 @@ SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     for kind in (
         case.CaseConfig,
         ConditionPoolingConfig,
-        bi_encoder.BiEncoderConfig,
-        tri_encoder.TriEncoderConfig,
-        cross_encoder.CrossEncoderConfig,
-        sentence_encoder.SentenceEncoderConfig,
+        baselines.BiEncoderConfig,
+        baselines.TriEncoderConfig,
+        baselines.CrossEncoderConfig,
+        baselines.SentenceEncoderConfig,
         CsrConfig,
         dualcse.DualCseConfig,
         lora.LoraConfig,
@@ -53,7 +42,7 @@ SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
 UNTRAINED: dict[str, Callable[..., Any]] = {
     "condition-pooling:": condition_pooling.condition_pooling,
     "csr:": csr.untrained,
-    "tri-encoder:": tri_encoder.tri_encoder,
+    "tri-encoder:": baselines.tri_encoder,
 }
 
 

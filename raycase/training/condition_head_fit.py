@@ -18,7 +18,7 @@ from raycase.data.rated import NOT_APPLICABLE
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.systems.condition_head import ConditionHead, Head
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.condition_recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe

@@ -20,8 +20,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
-from raycase.systems.condition_pooling import condition_pooling, write_head_folder
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
 from raycase.systems.model_card import head_card
 from raycase.systems.pair_scores import reads_conditions
 from raycase.systems.pairs import Indexed

@@ -19,7 +19,7 @@ from raycase.data.stored_states import StoredStates
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.token_states import StateReader, TokenStates
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.pairs import prepare_rated
 
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from raycase.errors import at_least
-from raycase.systems.head_config import MOST_NUMBER, HeadConfig
-from raycase.systems.top import MOST_WIDTH, Activation
+from raycase.systems.top import MOST_NUMBER, MOST_WIDTH, Activation, HeadConfig
 from raycase.training.losses import Loss
 from raycase.training.nested import nested_range
 from raycase.training.recipe import SHARE, FitRecipe, Ranges

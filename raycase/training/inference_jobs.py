@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from raycase.data.inferences import HYPOTHESES, Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.inference_fit import DualObjective, InferenceTexts

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from raycase.systems.condition_head import ConditionHead
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.plain_part import PlainPart
 from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_pairs import ReadPairs

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.errors import at_least, check_ranges
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.contracts import PairVectors
 from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project, recorded_settings
 from raycase.systems.top import MOST_WIDTH, Activation
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard

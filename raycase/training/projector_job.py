@@ -12,11 +12,11 @@ from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file, read_prompt
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import BiEncoderConfig
+from raycase.systems.baselines import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_case_folder
 from raycase.systems.case import resolve as resolve_case
+from raycase.systems.contracts import PairVectors, pair_vectors
 from raycase.systems.lora import LoraConfig
-from raycase.systems.pair_vectors import PairVectors, pair_vectors
 from raycase.systems.registry import resolve
 from raycase.training.checkpoint import Fitting
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics

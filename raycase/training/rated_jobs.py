@@ -12,14 +12,11 @@ from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.errors import RequestError, note
 from raycase.evaluation.graph_metrics import MEASURES
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
-from raycase.systems.csr import LEAST_COSINE, csr, default_router, least_cosine
-from raycase.systems.csr_model import CsrConfig
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.csr import LEAST_COSINE, CsrConfig, csr, default_router, least_cosine
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
-from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.graph_fit import GraphObjective, GraphTexts

@@ -12,7 +12,7 @@ import numpy as np
 
 from raycase.data.storage import Location
 from raycase.data.stored_states import StoredStates
-from raycase.systems.condition_pooling_model import ConditionPoolingConfig
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, VectorsOf
 from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe
 from raycase.training.encoder_job import FineTuneJob, TuningTask
 from raycase.training.job import data_metrics

@@ -30,11 +30,9 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.entailment_metrics import entailment_correct
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder, sentence_encoder
 from raycase.systems.dualcse import dualcse, implicitness
 from raycase.systems.mixsp import mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 
 SYSTEMS = {
     "bi": bi_encoder,

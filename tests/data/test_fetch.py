@@ -17,7 +17,7 @@ import raycase
 from raycase.data.fetch import fetch, remote_identity
 from raycase.data.storage import locate
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder
 from raycase.systems.case import save
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve

@@ -27,7 +27,7 @@ from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import open_runner
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS as HEAD_WEIGHTS
-from raycase.systems.pair_vectors import pair_vectors
+from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states

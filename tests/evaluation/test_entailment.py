@@ -17,8 +17,8 @@ from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import SAVED
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import dualcse
-from raycase.systems.sentence_encoder import sentence_encoder
 
 
 def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tiny_model, tmp_path):

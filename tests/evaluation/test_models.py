@@ -9,10 +9,9 @@ from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models, setting
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import dualcse
 from raycase.systems.mixsp import mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 
 
 def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):

@@ -17,8 +17,8 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.mixsp import mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 
 
 @pytest.mark.parametrize(

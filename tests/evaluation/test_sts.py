@@ -16,8 +16,8 @@ import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.mixsp import mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 
 
 def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path):

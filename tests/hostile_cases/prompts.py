@@ -6,9 +6,8 @@ import small
 from helpers import embed_here, score_here
 from hostile_cases.case import Case
 
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import dualcse
-from raycase.systems.sentence_encoder import sentence_encoder
 
 TEMPLATES = ["", " ", "{sentence}", "{condition}", "{sentence}{condition}", "{condition}{sentence}"]
 TEMPLATES += ["{sentence} {sentence} {condition}", "{sentence} {condition} {condition}", "{0} {sentence} {condition}"]

@@ -16,8 +16,7 @@ from raycase.search.answer_units import AnswerUnit, cut_answers, read_unit
 from raycase.search.rerank_job import RerankJob, rerank_all
 from raycase.search.rescore import find_scorer, rerank
 from raycase.search.search_job import SearchJob, search
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.mixsp import mixsp
 
 

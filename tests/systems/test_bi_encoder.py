@@ -3,7 +3,7 @@
 import small
 from small import EVERY, close, system
 
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder
 
 
 def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_token(bert):

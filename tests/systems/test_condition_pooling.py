@@ -20,8 +20,7 @@ from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS, ConditionHead, HeadConfig
-from raycase.systems.condition_pooling import condition_pooling, write_head_folder
-from raycase.systems.condition_pooling_model import CONDITIONS_AT_ONCE
+from raycase.systems.condition_pooling import CONDITIONS_AT_ONCE, condition_pooling, write_head_folder
 from raycase.systems.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths

@@ -13,7 +13,7 @@ from small import CONDITIONS, SENTENCES, close, system
 from raycase.data.schema import Reason
 from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import cross_encoder
 
 
 def triple(config, *texts):

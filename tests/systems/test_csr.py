@@ -17,11 +17,10 @@ from transformers import AutoModel, MPNetConfig, MPNetModel
 import raycase
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder, tri_encoder
 from raycase.systems.csr import LEAST_COSINE, csr, least_cosine
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight, cls_attention, router_weights
 from raycase.systems.registry import resolve, weighs_words
-from raycase.systems.tri_encoder import tri_encoder
 
 
 def attention(layer):

@@ -15,8 +15,7 @@ from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import CsrForm, Router, Weight, csr
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.embeds import Embeds
@@ -24,7 +23,6 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.mixsp import mixsp
 from raycase.systems.registry import resolve
-from raycase.systems.tri_encoder import tri_encoder
 
 CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
 EMBED = {

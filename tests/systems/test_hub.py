@@ -16,7 +16,7 @@ from helpers import ROOT
 import raycase
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder
 from raycase.systems.push import PushJob, push
 from raycase.systems.registry import resolve
 from raycase.training.job import part_metrics

@@ -18,9 +18,8 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.case import CaseConfig
-from raycase.systems.cross_encoder import cross_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve

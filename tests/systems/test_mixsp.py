@@ -13,10 +13,10 @@ import torch
 import raycase
 from raycase.data.rated import read_scored, rows_in
 from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import PairObjective, TunePairs, TuneRecipe, fit_tuned
 from raycase.training.scored_losses import mixsp_loss, scored_loss
 

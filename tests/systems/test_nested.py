@@ -11,10 +11,10 @@ from nested_models import NESTED, SAVE, save_case
 
 import raycase
 from raycase.errors import RequestError
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.condition_head import HeadConfig
 from raycase.systems.projector import ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.systems.sentence_encoder import sentence_encoder
 
 SENTENCES = ["a red dress", "two people play with a dog", "two people play with a dog"]
 CONDITIONS = ["color", "number of people", "color"]

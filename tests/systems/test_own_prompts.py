@@ -15,7 +15,7 @@ from raycase.data.fetch import DEFAULT_MODEL
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder
 from raycase.systems.case import save
 from raycase.systems.lora import lora
 from raycase.systems.projector import Projector, ProjectorConfig

@@ -5,8 +5,7 @@ import pytest
 import small
 import torch
 
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.dualcse import dualcse
 from raycase.systems.mixsp import mixsp
 from raycase.systems.pair_scores import figure_columns, prepare_pairs, reads_conditions, score_pairs

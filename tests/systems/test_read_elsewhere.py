@@ -13,11 +13,9 @@ from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.encoder.pooling import Pooling
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder, sentence_encoder, tri_encoder
 from raycase.systems.lora import lora
 from raycase.systems.model_card import tuned_card
-from raycase.systems.sentence_encoder import sentence_encoder
-from raycase.systems.tri_encoder import tri_encoder
 
 TEXTS = ["a red dog runs in the park", "two girls", "a man " * 60, "the [SEP] dog"]
 

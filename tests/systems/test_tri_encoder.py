@@ -6,9 +6,9 @@ import small
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.encoder.pooling import Compose, Pooling
+from raycase.systems.baselines import tri_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.pairs import Memory
-from raycase.systems.tri_encoder import tri_encoder
 
 
 @pytest.mark.parametrize("how", Compose)

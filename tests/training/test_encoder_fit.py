@@ -15,13 +15,11 @@ from torch import nn
 import raycase
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import CsrForm, Router, csr
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.registry import embeds
-from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import (
     PairObjective,
     RatedRecipe,

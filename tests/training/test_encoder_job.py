@@ -22,14 +22,12 @@ from raycase.evaluation.models import encoder_names, find_models
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.systems.bi_encoder import bi_encoder
-from raycase.systems.cross_encoder import cross_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import LEAST_COSINE, Asks, CsrForm, Router, Weight, csr, least_cosine
 from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
-from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.inference_jobs import DualCseJob
 from raycase.training.job import train

@@ -17,9 +17,8 @@ from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate as evaluate_task
-from raycase.systems.bi_encoder import bi_encoder
+from raycase.systems.baselines import bi_encoder, tri_encoder
 from raycase.systems.csr import csr
-from raycase.systems.tri_encoder import tri_encoder
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
 from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
 from raycase.training.job import train

@@ -21,9 +21,9 @@ from raycase.evaluation.entailment_metrics import (
     implicitness,
     more_implicit,
 )
+from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.mixsp import mixsp
-from raycase.systems.sentence_encoder import sentence_encoder
 from raycase.training.encoder_fit import TuneRecipe, fit_tuned
 from raycase.training.inference_fit import Dual, DualObjective, InferenceTexts
 from raycase.training.losses import dual_loss

@@ -12,7 +12,7 @@ from torch import nn
 
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
-from raycase.systems.pair_vectors import PairVectors
+from raycase.systems.contracts import PairVectors
 from raycase.systems.projector import Activation, DropoutAt, Projector, project
 from raycase.training.losses import Loss
 from raycase.training.projector_fit import (

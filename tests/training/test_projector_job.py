@@ -16,7 +16,7 @@ from raycase.data.rated import read_rated
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
-from raycase.systems.pair_vectors import pair_vectors
+from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.projector_fit import best_projector, fit_projector
 

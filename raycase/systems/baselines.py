@@ -1,0 +1,177 @@
+"""The systems that the papers compare with: C-STS's three encoders (Deshpande et al., 2023) and the sentence alone.
+
+A bi-encoder reads sentence and condition as one text, where a condition acts best. A tri-encoder encodes each text
+once, whatever it is paired with, and predicts similarity much worse. A cross-encoder reads both sentences and the
+condition together and scores pairs: it produces no embeddings, so nothing can be stored or searched.
+
+Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Compose, Pooling, compose
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import OwnPrompt
+from raycase.encoder.several_texts import separated
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import PairEncoding
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.systems.fine_tuned_config import (
+    ApartConfig,
+    PromptEncoderConfig,
+    ScorerConfig,
+    read_elsewhere,
+    starting_encoder,
+)
+from raycase.systems.fine_tuned_module import Embedder, Scorer
+from raycase.systems.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderConfig(PromptEncoderConfig):
+    """f("c: s"): sentence and condition as one text."""
+
+    SYSTEM: ClassVar[str] = "bi-encoder"
+
+
+def bi_encoder(
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
+) -> BiEncoderConfig:
+    """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
+    default = None if own else "concat-cs:all"
+    spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderConfig(ApartConfig):
+    """compose(f(s), f(c)), without weights."""
+
+    SYSTEM: ClassVar[str] = "tri-encoder"
+
+    compose: Compose = Compose.HADAMARD
+
+    @property
+    def dim(self) -> int:
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def text_of_pair(self) -> str | None:
+        """That of the sentence, the encoder's part of a pair."""
+        return SENTENCE.pattern if read_elsewhere(self.encoder) else None
+
+    def load(self, **options: Any) -> TriEncoder:
+        return TriEncoder(self, load_encoder(self.encoder, **options))
+
+
+class TriEncoder(Embedder):
+    """compose(f(s), f(c))."""
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        if prepared.conditions is None:
+            return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
+        sentence_N, condition_N = (
+            torch.from_numpy(index[prepared.rows]) for index in (prepared.sentence, prepared.condition)
+        )
+        sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
+        return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
+
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        pair_index = accepted_pairs(prepared)
+        sentences, sentence_index = np.unique(prepared.sentence[pair_index], return_inverse=True)
+        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(sentences))
+        vectors_KD = sentences_SD[sentence_index]
+        if prepared.conditions is not None:
+            conditions_CD, condition_index, new_work = self.memory.of(
+                prepared, pair_index, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            )
+            work += new_work
+            first_KD, second_KD = (torch.from_numpy(v) for v in (vectors_KD, conditions_CD[condition_index]))
+            vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
+        return encoded(prepared, pair_index, vectors_KD, replace(work, tokens=tokens_apart(prepared, pair_index)))
+
+
+def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
+    """The system before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
+    return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(ScorerConfig):
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
+
+    SYSTEM: ClassVar[str] = "cross-encoder"
+
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
+        if conditions is None:
+            raise ValueError("expected a condition for each pair, got none")
+        triples = list(zip(sentences1, sentences2, conditions, strict=True))
+        return separated(load_tokenizer(self.encoder), triples, encoding=self.encoder.pair_encoding, shortened=2)
+
+    def load(self, **options: Any) -> CrossEncoder:
+        scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
+        self.load_extra(scorer.head)
+        return scorer
+
+
+class CrossEncoder(Scorer):
+    """[CLS] through dropout and one linear layer: a score."""
+
+    def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self.head = nn.Linear(encoder.dim, 1, device=encoder.model.device)
+        self.dropout = nn.Dropout(getattr(encoder.model.config, "hidden_dropout_prob", 0.0))
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Scores with a gradient: (N,)."""
+        return self._scored(self.dropout(self.encoder.pooled(batch)))
+
+    @torch.inference_mode()
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        encoded_ND, work = self.encoder.encode(batch)
+        cls_ND = torch.from_numpy(encoded_ND).to(self.encoder.model.device)
+        return self._scored(cls_ND)[:, None].cpu().numpy(), work
+
+    def _scored(self, cls_ND: Tensor) -> Tensor:
+        with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
+            return self.head(cls_ND)[:, 0]
+
+
+def cross_encoder(model: str, *, pair_encoding: PairEncoding = PairEncoding.TOKENIZER) -> CrossEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs", cls=True)
+    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False, pair_encoding=pair_encoding)
+    return CrossEncoderConfig(model=model, encoder=spec)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderConfig(PromptEncoderConfig):
+    """f(s): the sentence alone."""
+
+    SYSTEM: ClassVar[str] = "sentence-encoder"
+    known_conditions: ClassVar[tuple[str, ...] | None] = ()
+
+    @property
+    def formula(self) -> str:
+        return "f(s)"
+
+
+def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
+    return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))
