@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from raycase.search.build import IndexJob
     from raycase.search.facets_job import FacetsJob
     from raycase.search.join import JoinJob
-    from raycase.search.rerank_job import RerankJob
     from raycase.search.search_job import SearchJob
     from raycase.serving.serve_job import ServeJob
     from raycase.systems.push import PushJob
@@ -97,9 +96,9 @@ def materialize(job: MaterializeJob) -> Result:
 
 def index(job: IndexJob) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
-    from raycase.placement import index
+    from raycase.search.build import build
 
-    result = index(job)
+    result = build(job)
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
@@ -136,13 +135,6 @@ def join(job: JoinJob) -> Result:
     from raycase.placement import join
 
     return join(job)
-
-
-def rerank(job: RerankJob) -> Result:
-    """Score the answers of a search again with a model that reads both sentences."""
-    from raycase.placement import rerank
-
-    return rerank(job)
 
 
 def score(job: ScoreJob) -> Result:
@@ -225,7 +217,6 @@ COMMANDS = {
     "facets": Command("raycase.search.facets_job:FacetsJob", facets),
     "explore": Command("raycase.explore.explore_job:ExploreJob", explore),
     "join": Command("raycase.search.join:JoinJob", join),
-    "rerank": Command("raycase.search.rerank_job:RerankJob", rerank),
     "score": Command("raycase.corpus.score_request:ScoreJob", score),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),
@@ -242,7 +233,7 @@ _PROMPT = {
 _WAIT = {"--patience": "--stall-timeout"}
 RENAMED = {  # of a command, or of one of its systems: flags of earlier versions -> what stands in their place
     **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
-    **dict.fromkeys(("materialize", "index", "rerank"), _WAIT),
+    **dict.fromkeys(("materialize",), _WAIT),
     "join": _WAIT | {"--queries": "--query-vectors"},
     "evaluate": {
         **_PROMPT,

@@ -16,9 +16,9 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     """
     actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
     dim dtype id_column max_rejected normalize on_long pooling score_column subtract word_bytes
-    bits candidates exact_below exact_condition most_clusters partial partitions reindex shard_timeout shards
-    sub_vectors SearchJob.query_condition SearchJob.replicas
-    ExploreJob.text_column FacetsJob.text_column RerankJob.text_column SearchJob.text_column
+    candidates exact_below exact_condition most_clusters partial shard_timeout shards
+    SearchJob.query_condition SearchJob.replicas
+    ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     ExploreJob.model FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
     asha cpus_per_trial finalists gpus_per_trial resamples seed TrainingJob.limit
     activation adapter_dropout alpha asks bias contradiction dropout dropout_at gate head_dim heads

@@ -26,10 +26,8 @@ from raycase.errors import RequestError, note
 
 if TYPE_CHECKING:
     from raycase.corpus.materialize import MaterializeJob
-    from raycase.search.build import IndexJob
     from raycase.search.index import Index
     from raycase.search.join import JoinJob
-    from raycase.search.rerank_job import RerankJob
     from raycase.search.search_job import SearchJob
 
 CPUS_OF_ENCODER = 4  # as on a cluster
@@ -75,7 +73,7 @@ def several_encoders(job: RunFlags, units: int) -> str:
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
 
 
-def _several_actors(job: RunFlags | RerankJob) -> str:
+def _several_actors(job: RunFlags) -> str:
     """The flag that asks for more than one actor, or for what only Ray gives one."""
     wanted = actor_range(job.actors)
     if wanted and wanted[1] > 1:
@@ -113,17 +111,6 @@ def materialize(job: MaterializeJob) -> dict[str, Any]:
     return materialize(job, tasks(job))
 
 
-def index(job: IndexJob) -> dict[str, Any]:
-    """Build an index or add to it by the rule; returns counts. Raises RequestError and WorkError."""
-    if why_ray(job.ray, f"--workers {job.workers}" if job.workers else ""):
-        from raycase.distributed.index import index
-
-        return index(job)
-    from raycase.search.build import build
-
-    return build(job)
-
-
 def search(job: SearchJob) -> dict[str, Any]:
     """Search an index, one of several shards by the rule; returns counts. Raises RequestError and WorkError."""
     from raycase.search.search_job import search
@@ -144,7 +131,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         if of_shards and index.metadata.shards == 1:
             raise RequestError(
                 f"{of_shards}: expected an index in shards, got {job.index} in one; leave the flag out, or build it "
-                "again in several (raycase index --reindex --shards N)"
+                "again in several (raycase index --overwrite --shards N)"
             )
         is_on_ray = (job.ray or several or index.metadata.shards > 1) and why_ray(job.ray, several)
         if of_shards and not is_on_ray:
@@ -164,21 +151,14 @@ def join(job: JoinJob) -> dict[str, Any]:
     return join(job, tasks(job))
 
 
-def rerank(job: RerankJob) -> dict[str, Any]:
-    """Re-rank answers by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.search.rerank_job import rerank_all
-
-    return rerank_all(job, tasks(job, job))
-
-
-def tasks(job: MaterializeJob | JoinJob | RerankJob, actors: RerankJob | None = None) -> OpenTasks:
-    """What runs independent tasks by the rule; `actors`: in actors, by the flags of this job."""
+def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
+    """What runs independent tasks by the rule."""
 
     def open_tasks(places: Places) -> Tasks:
-        if why_ray(job.ray, _several_actors(actors) if actors else ""):
+        if why_ray(job.ray):
             from raycase.distributed.tasks import open_tasks
 
-            return open_tasks(places, stall_timeout=job.stall_timeout, actors=actors)
+            return open_tasks(places, stall_timeout=job.stall_timeout)
         return open_here(places)
 
     return open_tasks

@@ -1,6 +1,5 @@
 """Builds of an index that die before one of their steps, and all that can be asked of an index."""
 
-import json
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
@@ -8,19 +7,13 @@ import lance
 from lance.dataset import DatasetOptimizer, Tags
 
 from raycase.data.storage import Location
-from raycase.errors import WorkError
-from raycase.search.build_parts import PartSizes
 from raycase.search.index import Options
 
 STEPS = (  # all that a build calls to change what is stored
-    (lance.LanceDataset, "commit"),
-    (lance.LanceDataset, "commit_existing_index_segments"),
-    (lance.LanceDataset, "merge_existing_index_segments"),
     (lance.LanceDataset, "restore"),
     (lance.LanceDataset, "delete"),
     (lance.LanceDataset, "add_columns"),
     (lance.LanceDataset, "create_index"),
-    (lance.LanceDataset, "create_index_uncommitted"),
     (lance.LanceDataset, "create_scalar_index"),
     (lance.LanceDataset, "drop_index"),
     (lance.LanceDataset, "update_schema_metadata"),
@@ -29,31 +22,10 @@ STEPS = (  # all that a build calls to change what is stored
     (DatasetOptimizer, "compact_files"),
     (Tags, "create"),
     (Tags, "update"),
-    (lance.fragment, "write_fragments"),
     (lance, "write_dataset"),
     (Location, "put"),
     (Location, "remove"),
 )
-
-
-SMALL = PartSizes(part_rows=100, parts_a_worker=1, graph_rows=200, vectors_apart=256, values_apart=256)
-
-
-class Tasks:
-    """Opens itself, and runs tasks here, after JSON; stops before a task of this name or after so many."""
-
-    def __init__(self, stop=None):
-        self.stop, self.done = stop, []
-
-    def __call__(self, places):
-        return self
-
-    def run(self, work, tasks, progress):
-        for task in tasks:
-            if self.stop in (len(self.done), progress):
-                raise WorkError("stopped")
-            work(**json.loads(json.dumps(task)))
-            self.done.append((progress, task["part"]))
 
 
 class Killed(BaseException):

@@ -309,7 +309,6 @@ def commands(models, output, rated, tmp_path_factory):
         "serve": ["--index", index, "--port", "0"],
         "explore": ["--index", index, "--conditions", "color", "--output", "new"],
         "join": ["--query-vectors", "none", "--vectors", "none", "--output", "new"],
-        "rerank": ["--answers", "none", "--queries", "none", "--model", "none", "--output", "new"],
         "evaluate": ["--model", models["case"], "--data", f"{rated}/validation.csv", "--output", "new"],
         **{f"evaluate --task {task}": [*judged[task], "--output", "new"] for task in judged},
         "explain": ["--text", "a dog", "--condition", "color", "--model", models["condition-pooling"]],

@@ -80,7 +80,7 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys
         ["embed", *flags, "--output", output],
         ["verify", output, "--no-ray"],
         ["join", "--query-vectors", output, "--vectors", output, "--output", f"{output}-near", "--no-ray"],
-        ["index", "--embeddings", output, "--output", f"{output}.lance", "--no-ray"],
+        ["index", "--embeddings", output, "--output", f"{output}.lance"],
     ):
         main(words)
     said = capsys.readouterr()

@@ -1,7 +1,7 @@
 """How each command that works in pieces runs and resumes: it runs what a listing of its output lacks, until that lacks
 nothing, and then counts the whole.
 
-A piece (a unit, a group of a join, a part of an index) is done exactly when its file, which is put at once, is in the
+A piece (a unit, a group of a join) is done exactly when its file, which is put at once, is in the
 listing. Knows no Ray: what runs the pieces is an argument.
 """
 

@@ -16,8 +16,7 @@ from torch import Tensor
 from raycase.data.storage import locate
 from raycase.search.approximate import Options, approximate_nearest
 from raycase.search.filters import Filter
-from raycase.search.fragments import shard_fragments
-from raycase.search.lance_files import lance_errors, open_version
+from raycase.search.lance_files import lance_errors, open_version, shard_fragments
 from raycase.search.shard import Limits, Nearest, Shard
 from raycase.systems.condition_head import Questions
 

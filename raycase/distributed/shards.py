@@ -28,11 +28,11 @@ from raycase.distributed.cluster import cause
 from raycase.distributed.resources import CPU_STEP, join_cluster
 from raycase.distributed.shard_actor import ShardActor, ShardRequest
 from raycase.errors import WorkError
+from raycase.search.answers import Missing, PartialAnswers, with_missing
 from raycase.search.approximate import Options
 from raycase.search.filters import Filter
-from raycase.search.fragments import shard_fragments
 from raycase.search.index import Index
-from raycase.search.missing import Missing, PartialAnswers, with_missing
+from raycase.search.lance_files import shard_fragments
 from raycase.search.shard import Limits, Nearest
 from raycase.search.topk import merge_top_k
 
@@ -225,7 +225,7 @@ class ShardActors:
 class ShardedIndex(Index):
     """`Index`, whose rows are searched by the actors of its shards.
 
-    A table of answers from which rows are missing says so (`raycase.search.missing.missing_of`), and a warning
+    A table of answers from which rows are missing says so (`raycase.search.answers.missing_of`), and a warning
     `PartialAnswers` is given.
     """
 

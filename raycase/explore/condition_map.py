@@ -16,11 +16,11 @@ from raycase.data.schema import CONDITION
 from raycase.encoder.words import Word
 from raycase.explore.grouping import MapSettings, arrange, group
 from raycase.explore.positions import to_steps
+from raycase.search.answers import TEXT
 from raycase.search.facet_words import score_words
 from raycase.search.index import Index
 from raycase.search.marks import looked_at
-from raycase.search.queries import TEXT
-from raycase.search.weighed import weigh_answers, words_of_row
+from raycase.search.shown import weigh_answers, words_of_row
 
 FACET_WORDS = 5
 LIFT = 1.5  # times that a word must be more frequent in its facet than in all of them

@@ -19,11 +19,9 @@ from raycase.explore.map_rows import MapRows, choose_rows
 from raycase.explore.page import map_page
 from raycase.explore.positions import LEAST_ROWS, import_umap
 from raycase.search.facets import import_sklearn
-from raycase.search.index import Index
+from raycase.search.index import Index, on_index
 from raycase.search.lance_files import lance_errors
-from raycase.search.reopened import on_index
-from raycase.search.shown import print_replaced_condition
-from raycase.search.weighed import text_column, why_unweighed
+from raycase.search.shown import print_replaced_condition, text_column, why_unweighed
 
 MOST_MAPS = 12
 MOST_ROWS, MOST_NEIGHBOURS = 200_000, 50

@@ -6,7 +6,6 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Sequence
-from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -19,58 +18,35 @@ from raycase.explore.condition_map import ConditionMap
 from raycase.explore.map_rows import MOST_CHARACTERS
 
 SCRIPTS = ("regl-scatterplot.js", "text.js", "data.js", "link.js", "plot.js", "panel.js", "main.js")
-SERVED = "service.js"
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")  # ends a script, or is no text for every reader
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def map_page(maps: Sequence[ConditionMap], texts: Sequence[str], ids: Sequence[str], title: str, summary: str) -> bytes:
     """The page of these maps of the same rows; `summary` says how many of how many rows they are."""
-    data = texts_of_rows(texts, ids, title, summary)
-    data |= {"neighbours": maps[0].rows.shape[1], "maps": [numbers_of(each) for each in maps]}
-    return _page(title, SCRIPTS, data)
-
-
-@cache
-def served_page() -> tuple[bytes, str]:
-    """The page without any rows, which asks the service for them that it came from, and for maps under any condition;
-    and its content security policy."""
-    return _page("raycase", (*SCRIPTS, SERVED), None), _policy(_scripts((*SCRIPTS, SERVED)), served=True)
-
-
-def texts_of_rows(texts: Sequence[str], ids: Sequence[str], title: str, summary: str) -> dict[str, Any]:
-    """The rows as the page reads them."""
-    return {
+    data = {
         "title": title,
         "summary": summary,
         "texts": [_cut(text) for text in texts],
         "ids": [_cut(each) for each in ids],
+        "neighbours": maps[0].rows.shape[1],
+        "maps": [_numbers(each) for each in maps],
     }
-
-
-def _page(title: str, names: Sequence[str], data: Any) -> bytes:
-    scripts, served = _scripts(names), data is None
+    scripts = [f"\n{_file(name)}" for name in SCRIPTS]
     parts = {
         "title": escape(title),
         "style": _file("map.css"),
-        "policy": _policy(scripts, served=served),
-        "ask": _file("ask.html") if served else "",
+        "policy": _policy(scripts),
         "data": script_json(data),
         "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
     }
     return _PLACE.sub(lambda match: parts[match[1]], _file("map.html")).encode()
 
 
-def _scripts(names: Sequence[str]) -> list[str]:
-    return [f"\n{_file(name)}" for name in names]
-
-
-def _policy(scripts: Sequence[str], *, served: bool) -> str:
-    """Nothing is loaded, but by a page of a service what it says; no script runs but these. regl makes functions of its
-    commands."""
+def _policy(scripts: Sequence[str]) -> str:
+    """Nothing is loaded, and no script runs but these. regl makes functions of its commands."""
     hashes = " ".join(f"'sha256-{_base64(sha256(script.encode()).digest())}'" for script in scripts)
-    policy = f"default-src 'none'; script-src 'unsafe-eval' {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
-    return f"{policy}; connect-src 'self'; form-action 'none'; base-uri 'none'" if served else policy
+    return f"default-src 'none'; script-src 'unsafe-eval' {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
 
 
 def script_json(value: Any) -> str:
@@ -79,7 +55,7 @@ def script_json(value: Any) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", written)
 
 
-def numbers_of(each: ConditionMap) -> dict[str, Any]:
+def _numbers(each: ConditionMap) -> dict[str, Any]:
     """A map as the page reads it."""
     return {
         "condition": each.condition,
@@ -91,7 +67,7 @@ def numbers_of(each: ConditionMap) -> dict[str, Any]:
             {"words": words, "rows": rows}
             for words, rows in zip(each.facet_words, np.bincount(each.facet).tolist(), strict=True)
         ],
-        "words": None if each.words is None else [ends_of(words) for words in each.words],
+        "words": None if each.words is None else [_ends(words) for words in each.words],
     }
 
 
@@ -99,7 +75,7 @@ def _cut(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"
 
 
-def ends_of(words: Sequence[Word]) -> list[int]:
+def _ends(words: Sequence[Word]) -> list[int]:
     """Start and end of each word that was not cut off, one after the other."""
     return [end for word in words if word.end <= MOST_CHARACTERS for end in (word.start, word.end)]
 

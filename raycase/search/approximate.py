@@ -1,5 +1,5 @@
-"""Approximate search by Lance's index of a vector column (HNSW, IVF-PQ or IVF-RQ). What it finds is compared by the
-vectors themselves, in the format of the output that was indexed.
+"""Lance's indices of an index's columns: scalar ones of id and condition, and IVF-RQ of vectors, by which a search is
+approximate. What it finds is compared by the vectors themselves, in the format of the output that was indexed.
 
 Shapes: Q queries, D dimensions, k neighbours.
 """
@@ -12,18 +12,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from raycase.data.schema import CONDITION, PLAIN, VECTOR
-from raycase.search.column_indices import kind_of
+from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.search.filters import Filter
 from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
-from raycase.search.metadata import IndexMetadata
+from raycase.search.metadata import IndexMetadata, Kind
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+ROWS_A_PARTITION = 4096
+DIM_STEP = 8  # Lance's IVF_RQ has only vectors whose dimensions this divides
+LEAST_TO_TRAIN = 256  # vectors; fewer in a column are compared one by one
+MOST_PARTS = 8  # of an approximate index: a search looks into each, and to join them builds all of it again
+BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, more by a tree
 NPROBES = 10  # partitions searched
-EF = 100  # candidates that an HNSW search holds
-REFINE = {"hnsw": 3, "ivf-pq": 10, "ivf-rq": 10}  # times k: candidates compared by their exact cosine
+REFINE = 10  # times k: candidates compared by their exact cosine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +35,7 @@ class Options:
 
     exact: bool = False  # compare every vector, whatever the index
     nprobes: int = NPROBES
-    ef: int = EF
-    refine: int | None = None  # default: `REFINE` of the index's kind, times `factor`
+    refine: int | None = None  # times k: candidates; default: the search's, times `factor`
     factor: float = 1.0
 
     def candidates(self, k: int, refine: int, least: int = 1) -> int:
@@ -43,9 +45,9 @@ class Options:
 
 DEFAULT_OPTIONS = Options()
 EFFORTS = {  # of `raycase search --effort`
-    "low": Options(nprobes=NPROBES // 4, ef=EF // 4, factor=0.25),
+    "low": Options(nprobes=NPROBES // 4, factor=0.25),
     "usual": DEFAULT_OPTIONS,
-    "high": Options(nprobes=NPROBES * 4, ef=EF * 4, factor=4.0),
+    "high": Options(nprobes=NPROBES * 4, factor=4.0),
     "exact": Options(exact=True),
 }
 
@@ -63,17 +65,13 @@ def approximate_nearest(
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
-    kind = kind_of(metadata.approximate_kind, vectors_QD.shape[1])
-    refine = math.ceil(options.candidates(k, REFINE[kind]) / k)
     nearest = {
         "column": PLAIN if condition is None else VECTOR,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
         "k": k,
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
-        "refine_factor": refine,
+        "refine_factor": math.ceil(options.candidates(k, REFINE) / k),
     }
-    if kind == "hnsw":
-        nearest["ef"] = max(options.ef, k * refine)
     for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
         rows = dataset.to_table(
             columns=[OFFSET, "_distance"],
@@ -90,3 +88,56 @@ def approximate_nearest(
     scores_Qk[queries, ranks] = 1 - rows["_distance"].to_numpy()  # Lance's distance is 1 - dot product
     offsets_Qk[queries, ranks] = offsets_of(rows)
     return scores_Qk, offsets_Qk
+
+
+def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:
+    """Whether conditions with many rows are searched approximately by the vectors of this column. Lance itself searches
+    a column exactly that has too few vectors for codes."""
+    fits = column in dataset.schema.names and dataset.schema.field(column).type.list_size % DIM_STEP == 0
+    return fits and metadata.is_approximate(metadata.most_rows(column))
+
+
+def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> Kind:
+    """How the condition with most rows is searched: exact or ivf-rq."""
+    return "ivf-rq" if any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN)) else "exact"
+
+
+def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Bring the indices of id and condition, and existing approximate ones, up to date with all rows."""
+    indexed = _indexed_columns(dataset)
+    if indexed:
+        add_new_rows(dataset)
+    for column in sorted({ID, CONDITION} - indexed):
+        bitmap = column == CONDITION and len(metadata.conditions) <= BITMAP_CONDITIONS
+        dataset.create_scalar_index(column, "BITMAP" if bitmap else "BTREE")
+
+
+def add_new_rows(dataset: LanceDataset) -> None:
+    """Add the rows that no index has to those that are there: to approximate ones as a part more, until `MOST_PARTS`
+    become one."""
+    full = [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]
+    if full:
+        dataset.optimize.optimize_indices(index_names=full, num_indices_to_merge=MOST_PARTS)
+    dataset.optimize.optimize_indices()
+
+
+def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
+    missing."""
+    update_scalar_indices(dataset, metadata)
+    indexed = _indexed_columns(dataset)
+    for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
+        approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
+        if approximate and column not in indexed:
+            train_index(dataset, column, max(1, rows // ROWS_A_PARTITION))
+        elif column in indexed and not approximate:
+            dataset.drop_index(f"{column}_idx")
+
+
+def train_index(dataset: LanceDataset, column: str, partitions: int) -> None:
+    """Train the approximate index of a column of vectors: a bit a dimension (RaBitQ)."""
+    dataset.create_index(column, "IVF_RQ", metric="dot", num_partitions=partitions, num_bits=1)
+
+
+def _indexed_columns(dataset: LanceDataset) -> set[str]:
+    return {index.field_names[0] for index in dataset.describe_indices()}

@@ -8,13 +8,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from raycase.corpus.manifest import read_manifest
-from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.tasks import OpenTasks
 from raycase.corpus.written import Written, open_written
 from raycase.data.fetch import model_folder
 from raycase.data.lance_dataset import import_lance, is_index
@@ -22,25 +19,21 @@ from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.schema import VECTOR
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.stored_words import WORDS
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
-from raycase.search.build_parts import BUILD, Parts, PartSizes, RowsFile
-from raycase.search.column_indices import MOST_BITS, create_index, update_indices
-from raycase.search.fragments import write_in_shards
-from raycase.search.index_rows import append_rows, write_rows
+from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.search.approximate import search_kind, update_indices
+from raycase.search.index_rows import append_rows
 from raycase.search.kept import keep_conditions
 from raycase.search.lance_files import lance_errors, open_newest, open_ready, publish
-from raycase.search.metadata import AUTO, CUT, MOST_SHARDS, READY, IndexMetadata
+from raycase.search.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
 from raycase.search.row_changes import compact, delete_matching, delete_same_ids
-from raycase.search.word_files import check_files, remove_unused, sketches_of
+from raycase.search.word_files import remove_unused
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-Kind = Literal["auto", "exact", "ivf-pq", "ivf-rq", "hnsw"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class IndexJob(RayFlag):
+class IndexJob:
     """Index the vectors that `raycase embed` wrote, for `raycase search`.
 
     Run again, or with another output of the same model, it adds the rows that the index lacks.
@@ -51,23 +44,14 @@ class IndexJob(RayFlag):
     output: str
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
-    """exact: a search compares every vector under the condition; ivf-rq (hnsw where 8 does not divide the dimensions),
-    hnsw (nine times the size, and built far slower), ivf-pq: approximate; auto: exact, and ivf-rq for conditions with
-    --exact-below rows or more. Default: the index's kind, auto for a new one."""
+    """exact: a search compares every vector under the condition; ivf-rq: it compares those that an approximate index
+    finds; auto: exact, and ivf-rq for conditions with --exact-below rows or more. Where 8 does not divide the
+    dimensions of the vectors it is always exact. Default: the index's kind, auto for a new one."""
     exact_below: int | None = None
     """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
-    partitions: int | None = None
-    """Partitions of an approximate index. Default: one per million vectors (hnsw) or per 4,096 (ivf-pq, ivf-rq)."""
-    sub_vectors: int | None = None
-    """Bytes that ivf-pq stores of a vector. Default: one per 4 dimensions."""
-    bits: int | None = None
-    """Bits that ivf-rq stores of a dimension, 1 to 9. Default: 1."""
     shards: int | None = None
     """Parts of about as many rows, each of which a search on a cluster gives to a process of its own. Default: the
-    index's number, 1 for a new one. With --reindex the rows of an index are cut anew."""
-    reindex: bool = False
-    """Train the approximate index again, on all vectors; without it, new vectors are encoded by the index as it was
-    trained."""
+    index's number, 1 for a new one. Another number takes --overwrite."""
     delete: str | None = None
     """A filter in SQL on id and the kept columns, such as "year < 2010": the rows that it matches are deleted, under
     all conditions and without one. Indexing their output again does not bring them back."""
@@ -81,19 +65,12 @@ class IndexJob(RayFlag):
     """Folder of the index's model, if it has moved; for --keep-condition."""
     overwrite: bool = False
     """Build from scratch; the former index is searched until the new one is finished."""
-    workers: int = 0
-    """Number of processes on Ray, of one CPU each, among which the work is divided, for outputs of millions of vectors;
-    0: this process does it, or with --ray as many as there are CPUs. A build on Ray that was stopped resumes when the
-    same command is run again."""
-    stall_timeout: float = STALL_TIMEOUT
-    """Minutes without progress after which a build by tasks gives up, as when no machine is available."""
 
 
-def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartSizes()) -> dict[str, Any]:  # noqa: B008
+def build(job: IndexJob) -> dict[str, Any]:
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
-    many: opens what runs tasks, `job.workers` at a time; without, this process does all. Raises RequestError and
-    WorkError.
+    Raises RequestError and WorkError.
     """
     began = time.time()
     import_lance()
@@ -101,111 +78,38 @@ def build(job: IndexJob, many: OpenTasks | None = None, sizes: PartSizes = PartS
     _check_job(job, root)
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root):
-        parts = None
-        if many:
-            places = [("--output", root), *(("--embeddings", source.output.root) for source in sources)]
-            parts = Parts(root, _fingerprint(job, sources, root), job.workers, partial(many, places), sizes)
-        dataset, done, is_new = _changed(root, parts) or _change(job, sources, root, parts)
-        metadata = done["metadata"]
-        if is_new:
-            update_indices(
-                dataset,
-                metadata,
-                retrain=done["retrain"],
-                partitions=job.partitions,
-                sub_vectors=job.sub_vectors,
-                bits=job.bits,
-                create=parts.create_index if parts else create_index,
-            )
-            check_files(root, metadata)
+        dataset, metadata = _open_or_begin(job, sources, root)
+        rows, settings = metadata.rows, _settings(metadata)
+        metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
+        metadata.shards = job.shards or metadata.shards
+        deleted = _delete_rows(job, dataset, metadata, sources, root)
+        dataset = _append(job, sources, dataset, metadata, root)
+        dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
+        added = metadata.rows - rows + deleted
+        if added or deleted or settings != _settings(metadata):
+            compact(dataset, metadata)
+            update_indices(dataset, metadata)
             publish(dataset, metadata)
             remove_unused(root, dataset)
         else:
             note(f"{root.uri}: has all rows; nothing to do")
-        (root / BUILD).remove()
     return {
         "rows": metadata.rows,
-        "rows_added": done["added"],
-        "rows_deleted": done["deleted"],
+        "rows_added": added,
+        "rows_deleted": deleted,
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
         "rows_with_words": metadata.words,
-        "kind": metadata.search_kind,
+        "kind": search_kind(dataset, metadata),
         "shards": metadata.shards,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
 
 
-def _change(
-    job: IndexJob, sources: Sequence[Written], root: Location, parts: Parts | None
-) -> tuple[LanceDataset, RowsFile, bool]:
-    """Delete and append rows, and record it where the build is one of parts: the dataset, whose indices are yet to be
-    brought up to date, the record, and whether anything changed."""
-    dataset, metadata = _open_or_begin(job, sources, root)
-    rows, trained, settings = metadata.rows, metadata.approximate_kind, _settings(metadata)
-    cut = job.shards not in (None, metadata.shards)
-    metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
-    metadata.shards = job.shards or metadata.shards
-    _take_cut(sources, dataset, metadata)
-    for source in sources:
-        _check_source(source, metadata, job, root)
-    deleted = _delete_rows(job, dataset, metadata, sources, root)
-    kept = {name: metadata.conditions.get(name) for name in metadata.kept}
-    for source in sources:
-        dataset = append_rows(dataset, source, metadata, root, parts.write if parts else write_rows)
-    clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
-    if clash is not None:
-        raise RequestError(
-            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
-            "some; choose another index, or pass --overwrite"
-        )
-    if dataset is None:
-        raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
-    dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
-    added = metadata.rows - rows + deleted
-    is_new = bool(added or deleted or job.reindex or settings != _settings(metadata))
-    if is_new:
-        compact(dataset, metadata)
-    if rows and cut:
-        dataset = write_in_shards(dataset, metadata, root)
-    done: RowsFile = {
-        "added": added,
-        "deleted": deleted,
-        "retrain": job.reindex or trained != metadata.approximate_kind,
-        "metadata": metadata,
-        "version": dataset.version,
-    }
-    if is_new and parts:
-        parts.finish_rows(done)
-    return dataset, done, is_new
-
-
 def _settings(metadata: IndexMetadata) -> tuple[Any, ...]:
     """What flags change of an index beside its rows."""
-    return metadata.kind, metadata.exact_below, metadata.shards
-
-
-def _changed(root: Location, parts: Parts | None) -> tuple[LanceDataset, RowsFile, bool] | None:
-    """`_change` as an earlier run of the same build left it; None where rows are missing."""
-    done = parts.finished_rows() if parts else None
-    newest = open_newest(root) if done else None
-    if done is None or newest is None:
-        return None
-    dataset = newest.checkout_version(done["version"])
-    if dataset.version != newest.version:  # indices that were committed are built again from their parts
-        dataset.restore()
-    return open_newest(root), done, True
-
-
-def _fingerprint(job: IndexJob, sources: Sequence[Written], root: Location) -> str:
-    """Of all that decides what a build makes: the published index, the outputs, the flags."""
-    newest = open_newest(root)
-    ready = newest.tags.list().get(READY) if newest is not None else None
-    without = ["ray", "workers", "stall_timeout", "model", "output", *(["shards"] if job.shards is None else [])]
-    flags = {k: v for k, v in asdict(job).items() if k not in without}
-    manifests = [source.output.manifest.read_json()["manifest_files_sha256"] for source in sources]
-    return fingerprint([ready and ready["version"], manifests, flags])
+    return metadata.kind, metadata.exact_below
 
 
 def _open_or_begin(
@@ -227,22 +131,16 @@ def _open_or_begin(
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
         name = read_manifest(sources[0].output)["model"]["name"]
-        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], sketches={}, auto=AUTO)
-    if not job.reindex and (job.partitions or job.sub_vectors or job.bits):
-        raise RequestError(
-            f"--reindex: expected it beside --partitions, --sub-vectors and --bits, for {root.uri} is trained"
-        )
+        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])
     dataset, metadata = ready
-    if job.shards not in (None, metadata.shards) and not job.reindex:
+    if job.shards not in (None, metadata.shards):
         raise RequestError(
-            f"--shards: expected {metadata.shards}, as {root.uri} has, or --reindex beside another number, got "
+            f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
             f"{job.shards}"
         )
     if dataset.version != dataset.latest_version:  # a killed build appended rows that were not published
         dataset.restore()
         dataset = open_newest(root)
-    if metadata.sketches is None:
-        metadata.sketches = sketches_of(dataset, metadata)
     return dataset, metadata
 
 
@@ -255,13 +153,31 @@ def _delete_rows(
     job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
 ) -> int:
     """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
+    _take_cut(sources, dataset, metadata)
+    for source in sources:
+        _check_source(source, metadata, root)
     if dataset is None:
         return 0
     deleted = 0 if job.delete is None else delete_matching(dataset, metadata, job.delete, root)
-    deleted += delete_same_ids(dataset, metadata, sources) if job.replace else 0
-    if deleted:
-        metadata.sketches = sketches_of(dataset, metadata)
-    return deleted
+    return deleted + (delete_same_ids(dataset, metadata, sources) if job.replace else 0)
+
+
+def _append(
+    job: IndexJob, sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
+) -> LanceDataset:
+    """Append the rows that the index lacks. Raises RequestError for no rows, and those under a kept condition."""
+    kept = {name: metadata.conditions.get(name) for name in metadata.kept}
+    for source in sources:
+        dataset = append_rows(dataset, source, metadata, root)
+    clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
+    if clash is not None:
+        raise RequestError(
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
+            "some; choose another index, or pass --overwrite"
+        )
+    if dataset is None:
+        raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
+    return dataset
 
 
 def _check_job(job: IndexJob, root: Location) -> None:
@@ -274,9 +190,7 @@ def _check_job(job: IndexJob, root: Location) -> None:
     for flag in _deleting_flags(job):
         if job.overwrite:
             raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
-    ranges = {"workers": (job.workers >= 0, "at least 0"), "stall_timeout": minutes_range(job.stall_timeout)}
-    check_ranges(job, ranges | at_least(1, job, "partitions", "sub_vectors", "exact_below"))
-    check_ranges(job, at_least(1, job, "shards", most=MOST_SHARDS) | at_least(1, job, "bits", most=MOST_BITS))
+    check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     if root.is_local and root.exists():
         if not root.fs.isdir(root.path):
             raise RequestError(f"--output: expected a folder for the index, got the file {root.uri}")
@@ -293,8 +207,8 @@ def _take_cut(sources: Sequence[Written], dataset: LanceDataset | None, metadata
         metadata.model = metadata.model | {CUT: cut[0][CUT]}
 
 
-def _check_source(source: Written, metadata: IndexMetadata, job: IndexJob, root: Location) -> None:
-    """Raise RequestError for an output of another model, or vectors that --sub-vectors does not divide."""
+def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> None:
+    """Raise RequestError for an output of another model."""
     model = source.job.config["model"]
     if source.unconditional and not source.has_words and CUT in metadata.model:
         model = model | {CUT: metadata.model[CUT]}
@@ -304,6 +218,3 @@ def _check_source(source: Written, metadata: IndexMetadata, job: IndexJob, root:
             f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
             f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
-    dim = read_manifest(source.output)["model"]["dim"]
-    if job.sub_vectors and dim % job.sub_vectors:
-        raise RequestError(f"--sub-vectors: expected a divisor of {dim} dimensions, got {job.sub_vectors}")

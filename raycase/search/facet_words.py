@@ -18,7 +18,7 @@ from raycase.data.schema import CONDITION, ID
 from raycase.encoder.words import Word
 from raycase.search.facets import Clusters
 from raycase.search.index import Index
-from raycase.search.weighed import weigh_answers, words_of_row
+from raycase.search.shown import weigh_answers, words_of_row
 
 NEAREST = 100  # rows of a cluster among which different texts are looked for
 WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores

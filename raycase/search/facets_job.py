@@ -20,12 +20,10 @@ from raycase.data.storage import locate
 from raycase.errors import MOST_LABEL, MOST_SEED, at_least, check_ranges, note, visible
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.search.facets import Clusters, find_clusters, import_sklearn
-from raycase.search.index import Index
+from raycase.search.index import Index, on_index
 from raycase.search.lance_files import lance_errors
 from raycase.search.marks import has_styles, in_bold, looked_at
-from raycase.search.reopened import on_index
-from raycase.search.shown import SHOWN_CHARACTERS, print_replaced_condition
-from raycase.search.weighed import text_column, why_unweighed
+from raycase.search.shown import SHOWN_CHARACTERS, print_replaced_condition, text_column, why_unweighed
 
 WORDS, EXAMPLES = 5, 3  # of a cluster
 MOST_CLUSTERS = 24

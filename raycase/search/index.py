@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +17,15 @@ from torch import Tensor
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH
-from raycase.errors import RequestError, is_utf8, is_words
+from raycase.errors import RequestError, WorkError, is_utf8, is_words, note
 from raycase.search.answers import answer_table, no_answers, returned_columns
-from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest
-from raycase.search.caches import cached_method
+from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
 from raycase.search.exact import FEW, Block
 from raycase.search.filters import Filter, checked_filter
-from raycase.search.lance_files import lance_errors, open_ready
+from raycase.search.lance_files import lance_errors, open_newest, open_ready
 from raycase.search.metadata import IndexMetadata
+from raycase.search.pooled import cached_method
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.shard import Limits, Nearest, Shard
 from raycase.systems.condition_head import Questions
@@ -40,6 +40,7 @@ LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 # Numbers of queries, the condition under which they were searched, and what `Index.nearest` gives
+T = TypeVar("T")
 Found = tuple[Sequence[int], str | None, Nearest]
 
 
@@ -270,7 +271,8 @@ class Index:
         rows = self.rows(condition)
         k = min(k, rows)
         exact = self._is_exact(rows, options)
-        if not exact and not self.is_pooled(condition):
+        column = PLAIN if condition is None else VECTOR
+        if not exact and not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column):
             return self._approximate(vectors_QD, condition, k, where, options)
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
         if where and not exact and (few := self.vectors.count_words(where)) * FEW <= rows:
@@ -364,3 +366,36 @@ class Index:
                 "got another"
             )
         return names, self.embed(names, None, "condition")
+
+
+# ------------------------------------------------------------------------------------------------------ beside builds
+
+
+def on_index(
+    open_index: Callable[[], Index], work: Callable[[Index], T], may_ask: Callable[[], bool] = lambda: True
+) -> tuple[Index, T]:
+    """Open an index and work on it, once more where its version was removed meanwhile, which is a WorkError.
+
+    may_ask: whether the storage may be asked if it was removed, after a failure. Raises what the work raises, and
+    WorkError where its version was removed twice.
+    """
+    for again in (False, True):
+        index = open_index()
+        try:
+            return index, work(index)
+        except WorkError as error:  # a wrong request is wrong in any version
+            if not (may_ask() and _is_removed(index)):
+                raise
+            removed = error.with_traceback(None)  # its frames hold the index, and this one the error
+        if not again:
+            note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
+    raise WorkError(
+        f"--index: expected a version of {index.root.uri} that stays while it is searched, got two that builds "
+        "removed; search again when fewer are at work"
+    ) from removed
+
+
+def _is_removed(index: Index) -> bool:
+    """Whether the version that is open is gone."""
+    newest = open_newest(index.root)
+    return newest is None or index.dataset.version not in [each["version"] for each in newest.versions()]

@@ -6,8 +6,8 @@ The metadata records which rows of which input file of which job are in the inde
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written
 from raycase.data.kept_columns import RESERVED_COLUMNS, check_kept
-from raycase.data.lance_dataset import METADATA_KEY, import_lance, lance_uri, storage_options
+from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
@@ -28,87 +28,36 @@ from raycase.data.schema import (
     embedding_numbers,
     embedding_type,
 )
-from raycase.data.storage import Location, fingerprint, locate
+from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.data.vectors import l2_normalize
-from raycase.errors import RequestError, WorkError
-from raycase.search.column_indices import update_scalar_indices
-from raycase.search.fragments import MOST_FRAGMENT_ROWS, fragment_rows
-from raycase.search.lance_files import open_newest, sql_equals, sql_in
+from raycase.errors import RequestError
+from raycase.search.approximate import update_scalar_indices
+from raycase.search.lance_files import fragment_rows, open_newest, sql_equals, sql_in, write_batches
 from raycase.search.metadata import IndexMetadata
-from raycase.search.sketcher import Sketcher, prepare_sketches
+from raycase.search.word_files import Sketcher, make_sketcher
 
 if TYPE_CHECKING:
-    from lance import FragmentMetadata, LanceDataset
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowFormat:
-    """What a process that writes rows of an index needs to know."""
-
-    index: str  # URI
-    schema: pa.Schema
-    mode: str  # of Lance: create, overwrite or append
-    max_field_id: int = -1  # of the dataset to which they are appended: fragments refer to columns by such ids
-    sketch: str = ""  # hash of the centroids by which words are sketched
-    fragment_rows: int = MOST_FRAGMENT_ROWS
-
-
-def write_rows(source: Written, form: RowFormat) -> list[FragmentMetadata]:
-    """Write an output's rows as fragments, which are no part of the dataset until they are committed."""
-    root = locate(form.index)
-    sketcher = Sketcher.read(source, root, form.sketch) if source.has_words else None
-    failures: list[Exception] = []
-    batches = _remembering(_batches(source, form.schema, sketcher), failures)
-    reader = pa.RecordBatchReader.from_batches(form.schema, batches)
-    try:
-        return import_lance().fragment.write_fragments(
-            reader,
-            lance_uri(root),
-            schema=form.schema,
-            mode=form.mode,
-            storage_options=storage_options(root),
-            max_rows_per_file=form.fragment_rows,
-        )
-    except Exception as error:
-        raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
-
-
-def _remembering(batches: Iterator[pa.RecordBatch], failures: list[Exception]) -> Iterator[pa.RecordBatch]:
-    """The batches; what is wrong with them is kept, too."""
-    try:
-        yield from batches
-    except (RequestError, WorkError) as error:
-        failures.append(error)
-        raise
+    from lance import LanceDataset
 
 
 def append_rows(
-    dataset: LanceDataset | None,
-    source: Written,
-    metadata: IndexMetadata,
-    root: Location,
-    write: Callable[[Written, RowFormat], list[FragmentMetadata]] = write_rows,
+    dataset: LanceDataset | None, source: Written, metadata: IndexMetadata, root: Location
 ) -> LanceDataset | None:
     """Append the units of an output that the index lacks, in one version, and count them in the metadata.
 
-    None for the dataset of an index that does not exist yet. `write` is `write_rows`, or has many do the same. Raises
-    RequestError for rows that do not fit.
+    None for the dataset of an index that does not exist yet. Raises RequestError for rows that do not fit.
     """
     source = without_covered(source, metadata)
     for unit in source.units:
         _cover(metadata, _file_key(source, unit), unit)
     if not source.names:
         return dataset
-    schema = index_schema(source, metadata)
-    sketch = prepare_sketches(source, root, dataset, metadata) if source.has_words else ""
-    most = fragment_rows(_pairs(source), metadata.shards, metadata.rows)
-    lance = import_lance()
+    schema, mode = index_schema(source, metadata), "append"
+    sketcher = make_sketcher(source, root, metadata) if source.has_words else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
-        form = RowFormat(index=root.uri, schema=schema, mode=mode, sketch=sketch, fragment_rows=most)
-        operation, version = lance.LanceOperation.Overwrite(schema, write(source, form)), None
     else:
         check_output_columns(dataset.schema, schema, source)
         _check_new_rows(dataset, source, metadata)
@@ -116,14 +65,8 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-        last = dataset.max_field_id
-        form = RowFormat(
-            index=root.uri, schema=schema, mode="append", max_field_id=last, sketch=sketch, fragment_rows=most
-        )
-        operation, version = lance.LanceOperation.Append(write(source, form)), dataset.version
-    dataset = lance.LanceDataset.commit(
-        lance_uri(root), operation, read_version=version, storage_options=storage_options(root)
-    )
+    most = fragment_rows(_pairs(source), metadata.shards, metadata.rows)
+    dataset = write_batches(root, schema, _batches(source, schema, sketcher), mode, most)
     _count_rows(source, metadata)
     return dataset
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.data.lance_dataset import import_lance, lance_uri, storage_options
 from raycase.data.schema import CONDITION, VECTOR, embedding_array, embedding_type
 from raycase.data.storage import Location
 from raycase.data.stored_words import WORDS
 from raycase.errors import RequestError
 from raycase.search.answers import returned_columns
-from raycase.search.fragments import fragment_rows
-from raycase.search.lance_files import sql_equals
+from raycase.search.lance_files import fragment_rows, sql_equals, write_batches
 from raycase.search.metadata import IndexMetadata
-from raycase.search.pooled import PooledVectors
+from raycase.search.pooled import PooledVectors, StoredRows
 from raycase.search.query_encoder import ask, load_query_encoder
-from raycase.search.stored_rows import StoredRows
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -59,15 +56,8 @@ def keep_conditions(
         blocks = PooledVectors(rows_with_words, asked).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
-        rows = (_batch(dataset, schema, condition, *block) for block in blocks)
-        reader = pa.RecordBatchReader.from_batches(schema, _flat(rows))
-        dataset = import_lance().write_dataset(
-            reader,
-            lance_uri(root),
-            mode="append",
-            storage_options=storage_options(root),
-            max_rows_per_file=fragment_rows(metadata.words, metadata.shards),
-        )
+        rows = (batch for block in blocks for batch in _batch(dataset, schema, condition, *block).to_batches())
+        dataset = write_batches(root, schema, rows, "append", fragment_rows(metadata.words, metadata.shards))
         metadata.conditions[condition] = metadata.words
     return dataset
 
@@ -78,8 +68,3 @@ def _batch(dataset: LanceDataset, schema: pa.Schema, condition: str, offsets_B: 
     dtype = schema.field(VECTOR).type.value_type.to_pandas_dtype()
     rows = kept.append_column(CONDITION, pa.array([condition] * len(kept), pa.string()))
     return rows.append_column(VECTOR, embedding_array(vectors.numpy().astype(dtype))).select(schema.names).cast(schema)
-
-
-def _flat(tables: Iterator[pa.Table]) -> Iterator[pa.RecordBatch]:
-    for table in tables:
-        yield from table.to_batches()

@@ -60,7 +60,10 @@ def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, Index
         _check_columns(dataset.schema, metadata)
         return dataset, metadata
     except ValueError as error:
-        raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got: {error}") from error
+        raise RequestError(
+            f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; one written by an earlier "
+            "version: embed and index again with --overwrite"
+        ) from error
 
 
 def _check_columns(schema: pa.Schema, metadata: IndexMetadata) -> None:
@@ -92,6 +95,31 @@ def open_newest(root: Location) -> LanceDataset | None:
             if "was not found" in str(error):
                 return None
             raise
+
+
+def write_batches(
+    root: Location, schema: pa.Schema, batches: Iterable[pa.RecordBatch], mode: str, rows_a_file: int
+) -> LanceDataset:
+    """Write rows in a new version; mode: of Lance: create, overwrite or append. Raises what the batches raise."""
+    failures: list[Exception] = []
+
+    def remembered() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except (RequestError, WorkError) as error:
+            failures.append(error)
+            raise
+
+    try:
+        return import_lance().write_dataset(
+            pa.RecordBatchReader.from_batches(schema, remembered()),
+            lance_uri(root),
+            mode=mode,
+            storage_options=storage_options(root),
+            max_rows_per_file=rows_a_file,
+        )
+    except Exception as error:
+        raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
 
 
 def publish(dataset: LanceDataset, metadata: IndexMetadata) -> None:
@@ -194,3 +222,30 @@ def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
     if not vectors_ND.isfinite().all():
         raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
     return vectors_ND
+
+
+# ------------------------------------------------------------------------------------------------ fragments and shards
+
+FRAGMENTS_A_SHARD, MOST_FRAGMENT_ROWS = 4, 2**20  # of the rows of an output; the latter is Lance's default, too
+SMALL = 10  # rows that are added are in one fragment while they are less than such a part of a shard's
+
+
+def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
+    """The fragments of each shard, with about as many rows in each: every one goes, in order, to the shard that has the
+    fewest rows so far. So the fragments of an output, which stand together, are spread over all shards: rows under a
+    condition, and those with stored words, are in each."""
+    of: list[list[int]] = [[] for _ in range(shards)]
+    rows = [0] * shards
+    for fragment in dataset.get_fragments():
+        least = min(range(shards), key=rows.__getitem__)
+        of[least].append(fragment.fragment_id)
+        rows[least] += fragment.metadata.num_rows
+    return of
+
+
+def fragment_rows(rows: int, shards: int, others: int = 0) -> int:
+    """The most rows of a fragment, of some that come to others: several fragments a shard, but one for a few rows."""
+    if shards == 1 or rows * shards * SMALL < others:
+        return MOST_FRAGMENT_ROWS
+    fragments = shards * max(FRAGMENTS_A_SHARD, -(-rows // (shards * MOST_FRAGMENT_ROWS)))
+    return max(1, -(-rows // fragments))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from raycase.data.schema import PLAIN, VECTOR
+from raycase.data.schema import PLAIN
 
 READY = "ready"  # the tag of the version that is searched
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 EXACT_BELOW = 100_000
 MOST_SHARDS = 1024
-Approximate = Literal["hnsw", "ivf-pq", "ivf-rq"]
-AUTO: Approximate = "ivf-rq"  # what auto takes in a new index
+Kind = Literal["auto", "exact", "ivf-rq"]
 
 
 @dataclass(kw_only=True)
@@ -26,10 +25,9 @@ class IndexMetadata:
     plain: int = 0  # rows without condition
     words: int = 0  # those of them that have stored words
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
-    sketches: dict[str, str] | None = None  # hash of a basis of words -> of the centroids that sketched its rows
+    sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
-    kind: str = "auto"  # as requested: auto, exact or one of `Approximate`
-    auto: Approximate = "hnsw"  # what auto takes for conditions with many rows; of earlier indexes, which do not say
+    kind: Kind = "auto"
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
@@ -64,15 +62,5 @@ class IndexMetadata:
         return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
 
     def is_approximate(self, rows: int) -> bool:
-        """Whether a condition with so many rows is searched approximately."""
-        return self.kind in get_args(Approximate) or (self.kind == "auto" and rows >= self.exact_below)
-
-    @property
-    def approximate_kind(self) -> str:
-        """The kind of the approximate index, where there is one."""
-        return self.kind if self.kind in get_args(Approximate) else self.auto
-
-    @property
-    def search_kind(self) -> str:
-        """How the condition with most rows is searched: exact or one of `Approximate`."""
-        return self.approximate_kind if self.is_approximate(max(map(self.most_rows, (VECTOR, PLAIN)))) else "exact"
+        """Whether a condition with so many rows is searched approximately: by IVF-RQ, or pooled in two stages."""
+        return self.kind == "ivf-rq" or (self.kind == "auto" and rows >= self.exact_below)

@@ -16,9 +16,8 @@ from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, note
 from raycase.search.filters import Filter, checked_filter
-from raycase.search.fragments import fragment_rows
 from raycase.search.index_rows import check_output_columns, index_schema, without_covered
-from raycase.search.lance_files import sql_in
+from raycase.search.lance_files import fragment_rows, sql_in
 from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:

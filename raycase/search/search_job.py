@@ -2,40 +2,50 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.corpus.ray_flag import RayFlag
+from raycase.data.columns import peek
 from raycase.data.fetch import model_folder
-from raycase.data.parquet import parquet_bytes
+from raycase.data.inputs import find_input
+from raycase.data.parquet import parquet_options
 from raycase.data.places import HTML, PARQUET, File, check_paths
+from raycase.data.rated import read_columns, texts
 from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
-from raycase.search.approximate import EFFORTS
-from raycase.search.index import Index, Limits
+from raycase.search.answers import TEXT, Missing, PartialAnswers, missing_of
+from raycase.search.approximate import EFFORTS, search_kind
+from raycase.search.index import Index, Limits, on_index
 from raycase.search.marks import has_styles
-from raycase.search.missing import PartialAnswers, missing_of
-from raycase.search.queries import TEXT, read_queries
-from raycase.search.reopened import on_index
 from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
-from raycase.search.shown import by_query, html_page, print_answers, print_replaced_condition
-from raycase.search.weighed import check_weighable, is_weighable, text_column, weigh_answers
-from raycase.systems.fine_tuned_module import Scorer
+from raycase.search.shown import (
+    Shown,
+    by_query,
+    check_weighable,
+    html_page,
+    is_weighable,
+    print_answers,
+    print_replaced_condition,
+    text_column,
+    weigh_answers,
+)
 
 MOST_MEMORY = 2**20  # GiB
-OWN = (ID, ASKED, CONDITION)  # columns of strings that no text is in
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400
-GROUP_ROWS = 2**16  # answers in a row group, which `raycase rerank` reads at a time
+ANSWERS_AT_ONCE = 2**17  # that are held, re-ranked and written to the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +106,24 @@ class SearchJob(RayFlag):
     """Answer without the rows of shards that stay away, and say which are missing; without it that is an error."""
 
 
+@dataclass(kw_only=True)
+class _Answered:
+    """What a search has answered so far. file: the bytes for --output; shown: by query, what is for people."""
+
+    answers: int = 0
+    unscored: int = 0
+    rerank_seconds: float = 0.0
+    replaced: dict[tuple[str, str | None], None] = field(default_factory=dict)  # conditions: asked, searched
+    missing: Missing | None = None
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+    shown: dict[int, list[Shown]] = field(default_factory=dict)
+
+
 def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
     """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError, WorkError.
 
-    shard: makes of an open index one whose shards are searched by processes of their own.
+    Queries are answered some at a time: of many to a file only its compressed bytes are held. shard: makes of an open
+    index one whose shards are searched by processes of their own.
     """
     began = time.time()
     _check_job(job)
@@ -113,58 +137,85 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PartialAnswers)  # which is said below
-        index, (scorer, explains, answers) = on_index(open_index, partial(_search, job, sentences, conditions))
-    missing = missing_of(answers)
+        index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
+    missing = done.missing
     if missing:
         note(f"the answers are not those of all rows: missing are {missing}")
-    _print_replaced_conditions(answers, index)
-    searched = time.time()
-    if scorer:
-        answers = rerank(answers, sentences, scorer, text=job.text_column or TEXT, k=job.k)
-        unscored = answers[SCORE].null_count
-        if unscored:
-            note(f"{unscored} of {len(answers)} answers have no words to score, and come last")
-    reranked = time.time()
-    weights = weigh_answers(answers, index, job.text_column or TEXT) if explains else None
+    for asked, condition in done.replaced:
+        print_replaced_condition(index, asked, condition)
+    if done.unscored:
+        note(f"{done.unscored} of {done.answers} answers have no words to score, and come last")
     if job.output:
-        query_index = pa.array(answers[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
-        table = answers.set_column(0, QUERY, query_index)
-        table = table if weights is None else table.append_column(WEIGHTS, weights)
-        locate(job.output).put(parquet_bytes(table, rows=GROUP_ROWS))
-    _show(job, answers, weights, sentences, conditions)
+        locate(job.output).put(done.file.getvalue())
+    _show(job, done.shown, index, sentences, conditions)
     return {
         "queries": len(sentences),
-        "answers": len(answers),
+        "answers": done.answers,
         "rows": index.metadata.rows,
         "rows_missing": missing.rows if missing else 0,
         "shards_missing": [shard + 1 for shard in missing.shards] if missing else [],
-        "kind": index.metadata.search_kind,
+        "kind": search_kind(index.dataset, index.metadata),
         "seconds": round(time.time() - began, 3),
-        "rerank_seconds": round(reranked - searched, 3) if scorer else None,
+        "rerank_seconds": round(done.rerank_seconds, 3) if job.rerank else None,
         "output": locate(job.output).uri if job.output else None,
         "html": locate(job.html).uri if job.html else None,
     }
 
 
-def _search(
-    job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index
-) -> tuple[Scorer | None, bool, pa.Table]:
-    """The model that re-ranks, whether words are weighed, and the answers before both."""
-    scorer = _load_scorer(job, index, conditional=conditions is not None)
+def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index) -> _Answered:
+    """Answer the queries on an open index, some at a time."""
+    done, writer = _Answered(), None
+    for table, weights in _answers(job, sentences, conditions, index, done):
+        if job.output:
+            query_index = pa.array(table[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
+            written = table.set_column(0, QUERY, query_index)
+            written = written if weights is None else written.append_column(WEIGHTS, weights)
+            writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
+            writer.write_table(written)
+        if job.html or not job.output:
+            done.shown |= by_query(table, _shown_column(job, index), weights)
+    if writer:
+        writer.close()
+    return done
+
+
+def _answers(
+    job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index, done: _Answered
+) -> Iterator[tuple[pa.Table, pa.ChunkedArray | None]]:
+    """The answers to some queries after the others, and the weights of their words, if these are weighed."""
+    text = job.text_column or TEXT
+    if job.rerank:
+        check_answers(index.columns, text)
+    scorer = find_scorer(job.rerank, conditional=conditions is not None).load() if job.rerank else None
     explains = _explains(job, index)
     text_column(index, job.text_column)  # checks it
-    answers = index.search(
-        sentences,
-        conditions,
-        max(job.k, job.candidates or RERANKED) if scorer else job.k,
-        job.where,
-        query_condition=job.query_condition,
-        unconditional=job.unconditional,
-        exact_condition=job.exact_condition,
-        phrases=bool(job.phrase),
-        options=EFFORTS[job.effort],
-    )
-    return scorer, explains, answers
+    k = max(job.k, job.candidates or RERANKED) if scorer else job.k
+    step = max(1, ANSWERS_AT_ONCE // k)
+    for start in range(0, len(sentences), step):
+        some = sentences[start : start + step]
+        table = index.search(
+            some,
+            conditions and conditions[start : start + step],
+            k,
+            job.where,
+            query_condition=job.query_condition,
+            unconditional=job.unconditional,
+            exact_condition=job.exact_condition,
+            phrases=bool(job.phrase),
+            options=EFFORTS[job.effort],
+        )
+        missing = missing_of(table)
+        if missing and (done.missing is None or missing.rows > done.missing.rows):
+            done.missing = missing
+        done.replaced |= dict.fromkeys(zip(table[ASKED].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+        if scorer:
+            began = time.time()
+            table = rerank(table, some, scorer, text=text, k=job.k)
+            done.rerank_seconds += time.time() - began
+            done.unscored += table[SCORE].null_count
+        table = table.replace_schema_metadata().set_column(0, QUERY, pa.array(table[QUERY].to_numpy() + start))
+        done.answers += len(table)
+        yield table, weigh_answers(table, index, text) if explains else None
 
 
 def _check_job(job: SearchJob) -> None:
@@ -205,19 +256,21 @@ def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
     return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
 
 
-def _load_scorer(job: SearchJob, index: Index, *, conditional: bool) -> Scorer | None:
-    """The model that re-ranks, if one does."""
-    if not job.rerank:
-        return None
-    check_answers(index.columns, job.text_column or TEXT)
-    return find_scorer(job.rerank, conditional=conditional).load()
-
-
-def _print_replaced_conditions(answers: pa.Table, index: Index) -> None:
-    """Name the conditions that the index does not have, and the ones that were searched instead."""
-    pairs = zip(answers[ASKED].to_pylist(), answers[CONDITION].to_pylist(), strict=True)
-    for asked, condition in dict.fromkeys(pairs):
-        print_replaced_condition(index, asked, condition)
+def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
+    """Read sentences and conditions from a .parquet, .csv or .jsonl file or a folder of them; None for the conditions
+    of files that have none. Raises RequestError."""
+    sentences: list[str] = []
+    conditions: list[str] = []
+    for file in find_input(uri, "--queries"):
+        columns = (TEXT, CONDITION) if CONDITION in peek(file).names else (TEXT,)
+        values = read_columns(file, columns, "--queries")
+        sentences += texts(values[TEXT], f"--queries: {file.uri}", TEXT)
+        conditions += texts(values.get(CONDITION, []), f"--queries: {file.uri}", CONDITION)
+    if not sentences:
+        raise RequestError(f"--queries: expected sentences in {uri}, got no rows")
+    if conditions and len(conditions) != len(sentences):
+        raise RequestError(f"--queries: expected a condition in every file of {uri} or in none, got it in some")
+    return sentences, conditions or None
 
 
 def _explains(job: SearchJob, index: Index) -> bool:
@@ -231,23 +284,23 @@ def _explains(job: SearchJob, index: Index) -> bool:
     return bool(wanted and job.explain is None and is_weighable(index, job.text_column or TEXT))
 
 
+def _shown_column(job: SearchJob, index: Index) -> str:
+    """The column that people see of an answer: its text, or its id where no text was kept."""
+    return job.text_column or (TEXT if TEXT in index.columns else ID)
+
+
 def _show(
-    job: SearchJob,
-    answers: pa.Table,
-    weights: pa.ChunkedArray | None,
-    sentences: list[str],
-    conditions: list[str] | None,
+    job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: list[str] | None
 ) -> None:
-    """Print the answers, unless they go to a file, and write the page: text, or the id where no text was kept."""
+    """Print the answers, unless they go to a file, and write the page."""
     if job.output and not job.html:
         return
-    column = job.text_column or (TEXT if TEXT in answers.column_names else ID)
-    strings = [field.name for field in answers.schema if pa.types.is_string(field.type) and field.name not in OWN]
-    if column == ID and strings:
+    schema = index.dataset.schema
+    strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
+    if _shown_column(job, index) == ID and strings:
         note(
             f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
         )
-    shown = by_query(answers, column, weights)
     if not job.output:
         print_answers(shown, sentences, conditions)
     if job.html:

@@ -20,8 +20,7 @@ from raycase.search.exact import ConditionVectors, exact_nearest, nearest_rows
 from raycase.search.filters import Filter
 from raycase.search.lance_files import scan
 from raycase.search.metadata import IndexMetadata
-from raycase.search.pooled import Ask, PooledVectors, SketchedVectors
-from raycase.search.stored_rows import StoredRows
+from raycase.search.pooled import Ask, PooledVectors, SketchedVectors, StoredRows
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -1,4 +1,5 @@
-"""Answers as people read them: a table in the terminal, and a page of HTML."""
+"""Answers as people read them: a table in the terminal, and a page of HTML, with the words of each that the condition
+looked at."""
 
 from __future__ import annotations
 
@@ -7,15 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import groupby
+from typing import Any
 
 import pyarrow as pa
 
-from raycase.data.schema import QUERY, RANK, SCORE
+from raycase.data.schema import CONDITION, QUERY, RANK, SCORE
 from raycase.encoder.words import Word
-from raycase.errors import MOST_SHOWN, note, visible
+from raycase.errors import MOST_SHOWN, RequestError, note, visible
+from raycase.search.answers import TEXT
 from raycase.search.index import Index
 from raycase.search.marks import has_styles, in_bold, in_html, in_words, looked_at
-from raycase.search.weighed import words_of_row
+from raycase.systems.registry import weighs_words
 
 SHOWN_CHARACTERS = 100  # of a kept column
 STYLE = "body{font-family:sans-serif;max-width:60em;margin:2em auto}li{white-space:pre-wrap}small{color:#57606a}"
@@ -94,3 +97,83 @@ def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) ->
 def _titles(sentences: Sequence[str], conditions: Sequence[str] | None) -> list[str]:
     under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
     return [f'"{sentence}"{name}' for sentence, name in zip(sentences, under, strict=True)]
+
+
+# ------------------------------------------------------------------------------------------------------ weighed words
+
+WEIGHTS_TYPE = pa.list_(
+    pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
+)
+AT_ONCE = 4096  # texts under conditions whose words are weighed at a time
+
+
+def unweighable(index: Index, text: str) -> str | None:
+    """Why the words of an index's texts cannot be weighed: no such texts, another model; None where they can. Raises
+    RequestError where the index's model cannot be loaded."""
+    if text not in index.columns:
+        return f"expected the texts in a column that the index keeps ({', '.join(index.columns)}), got {text!r}"
+    if not pa.types.is_string(index.dataset.schema.field(text).type):
+        return f"expected texts in {text!r}, got {index.dataset.schema.field(text).type}"
+    if not weighs_words(index.encoder.config):
+        return f"expected an index of a model that weighs words (condition-pooling, csr), got one of {index.model}"
+    return None
+
+
+def check_weighable(index: Index, text: str) -> None:
+    """Raise RequestError where the words of an index's answers cannot be weighed."""
+    reason = unweighable(index, text)
+    if reason is not None:
+        raise RequestError(f"--explain: {reason}")
+
+
+def is_weighable(index: Index, text: str) -> bool:
+    """Whether the words of an index's answers can be weighed."""
+    try:
+        return unweighable(index, text) is None
+    except RequestError:
+        return False
+
+
+def text_column(index: Index, asked: str | None) -> str | None:
+    """The column with an index's texts, that of --text-column or `text`; None where it has none. Raises RequestError
+    for one that was asked for."""
+    text = asked or TEXT
+    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
+        return text
+    if asked:
+        kept = ", ".join(index.columns)
+        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
+    return None
+
+
+def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | None:
+    """Why the words of an index's texts cannot be weighed, where the rest needs no model; None where they can. asked:
+    --text-column; model: --model. Raises RequestError for a wrong --model."""
+    try:
+        return unweighable(index, asked or TEXT)
+    except RequestError as error:  # the model has moved
+        if model:
+            raise
+        return str(error)
+
+
+def weigh_answers(answers: pa.Table, index: Index, text: str) -> pa.ChunkedArray:
+    """The words of each answer's text and their weights under the condition that was searched, of `WEIGHTS_TYPE`.
+
+    Null without a condition and for a text that cannot be embedded.
+    """
+    model: Any = index.encoder
+    pairs = list(zip(answers[text].to_pylist(), answers[CONDITION].to_pylist(), strict=True))
+    distinct = sorted({(answer, condition) for answer, condition in pairs if None not in (answer, condition)})
+    chunks = [pa.array([], WEIGHTS_TYPE)]
+    for start in range(0, len(distinct), AT_ONCE):  # a text under several conditions is in one part, or in two
+        texts, conditions = zip(*distinct[start : start + AT_ONCE], strict=True)
+        found = model.word_weights(texts, conditions)
+        chunks.append(pa.array([[word._asdict() for word in words] or None for words in found], WEIGHTS_TYPE))
+    place = {pair: i for i, pair in enumerate(distinct)}
+    return pa.chunked_array(chunks).take(pa.array([place.get(pair) for pair in pairs], pa.int64()))
+
+
+def words_of_row(weights: list[dict[str, Any]] | None) -> list[Word]:
+    """The words of one row of the column; none for null."""
+    return [Word(**word) for word in weights or []]

@@ -1,20 +1,25 @@
-"""The files beside an index's versions: the bases of its stored words, and the centroids of their sketches.
+"""Stored words of an index: the columns that it adds to their rows, and the files beside its versions that read them,
+bases of words and the centroids of their sketches.
 
-Each is named by the hash of its content, and a version's metadata says which centroids sketched its rows. So a build
-never writes over what another version is read by, and removes what no version that is left can need.
+Each file is named by the hash of its content, and a version's metadata says which centroids sketched its rows. So a
+build never writes over what another version is read by, and removes what no version that is left can need.
 """
 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
+import numpy as np
+import pyarrow as pa
 
-from raycase.data.json_values import from_json, loads
+from raycase.corpus.written import Written
+from raycase.data.json_values import loads
 from raycase.data.lance_dataset import METADATA_KEY
+from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS
+from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 from raycase.search.metadata import IndexMetadata
 from raycase.systems.word_codes import WordCodes
@@ -24,102 +29,93 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 WORD_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
-OLD_NAME = 16  # characters of a basis's hash by which 0.2.0 named its file and that of its centroids
-MEND = "build the index again with --overwrite"
+SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
-def basis_at(root: Location, basis: str) -> Location:
-    """Where an index keeps a basis of stored words."""
-    file = root / WORD_BASES / _basis_name(basis)
-    old = root / WORD_BASES / _basis_name(basis[:OLD_NAME])
-    return old if not file.exists() and old.exists() else file
+@dataclass(frozen=True, kw_only=True)
+class Sketcher:
+    """Adds the columns BASIS and SKETCH to rows with stored words."""
+
+    codes: WordCodes
+    sketch: WordSketch
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """The rows with these columns."""
+        words = _tokens(rows, self.codes.form)
+        sketch = Ragged(flat=self.sketch.code(self.codes, words.flat), offsets=words.offsets)
+        basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
+        return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
+
+
+def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Sketcher:
+    """Copy the basis of an output's words into the index, and choose centroids for sketches beside it, unless rows
+    there were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises
+    RequestError."""
+    source.check_basis("--embeddings")
+    form = WordFormat.of(source.schema)
+    assert form is not None
+    data = source.output.basis.read()
+    codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    if codes.form != form:
+        raise WorkError(f"--embeddings: expected words of {codes.form}, got {form} in {source.output.root.uri}")
+    _put(_basis_file(root, form.basis), data)
+    if form.basis not in metadata.sketches:
+        units = [unit for unit in source.units if unit.rows_out]
+        places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
+        some = replace(source, units=tuple(units[i] for i in places))
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS, PLAIN_PART])]
+        data = WordSketch.fit(codes, np.concatenate(tokens)).to_bytes()
+        metadata.sketches[form.basis] = sketch = hashlib.sha256(data).hexdigest()
+        _put(_sketch_file(root, sketch), data)
+    return Sketcher(codes=codes, sketch=read_sketch(root, metadata.sketches[form.basis]))
+
+
+def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
+    """The codes of the tokens of some rows. Raises WorkError for what no output has."""
+    try:
+        return StoredWords.from_arrow(rows, form).codes
+    except ValueError as error:
+        raise WorkError(f"--embeddings: stored words: {error}; verify the output, and embed again") from error
+
+
+# ------------------------------------------------------------------------------------------------------------- files
 
 
 def read_basis(root: Location, basis: str) -> WordCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
-    file = basis_at(root, basis)
-    expected = f"--index: expected the basis of stored words {basis[:8]} at {file.uri}"
-    if not file.exists():
-        raise RequestError(f"{expected}, got none; {MEND}")
-    codes = WordCodes.from_bytes(file.read(), file.uri)
-    if codes.form.basis != basis:
-        raise RequestError(f"{expected}, got another; {MEND}")
-    return codes
+    file = _basis_file(root, basis)
+    return WordCodes.from_bytes(_read(file, basis), file.uri)
 
 
-def put_basis(root: Location, data: bytes) -> None:
-    """Keep a basis."""
-    _put(root / WORD_BASES / _basis_name(hashlib.sha256(data).hexdigest()), data)
-
-
-def read_sketch(root: Location, basis: str, sketch: str) -> WordSketch:
-    """The centroids of this hash (empty: those of a basis, before versions named them). Raises RequestError where they
-    are gone or others."""
-    file = root / WORD_BASES / _sketch_name(basis, sketch)
-    expected = f"--index: expected the centroids of stored words {basis[:8]} at {file.uri}"
-    if not file.exists():
-        raise RequestError(f"{expected}, got none; {MEND}")
-    data = file.read()
-    if sketch and hashlib.sha256(data).hexdigest() != sketch:
-        raise RequestError(f"{expected}, got others; {MEND}")
-    return WordSketch.from_bytes(data, file.uri)
-
-
-def put_sketch(root: Location, basis: str, sketch: WordSketch) -> str:
-    """Keep centroids; returns their hash."""
-    data = sketch.to_bytes()
-    name = hashlib.sha256(data).hexdigest()
-    _put(root / WORD_BASES / _sketch_name(basis, name), data)
-    return name
-
-
-def sketches_of(dataset: LanceDataset, metadata: IndexMetadata) -> dict[str, str]:
-    """The bases of an index's rows, each with the hash of its centroids; empty where the metadata has none, as before
-    it had any."""
-    if not metadata.words or BASIS not in dataset.schema.names:
-        return {}
-    bases: set[str] = set()
-    for batch in dataset.to_batches(columns=[BASIS], filter=f"{BASIS} IS NOT NULL"):
-        bases.update(pc.unique(batch[BASIS]).to_pylist())
-    recorded = metadata.sketches or {}
-    return {basis: recorded.get(basis, "") for basis in sorted(bases)}
-
-
-def check_files(root: Location, metadata: IndexMetadata) -> None:
-    """Raise WorkError where a file that a version needs is gone: another build that was published removed it."""
-    for basis, sketch in (metadata.sketches or {}).items():
-        for file in (basis_at(root, basis), root / WORD_BASES / _sketch_name(basis, sketch)):
-            if not file.exists():
-                raise WorkError(f"expected {file.uri}, got none: another build is at work; build again")
+def read_sketch(root: Location, sketch: str) -> WordSketch:
+    """The centroids of this hash. Raises RequestError where they are gone or others."""
+    file = _sketch_file(root, sketch)
+    return WordSketch.from_bytes(_read(file, sketch), file.uri)
 
 
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
     """Remove the files that no version of the dataset needs, and what killed builds left of some."""
     folder = root / WORD_BASES
-    there = set(folder.list())
+    there = folder.list()
     if not there:
         return
-    recorded: dict[
-        bytes, LanceDataset
-    ] = {}  # by what a version says of itself: those that a build wrote on its way say what the former does
-    for version in dataset.versions():
-        opened = dataset.checkout_version(version["version"])
-        recorded.setdefault(opened.schema.metadata.get(METADATA_KEY.encode(), b""), opened)
     needed: set[str] = set()
-    for text, opened in recorded.items():
-        try:
-            metadata = from_json(IndexMetadata, loads(text)) if text else None
-        except ValueError:  # of another version of raycase: who knows what it needs
-            return
-        if metadata is None:  # not finished
-            continue
-        sketches = metadata.sketches if metadata.sketches is not None else sketches_of(opened, metadata)
-        for basis, sketch in sketches.items():
-            needed |= {_basis_name(basis), _basis_name(basis[:OLD_NAME]), _sketch_name(basis, sketch)}
-    for name in sorted(there - needed):
+    for version in dataset.versions():
+        record = dataset.checkout_version(version["version"]).schema.metadata.get(METADATA_KEY.encode())
+        for basis, sketch in (loads(record)["sketches"] if record else {}).items():
+            needed |= {_basis_file(root, basis).name, _sketch_file(root, sketch).name}
+    for name in sorted(set(there) - needed):
         (folder / name).remove()
     for file in folder.half_written():
         file.remove()
+
+
+def _basis_file(root: Location, basis: str) -> Location:
+    return root / WORD_BASES / f"{basis}.safetensors"
+
+
+def _sketch_file(root: Location, sketch: str) -> Location:
+    return root / WORD_BASES / f"{sketch}.sketch.safetensors"
 
 
 def _put(file: Location, data: bytes) -> None:
@@ -128,9 +124,13 @@ def _put(file: Location, data: bytes) -> None:
         file.put(data)
 
 
-def _basis_name(basis: str) -> str:
-    return f"{basis}.safetensors"
-
-
-def _sketch_name(basis: str, sketch: str) -> str:
-    return f"{sketch or basis[:OLD_NAME]}.sketch.safetensors"
+def _read(file: Location, sha256: str) -> bytes:
+    """The bytes of this hash. Raises RequestError for none or others."""
+    data = file.read() if file.exists() else b""
+    if hashlib.sha256(data).hexdigest() != sha256:
+        got = "others" if data else "none"
+        raise RequestError(
+            f"--index: expected the codes of stored words {sha256[:8]} at {file.uri}, got {got}; build the index again "
+            "with --overwrite"
+        )
+    return data

@@ -19,24 +19,19 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from raycase import __version__
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
-from raycase.explore.page import served_page
 from raycase.search.facets import import_sklearn
 from raycase.serving.body import read_json
 from raycase.serving.engine import Engine
-from raycase.serving.explore_page import Explorer, lacks_explore
 from raycase.serving.guard import BODY_SECONDS, TOLD, Guard, Observe, problem
 from raycase.serving.schema import (
-    Body,
     EmbeddingRequest,
     ExplainRequest,
     FacetsRequest,
-    MapRequest,
-    MarksRequest,
     SearchRequest,
     TooLargeError,
 )
@@ -156,50 +151,12 @@ async def conditions(request: Request) -> Response:
     return _json(await engine.run(engine.service.conditions))
 
 
-@router.get("/")
-async def root() -> Response:
-    """The page, for who looks here with a browser."""
-    return RedirectResponse("explore")
-
-
-@router.get("/explore")
-async def explore(request: Request) -> Response:
-    """The page with a map of the index; it holds nothing of it."""
-    _explorer(request)
-    page, policy = served_page()
-    headers = {
-        "Content-Security-Policy": f"{policy}; frame-ancestors 'none'",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-cache",
-    }
-    return Response(page, media_type="text/html", headers=headers)
-
-
-@router.post("/explore/rows")
-async def explore_rows(asked: Body, request: Request) -> Response:
-    """The texts on the map, and the conditions of the index."""
-    return _json(await _explorer(request).rows())
-
-
-@router.post("/explore/map")
-async def explore_map(asked: MapRequest, request: Request) -> Response:
-    """Where these texts stand under a condition, with neighbours and facets."""
-    return _json(await _explorer(request).map(asked.version, asked.condition))
-
-
-@router.post("/explore/words")
-async def explore_words(asked: MarksRequest, request: Request) -> Response:
-    """The words of some of these texts at which a condition looks."""
-    return _json(await _explorer(request).marks(asked))
-
-
 def make_app(
     engine: Engine, settings: ServeSettings, observe: Observe | None = None, *, seconds: float = BODY_SECONDS
 ) -> FastAPI:
     """The app of a loaded model; seconds: for a whole body to arrive."""
     app = FastAPI(title="raycase", version=__version__, docs_url=None, redoc_url=None)
-    app.state.engine, app.state.explorer = engine, Explorer(engine, settings.most_rows)
+    app.state.engine = engine
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
@@ -231,17 +188,6 @@ def _of_index(request: Request) -> Engine:
     if engine.service.live is None:
         raise HTTPException(404, "this server has no index; it is started with --index")
     return engine
-
-
-def _explorer(request: Request) -> Explorer:
-    """The maps of the index. Raises HTTPException."""
-    _of_index(request)
-    if lacks_explore():
-        raise HTTPException(
-            501, "this server has no maps: it lacks the extra `explore` (pip install 'raycase[explore]')"
-        )
-    explorer: Explorer = request.app.state.explorer
-    return explorer
 
 
 def _json(value: Any) -> Response:

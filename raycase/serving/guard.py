@@ -19,7 +19,7 @@ from raycase.serving.serve_job import ServeSettings, is_token
 log = logging.getLogger(__name__)
 BODY_SECONDS = 30.0  # within which a whole body arrives
 RETRY_SECONDS = 1  # after which a client that was turned away may try again
-OPEN = ("/", "/explore", "/health", "/ready")  # for everybody: the page has no rows before it brings the token
+OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
 

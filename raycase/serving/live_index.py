@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from raycase.errors import RequestError, WorkError, first_line, note
-from raycase.search.index import Index
+from raycase.search.index import Index, on_index
 from raycase.search.lance_files import lance_errors
 from raycase.search.metadata import READY
-from raycase.search.reopened import on_index
 from raycase.search.shard import Limits
 
 T = TypeVar("T")

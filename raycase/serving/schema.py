@@ -26,7 +26,6 @@ MOST_ANSWERS = 10_000  # queries times k
 MOST_WHERE = 10_000  # characters of a filter
 MOST_EXPLAINED = 64  # texts times conditions
 MOST_CLUSTERS = 100
-MOST_MARKED = 64  # rows of a map whose words are marked
 
 
 class TooLargeError(ValueError):
@@ -184,18 +183,3 @@ class FacetsRequest(Body):
     clusters: int | None = Field(None, ge=2, le=MOST_CLUSTERS)
     most_clusters: int = Field(24, ge=2, le=MOST_CLUSTERS)
     seed: int = Field(0, ge=0, le=2**32 - 1)
-
-
-class MapRequest(Body):
-    """`POST /explore/map`: the map under a condition, or by plain vectors, of the rows of a version of the index."""
-
-    version: int
-    condition: OneCondition | None = None
-
-
-class MarksRequest(Body):
-    """`POST /explore/words`: the words of some rows at which a condition looks."""
-
-    version: int
-    condition: OneCondition
-    rows: list[Annotated[int, Field(ge=0)]] = Field(min_length=1, max_length=MOST_MARKED)

@@ -14,12 +14,10 @@ from pathlib import Path
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.places import check_paths
 from raycase.errors import RequestError, at_least, check_ranges, lacks_package
-from raycase.explore.positions import LEAST_ROWS
 from raycase.search.search_job import MOST_MEMORY
 
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
-MOST_MAPPED = 50_000  # rows on a map
 LEAST_TOKEN = 16  # characters
 ORIGIN = re.compile(r"https?://[^/\s*]+")
 
@@ -50,8 +48,6 @@ class ServeJob:
     """Requests of a replica that are worked on or wait; any further one gets the status 429 and `Retry-After`."""
     memory: float = 4.0
     """GiB of memory of each replica for an index's stored words, and the same again for their sketches."""
-    most_rows: int = 5000
-    """Most rows on the map of the page at /explore; of more a sample is shown."""
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://example.org, whose pages may send requests from a browser."""
     metrics_port: int | None = None
@@ -68,7 +64,6 @@ class ServeSettings:
     token_sha256: str | None
     queue: int
     words_bytes: int
-    most_rows: int
     origins: tuple[str, ...]
 
 
@@ -87,7 +82,6 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     model = model_folder(job.model)
     check_paths(opens={"--index": job.index, "--model": model}, reads={"--token-file": job.token_file})
     ranges = at_least(1, job, "replicas", "queue")
-    ranges |= at_least(LEAST_ROWS, job, "most_rows", most=MOST_MAPPED)
     ranges |= at_least(0, job, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
     ranges["gpus_per_replica"] = (job.gpus_per_replica is None or job.gpus_per_replica >= 0, "0 or more")
@@ -114,7 +108,6 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
         token_sha256=digest,
         queue=job.queue,
         words_bytes=int(job.memory * 2**30),
-        most_rows=job.most_rows,
         origins=job.allow_origin,
     )
 

@@ -20,7 +20,7 @@ from raycase.data.reader import read_span
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.csfcube import read_cube
-from raycase.search.queries import read_queries
+from raycase.search.search_job import read_queries
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_cells import Cell, grid_of
 

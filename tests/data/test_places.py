@@ -20,11 +20,9 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.explore.explore_job import ExploreJob, explore
 from raycase.placement import join
-from raycase.placement import rerank as rerank_all
 from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
 from raycase.search.join import JoinJob
-from raycase.search.rerank_job import RerankJob
 from raycase.search.search_job import SearchJob, search
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_job import Sweep
@@ -235,10 +233,6 @@ def test_every_job_compares_its_places(here):
     refuse(INSIDE, join, JoinJob(query_vectors="out", vectors="other", output="out/near"))
     refuse(OVER, join, JoinJob(query_vectors="near/pooled/a", vectors="other", output="near"))
     refuse(OVER, join, JoinJob(query_vectors="out", vectors="other", output="other", conditions=("c",)))
-    answers = RerankJob(answers="data", queries="q.csv", model="model", output="data/best")
-    refuse(AS_INPUT, rerank_all, answers)
-    refuse(OVER, rerank_all, replace(answers, output="model"))
-    refuse(INSIDE, rerank_all, replace(answers, output="linked"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for check in (ProjectorJob.check_source, lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorJob(**data)
@@ -274,7 +268,7 @@ def test_no_command_has_another_flag_that_is_written():
             places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
             flags[name] = flags.get(name, set()) | places
     output, trains = {"output"}, {"output", "cache"}
-    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "rerank", "score", "explore"), output)
+    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "score", "explore"), output)
     expected |= dict.fromkeys(("train", "evaluate"), trains)
     expected |= {
         "demo": set(),

@@ -19,11 +19,10 @@ from raycase.distributed import shards as module
 from raycase.distributed.shard_actor import ShardRequest
 from raycase.distributed.shards import InShards, open_sharded
 from raycase.errors import RequestError, WorkError
+from raycase.search.answers import PartialAnswers, missing_of
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
-from raycase.search.index import Index
-from raycase.search.missing import PartialAnswers, missing_of
-from raycase.search.reopened import on_index
+from raycase.search.index import Index, on_index
 from raycase.search.search_job import SearchJob
 from raycase.serving.live_index import LiveIndex, open_index
 

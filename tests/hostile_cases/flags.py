@@ -44,7 +44,6 @@ def flag_cases(home, model):
         "facets --index x --condition c": ("clusters", "memory"),
         "explore --index x --output y.html": ("clusters", "most-rows", "neighbours", "seed"),
         "join --query-vectors a --vectors b --output c": ("k", "stall-timeout"),
-        "rerank --answers a --queries b --model c --output d": ("k", "stall-timeout"),
     }
     for command, flags in others.items():
         for flag in flags:

@@ -3,7 +3,7 @@
 import gc
 from weakref import ref
 
-from raycase.search.caches import cached_method
+from raycase.search.pooled import cached_method
 
 
 class Doubles:

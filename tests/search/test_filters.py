@@ -147,14 +147,14 @@ def searched(tmp_path_factory, tiny_model):
     settings = {"conditions": ("color", "number of people"), **kept}
     out = embedded(home / "a", tiny_model, rows(60), output=str(home / "out"), **settings)
     build(IndexJob(embeddings=(out,), output=str(home / "exact.lance")))
-    build(IndexJob(embeddings=(out,), output=str(home / "hnsw.lance"), kind="hnsw"))
+    build(IndexJob(embeddings=(out,), output=str(home / "ivf-rq.lance"), kind="ivf-rq"))
     return home
 
 
 SOME = ("year > 3000) OR (year > 0", "year > 3000 --", "_rowid >= 0", "")  # all of them: above, by what all call
 
 
-@pytest.mark.parametrize("kind", ["exact", "hnsw"])
+@pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
 def test_whoever_takes_a_filter_refuses_them(searched, kind):
     uri = str(searched / f"{kind}.lance")
     index = Index.open(uri)

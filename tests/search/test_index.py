@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict, replace
-from typing import get_args
 
 import lance
 import numpy as np
@@ -12,18 +11,17 @@ from helpers import embedded, read_output, sentences, vectors
 from indexed import CONDITIONS, QUERIES, brute, rows, same
 
 import raycase
-from raycase.data.json_values import from_json
 from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.schema import embedding_array
 from raycase.data.storage import locate
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
-from raycase.search import lance_files
+from raycase.search import approximate, lance_files
+from raycase.search.approximate import MOST_PARTS, add_new_rows, train_index
 from raycase.search.build import IndexJob, build
-from raycase.search.column_indices import MOST_PARTS, TYPES, IndexSpec, add_new_rows, create_index, kind_of
 from raycase.search.combined import conditional_rows, mean_nearest
 from raycase.search.index import Index, Limits, Options
-from raycase.search.metadata import AUTO, Approximate, IndexMetadata
+from raycase.search.metadata import IndexMetadata
 from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
@@ -121,11 +119,10 @@ def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home,
     assert not other.vectors.cached and index.vectors.cached
 
 
-@pytest.mark.parametrize("kind", get_args(Approximate))
-def test_candidates_of_small_codes_are_compared_by_the_vectors_of_the_output(home, index, kind, tmp_path):
+def test_candidates_of_small_codes_are_compared_by_the_vectors_of_the_output(home, index, tmp_path):
     """An index keeps the vectors as they were written; its codes only say which of them are looked at."""
     uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind=kind))
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-rq"))
     found = Index.open(uri).search(QUERIES, "color", 10)
     exact = index.search(QUERIES, "color", 300)
     cosine = {(row["query"], row["id"]): row["score"] for row in exact.to_pylist()}
@@ -134,28 +131,22 @@ def test_candidates_of_small_codes_are_compared_by_the_vectors_of_the_output(hom
         assert row["score"] == pytest.approx(cosine[row["query"], row["id"]], abs=1e-5)
 
 
-def test_vectors_of_dimensions_that_eight_does_not_divide_get_a_graph():
-    assert [kind_of("ivf-rq", dim) for dim in (8, 512, 12, 100)] == ["ivf-rq", "ivf-rq", "hnsw", "hnsw"]
-    assert [kind_of(kind, 12) for kind in ("ivf-pq", "hnsw")] == ["ivf-pq", "hnsw"]
-
-
-def test_what_auto_takes_is_recorded_with_the_index(home, tmp_path):
+def test_an_index_of_an_earlier_version_is_refused_in_a_line(home, tmp_path):
     uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "out"),), output=uri, exact_below=300))
-    metadata = Index.open(uri).metadata
-    assert (metadata.kind, metadata.auto, metadata.approximate_kind) == ("auto", AUTO, AUTO)
-    assert replace(metadata, auto="ivf-rq").search_kind == "ivf-rq"
-    before = {k: v for k, v in asdict(metadata).items() if k != "auto"}  # of an earlier version
-    assert from_json(IndexMetadata, before).approximate_kind == "hnsw"
-    with pytest.raises(ValueError, match="auto: expected one of hnsw, ivf-pq, ivf-rq, got 'rq'"):
-        from_json(IndexMetadata, before | {"auto": "rq"})
+    job = IndexJob(embeddings=(str(home / "out"),), output=uri)
+    build(job)
+    dataset, metadata = lance_files.open_ready(locate(uri))
+    dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata) | {"auto": "hnsw"})})
+    dataset.tags.update("ready", dataset.version)
+    with pytest.raises(RequestError, match=r"auto: expected no such name.*earlier version: embed and index again"):
+        Index.open(uri)
+    assert build(replace(job, overwrite=True))["rows"] == 600
 
 
-@pytest.mark.parametrize("kind", get_args(Approximate))
-def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
+def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
     uri = str(tmp_path / "i.lance")
-    result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind=kind))
-    assert result["kind"] == kind
+    result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind="ivf-rq"))
+    assert result["kind"] == "ivf-rq"
     approximate = Index.open(uri)
     for condition, where in (("color", None), ("color", "year > 2010")):
         exact = index.search(QUERIES, condition, 10, where)
@@ -165,7 +156,7 @@ def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
         assert len(set(found["id"].to_pylist()) & wanted) >= 0.9 * len(wanted)
         assert found["condition"].unique().to_pylist() == ["color"]
     assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
-    assert build(IndexJob(output=uri, kind="exact", reindex=True))["kind"] == "exact"
+    assert build(IndexJob(output=uri, kind="exact"))["kind"] == "exact"
     assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed
     assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
 
@@ -173,20 +164,17 @@ def test_an_approximate_index_finds_nearly_all(home, index, kind, tmp_path):
 def test_where_too_few_vectors_are_there_to_train_scores_are_cosines_all_the_same(home, model, tmp_path):
     """20 rows under each condition, and no index of their vectors."""
     uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "other"),), output=uri, kind="hnsw"))
+    build(IndexJob(embeddings=(str(home / "other"),), output=uri, kind="ivf-rq"))
     system = raycase.load(str(model.config.model), prompt="concat-sc", pooling="mean", subtract=False)
     same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(home / "other", system, QUERIES[0], "color", 5))
 
 
-@pytest.mark.parametrize("kind", get_args(Approximate))
-def test_an_approximate_index_that_grows_has_few_parts(tmp_path, kind):
+def test_an_approximate_index_that_grows_has_few_parts(tmp_path):
     """Lance makes one of each append, and a search would look into each of them."""
     vectors_ND = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
     table, uri = pa.table({"id": range(400), "vector": embedding_array(vectors_ND)}), str(tmp_path / "i.lance")
     lance.write_dataset(table[:300], uri)
-    bits = 1 if kind == "ivf-rq" else None
-    spec = IndexSpec(column="vector", type=TYPES[kind], rows=300, partitions=2, sub_vectors=8, bits=bits)
-    create_index(lance.dataset(uri), spec)
+    train_index(lance.dataset(uri), "vector", 2)
     for n in range(300, 400, 10):
         add_new_rows(lance.write_dataset(table[n : n + 10], uri, mode="append"))
         dataset = lance.dataset(uri)
@@ -198,10 +186,10 @@ def test_an_approximate_index_that_grows_has_few_parts(tmp_path, kind):
         assert row in dataset.to_table(nearest=nearest, columns=["id", "_distance"])["id"].to_pylist()
 
 
-@pytest.mark.parametrize("kind", ["ivf-pq", "ivf-rq"])
-def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path, kind):
+def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path, monkeypatch):
     uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind=kind, partitions=20))
+    monkeypatch.setattr(approximate, "ROWS_A_PARTITION", 30)
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-rq"))
     found = Index.open(uri).search(QUERIES, "color", 10, "id < 10", options=Options(nprobes=1))
     assert [sorted(found["id"].to_pylist()[i : i + 10]) for i in (0, 10)] == [list(range(10))] * 2
 
@@ -251,7 +239,7 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
 
 def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
-    shape = ProjectorConfig(input_dim=32, output_dim=8)
+    shape = ProjectorConfig(input_dim=32, output_dim=12)
     folder = tmp_path / "model"
     case.save(folder, replace(config, projector=shape), Projector(shape).eval())
     trained = {"prompt": None, "pooling": None}
@@ -259,14 +247,16 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
     uri = str(tmp_path / "i.lance")
     assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
-    assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 60
+    made = build(IndexJob(embeddings=(out,), output=uri, kind="ivf-rq"))
+    assert (made["rows"], made["kind"]) == (60, "ivf-rq")  # of the plain ones: 8 does not divide 12
+    assert build(IndexJob(embeddings=(out,), output=f"{uri}.2", kind="ivf-rq"))["kind"] == "exact"
     folder.rename(tmp_path / "moved")
     with pytest.raises(RequestError, match="model: expected the index's model"):
         Index.open(uri).search(QUERIES[:1], "color", 3)
     index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
     same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
     same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
-    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [8, 32]
+    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [12, 32]
 
 
 def test_queries_are_embedded_with_the_indexs_own_prompt(tmp_path, tiny_model):

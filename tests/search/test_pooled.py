@@ -13,7 +13,7 @@ from raycase.corpus.verify import verify
 from raycase.data.schema import POOLED
 from raycase.data.stored_words import PLAIN_PART, WORDS
 from raycase.errors import RequestError, WorkError
-from raycase.search import stored_rows
+from raycase.search import pooled as pooled_module
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Limits
@@ -68,7 +68,7 @@ def test_cached_equals_fresh_and_read_again(home, index, monkeypatch):
     small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, words_bytes=10**6))
     for _ in range(2):
         assert small.search(QUERIES, ASKED, k=20) == fresh and not small.vectors.cached
-    monkeypatch.setattr(stored_rows, "BATCH_ROWS", 33)
+    monkeypatch.setattr(pooled_module, "BATCH_ROWS", 33)
     found = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, k=20)
     assert found["id"] == fresh["id"]
     np.testing.assert_allclose(found["score"].to_numpy(), fresh["score"].to_numpy(), atol=1e-6)
@@ -158,7 +158,7 @@ def test_candidates_by_sketches(home, index, monkeypatch):
         assert len(found) == 20 and len(common) >= 16
     again = two_stages.search(QUERIES, ASKED, 10, "year < 2012", options=options)
     assert again.equals(found), "expected the same from the cache"
-    monkeypatch.setattr(stored_rows, "SKETCHED_ROWS", 33)
+    monkeypatch.setattr(pooled_module, "SKETCHED_ROWS", 33)
     assert large_index(home).search(QUERIES, ASKED, 10, "year < 2012", options=options)["id"].equals(found["id"])
 
 
@@ -172,7 +172,7 @@ def large_index(home):
 def counted(index, monkeypatch):
     """The offsets of rows whose words are read for themselves, and how many are pooled each time, from now on."""
     read, pooled = [], []
-    take, unpack = index.dataset.take, stored_rows.unpack_words
+    take, unpack = index.dataset.take, pooled_module.unpack_words
 
     def taken(rows, columns):
         read.extend(rows if WORDS in columns else ())
@@ -183,7 +183,7 @@ def counted(index, monkeypatch):
         return unpack(words, codes)
 
     monkeypatch.setattr(index.dataset, "take", taken)
-    monkeypatch.setattr(stored_rows, "unpack_words", unpacked)
+    monkeypatch.setattr(pooled_module, "unpack_words", unpacked)
     return read, pooled
 
 
@@ -224,7 +224,7 @@ def test_what_is_remembered_is_bounded(home):
                 found = index.search([query], condition, 10, options=options)
                 rows = index.pooled.rows
                 assert index.vectors.remembered.nbytes <= memory and rows.remembered_bytes <= words
-                assert rows.remembered_bytes == sum(map(stored_rows.row_bytes, rows.remembered.values()))
+                assert rows.remembered_bytes == sum(map(pooled_module.row_bytes, rows.remembered.values()))
             if condition == ASKED:
                 assert found.equals(wanted)
         assert (index.vectors.remembered.nbytes > 0) == (memory > 1)
@@ -333,7 +333,7 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
     centroids = sketch.read_bytes()
     large = Index.open(uri)
     large.metadata.exact_below = 1
-    for wrong, words in ((b"nonsense", "expected the centroids"), (None, "expected the centroids .* got none")):
+    for wrong, words in ((b"nonsense", "expected the codes of stored words"), (None, "expected the codes .* got none")):
         sketch.unlink()
         if wrong:
             sketch.write_bytes(wrong)
@@ -342,7 +342,7 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
     sketch.write_bytes(centroids)
     file.write_bytes((home / "words" / "word_basis.safetensors").read_bytes())
     job = SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",))
-    refuse(job, "got another", search)
+    refuse(job, "got others", search)
     file.unlink()
     refuse(job, "got none", search)
     basis = tmp_path / "out" / "word_basis.safetensors"

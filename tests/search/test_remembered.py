@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from raycase.search.remembered import RememberedVectors
+from raycase.search.exact import RememberedVectors
 
 
 def test_rows_of_two_conditions_in_any_order():

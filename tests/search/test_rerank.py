@@ -4,16 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
-from indexed import index_of_thirty, searched
+from indexed import index_of_thirty
 
 import raycase
-from raycase.corpus.tasks import open_here
-from raycase.data.inputs import find_input
 from raycase.errors import RequestError
-from raycase.search.answer_units import AnswerUnit, cut_answers, read_unit
-from raycase.search.rerank_job import RerankJob, rerank_all
+from raycase.search import search_job
 from raycase.search.rescore import find_scorer, rerank
 from raycase.search.search_job import SearchJob, search
 from raycase.systems.baselines import bi_encoder, cross_encoder
@@ -102,10 +100,10 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
     output = str(tmp_path / "answers.parquet")
     done = search(SearchJob(**asked, rerank=str(tmp_path / "scorer"), candidates=9, output=output))
     assert done["answers"] == 8 and done["rerank_seconds"] > 0
-    found = pa.parquet.read_table(output)
+    found = pq.read_table(output)
     plain = str(tmp_path / "plain.parquet")
     assert search(SearchJob(**asked | {"k": 9}, output=plain))["rerank_seconds"] is None
-    candidates = pa.parquet.read_table(plain).to_pylist()
+    candidates = pq.read_table(plain).to_pylist()
     scorer = raycase.load(str(tmp_path / "scorer"))
     for query, sentence in enumerate(asked["query"]):
         ids = [row["id"] for row in candidates if row["query"] == query]
@@ -120,6 +118,26 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
     assert '"red dog" under "color"' in capsys.readouterr().out
     more = search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
     assert more["answers"] == 30 * len(asked["query"])
+
+
+def test_a_file_of_queries_is_reranked_some_at_a_time(thirty, tiny_model, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "scorer")
+    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
+    pq.write_table(pa.Table.from_pylist(queries), tmp_path / "queries.parquet")
+    found = {}
+    for at_once in (search_job.ANSWERS_AT_ONCE, 40):  # all, and four queries
+        monkeypatch.setattr(search_job, "ANSWERS_AT_ONCE", at_once)
+        file = tmp_path / f"{at_once}.parquet"
+        flags = {"queries": str(tmp_path / "queries.parquet"), "output": str(file), "k": 3, "explain": False}
+        done = search(SearchJob(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))
+        assert done["queries"] == 27 and done["answers"] == 81
+        found[at_once] = pq.read_table(file)
+    assert pq.ParquetFile(file).num_row_groups == 7
+    one, some = found.values()
+    assert some.drop_columns(["score"]).equals(one.drop_columns(["score"]))
+    assert some["score"].to_pylist() == pytest.approx(one["score"].to_pylist(), abs=1e-5)
+    assert some["query"].to_pylist() == [query for query in range(27) for _ in range(3)]
 
 
 def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
@@ -137,65 +155,3 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
             search(SearchJob(index=thirty[0], query=("a",), output=str(tmp_path / "a.parquet"), **{flag: value}))
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
-
-
-@pytest.fixture
-def files(thirty, tmp_path):
-    return searched(tmp_path, thirty[0])
-
-
-def units(uri, text="text", queries=27, **settings):
-    [file] = find_input(uri, "--answers")
-    return cut_answers(file, text=text, queries=queries, **settings)
-
-
-def test_all_answers_to_a_query_are_in_one_unit(files):
-    cuts = [(unit.start, unit.stop) for unit in units(files["answers"], unit_rows=50)]
-    assert cuts == [(0, 56), (56, 112), (112, 168), (168, 216)]
-    assert [(unit.start, unit.stop) for unit in units(files["answers"])] == [(0, 216)]
-    assert not units(files["answers"])[0].unconditional
-
-
-def test_a_unit_is_read_from_the_row_groups_that_hold_it(files, tmp_path):
-    table = pa.parquet.read_table(files["answers"])
-    pa.parquet.write_table(table, tmp_path / "groups.parquet", row_group_size=10)
-    for start, stop in ((0, 10), (5, 6), (9, 31), (200, len(table))):
-        unit = AnswerUnit(file=str(tmp_path / "groups.parquet"), start=start, stop=stop, unconditional=False)
-        assert read_unit(unit) == table[start:stop]
-
-
-def test_answers_of_another_kind_are_refused(files, tmp_path):
-    (tmp_path / "queries.csv").write_text("text\na\n")
-    with pytest.raises(RequestError, match=r"--answers: expected a .parquet file, got .*queries.csv"):
-        units(str(tmp_path / "queries.csv"))
-    with pytest.raises(RequestError, match=r"--text-column: expected a column that .*searched.parquet keeps .*'words'"):
-        units(files["answers"], text="words")
-    pa.parquet.write_table(pa.parquet.read_table(files["answers"]).drop_columns("rank"), files["answers"])
-    with pytest.raises(RequestError, match=r"searched.parquet: expected the column 'rank'"):
-        units(files["answers"])
-
-
-def test_answers_to_other_queries_are_refused(files):
-    answers = pa.parquet.read_table(files["answers"])
-    pa.parquet.write_table(pa.concat_tables([answers, answers]), files["answers"])
-    with pytest.raises(RequestError, match="expected the answers to each query together, got them apart"):
-        units(files["answers"])
-    more = answers.set_column(0, "query", pa.array(answers["query"].to_numpy() + 20))
-    pa.parquet.write_table(more, files["answers"])
-    with pytest.raises(RequestError, match=r"--queries: expected the queries that .* has answers to, up to 47, got 27"):
-        units(files["answers"])
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"k": 0}, "-k: expected at least 1"),
-        ({"text_column": "words"}, r"--text-column: expected a column that .*searched.parquet keeps .*, got 'words'"),
-        ({"model": "minilm"}, "--model: expected a model that scores pairs"),
-        ({"answers": "nowhere.parquet"}, "--answers"),
-    ],
-)
-def test_wrong_jobs_are_refused(files, tmp_path, change, said):
-    settings = files | {"model": "minilm", "output": str(tmp_path / "again")}
-    with pytest.raises(RequestError, match=said):
-        rerank_all(RerankJob(**settings | change), open_here)

@@ -11,8 +11,8 @@ from raycase import placement
 from raycase.errors import RequestError
 from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
-from raycase.search.fragments import shard_fragments
 from raycase.search.index import Index
+from raycase.search.lance_files import shard_fragments
 from raycase.search.search_job import SearchJob
 from raycase.search.shard import Limits, Shard
 from raycase.search.topk import merge_top_k
@@ -120,33 +120,14 @@ def test_a_filter_that_empties_fragments_leaves_shards_of_about_as_many_rows(uri
     assert sum(rows) == 300 and max(rows) <= 125
 
 
-def test_the_number_of_shards_changes_by_reindex(uri, home):
+def test_another_number_of_shards_takes_an_overwrite(uri, home):
     job = IndexJob(output=uri, shards=5)
-    before = Index.open(uri).search(QUERIES, ASKED, 250)
-    refuse(job, r"^--shards: expected 3, as .* has, or --reindex beside another number, got 5$")
+    refuse(job, r"^--shards: expected 3, as .* has, or --overwrite beside another number, got 5$")
     refuse(replace(job, shards=0), "^--shards: expected 1 to 1,024, got 0")
     version = Index.open(uri).dataset.version
     assert build(replace(job, shards=3))["shards"] == 3 and Index.open(uri).dataset.version == version
-    assert build(replace(job, reindex=True, kind="hnsw"))["shards"] == 5
-    index = Index.open(uri)
-    assert {one.field_names[0] for one in index.dataset.describe_indices()} >= {"id", "condition"}
-    assert index.search(QUERIES, ASKED, 250, options=Options(exact=True)).equals(before)
-    rows = [all_rows for all_rows, *_ in rows_of(uri, 5)]
-    assert max(rows) <= 1.25 * 100
-    check_same(uri)
-    assert build(replace(job, shards=1, reindex=True))["shards"] == 1
-
-
-def test_an_index_of_one_fragment_is_cut(uri, home):
-    whole = IndexJob(embeddings=(str(home / "words"),), output=uri, overwrite=True)
-    assert build(whole)["shards"] == 1 and len(Index.open(uri).dataset.get_fragments()) == 1
-    rows = Index.open(uri).dataset.to_table()
-    build(IndexJob(output=uri, shards=4, reindex=True))
-    assert [all_rows for all_rows, *_ in rows_of(uri, 4)] == [64, 64, 64, 58]
-    assert Index.open(uri).dataset.to_table().equals(rows)
-    build(IndexJob(embeddings=(str(home / "later"),), output=uri))
-    assert sum(all_rows for all_rows, *_ in rows_of(uri, 4)) == 290
-    check_same(uri, shard_fragments(Index.open(uri).dataset, 4))
+    assert build(replace(job, embeddings=(str(home / "words"),), overwrite=True))["shards"] == 5
+    assert max(all_rows for all_rows, *_ in rows_of(uri, 5)) <= 1.25 * 50
 
 
 def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monkeypatch):

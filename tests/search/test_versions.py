@@ -1,26 +1,22 @@
 """What belongs to a version of an index stays as it is while the version can be read: beside builds, after killed ones,
 wherever the index lies."""
 
-import json
 import shutil
 from dataclasses import asdict, replace
 
 import pytest
 import storing
-from crashing import SMALL, Killed, Tasks, answers, dying_before
+from crashing import Killed, answers, dying_before
 from helpers import embed_here
 from indexed import refuse
 
 from raycase.corpus.request import EmbedJob
-from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.storage import locate
 from raycase.errors import WorkError
 from raycase.search import index as index_module
 from raycase.search.build import IndexJob, build
-from raycase.search.build_parts import BUILD
-from raycase.search.index import Index
+from raycase.search.index import Index, on_index
 from raycase.search.lance_files import open_newest, open_ready
-from raycase.search.reopened import on_index
 from raycase.search.search_job import SearchJob, search
 
 CONDITIONS, NEW = ("color", "dog"), "what they wear"
@@ -95,37 +91,6 @@ def test_rows_of_one_basis_are_sketched_alike_in_a_version(home, tmp_path):
     assert Index.open(str(place)).metadata.sketches == former
     build(IndexJob(embeddings=(str(home / "other"),), output=str(place)))
     assert former.items() < Index.open(str(place)).metadata.sketches.items()
-    build(IndexJob(output=str(place), delete="id >= 1000"))
-    assert Index.open(str(place)).metadata.sketches == former
-    build(IndexJob(output=str(place), delete="id = 1"))
-    build(IndexJob(output=str(place), delete="id = 2"))
-    assert len(beside(place)) == 2
-
-
-def test_an_index_whose_versions_name_no_centroids_is_searched_and_grows(home, tmp_path):
-    """As 0.2.0 wrote it."""
-    place = copied(home, tmp_path)
-    wanted = asked(place)
-    dataset, metadata = open_ready(locate(str(place)))
-    [(basis, sketch)] = metadata.sketches.items()
-    values = {name: value for name, value in asdict(metadata).items() if name != "sketches"}
-    dataset.update_schema_metadata({METADATA_KEY: json.dumps(values)})
-    dataset.tags.update("ready", dataset.version)
-    bases = place / "_word_bases"
-    (bases / f"{sketch}.sketch.safetensors").rename(bases / f"{basis[:16]}.sketch.safetensors")
-    (bases / f"{basis}.safetensors").rename(bases / f"{basis[:16]}.safetensors")
-    old = beside(place)
-    assert asked(place) == wanted
-    reader = Index.open(str(place))
-    build(IndexJob(embeddings=(str(home / "words"),), output=str(place)))
-    assert Index.open(str(place)).metadata.sketches == {basis: ""}
-    assert answers(reader, QUERIES, CONDITIONS, NEW) == wanted
-    reader, wanted = Index.open(str(place)), asked(place)
-    build(grown(home, place))
-    assert answers(reader, QUERIES, CONDITIONS, NEW) == wanted
-    assert old.items() <= beside(place).items()
-    build(IndexJob(output=str(place), delete="id = 1"))
-    assert f"{basis[:16]}.sketch.safetensors" not in beside(place)
 
 
 def changes(home, place):
@@ -134,7 +99,7 @@ def changes(home, place):
     added = replace(index, embeddings=(str(home / "words"), str(home / "other")))
     return {
         "overwrite": grown(home, place),
-        "reindex": replace(index, reindex=True, kind="ivf-pq", sub_vectors=1, partitions=2),
+        "exact": replace(index, kind="exact"),
         "add": added,
         "all": replace(added, delete="year = 2003", keep_condition=("cat", "play")),
     }
@@ -171,22 +136,11 @@ def check_deaths(home, folder, name, steps, run):
         run(changes(home, again)[name])
         assert content(again) == (rows if step <= published else twice), came[step]
         assert asked(again).keys() == after.keys()
-        assert not (again / BUILD).exists()
         shutil.rmtree(again)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["overwrite", "reindex", "add", "all"])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_build_may_die_before_each_of_its_steps(home, tmp_path, name, workers):
-    def run(job):
-        build(replace(job, workers=workers), *((Tasks(), SMALL) if workers else ()))
-
-    check_deaths(home, tmp_path, name, None, run)
-
-
 @pytest.mark.cluster
-@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("reindex", (2, 4)), ("all", (2, 7))])
+@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("exact", (2, 3)), ("all", (2, 7))])
 def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
     check_deaths(home, tmp_path, name, steps, build)
 
@@ -196,7 +150,7 @@ def test_an_index_lies_where_its_path_says(home, tmp_path, name):
     place = tmp_path / name / "i"
     build(replace(first(home, place), keep_condition=()))
     build(IndexJob(output=str(place), delete="id = 1"))
-    build(replace(grown(home, place), workers=2), Tasks(), SMALL)
+    build(grown(home, place))
     assert asked(place)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert {path.name for path in place.parent.iterdir()} == {"i"}

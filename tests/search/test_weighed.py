@@ -17,8 +17,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.marks import BOLD, PLAIN, in_words, looked_at
 from raycase.search.search_job import SearchJob, search
-from raycase.search.shown import by_query, print_answers
-from raycase.search.weighed import AT_ONCE, weigh_answers, words_of_row
+from raycase.search.shown import AT_ONCE, by_query, print_answers, weigh_answers, words_of_row
 
 TEXTS = [
     "A woman in a red dress",

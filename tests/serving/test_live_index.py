@@ -6,7 +6,7 @@ import pytest
 import storing
 
 from raycase.errors import RequestError, WorkError
-from raycase.search import reopened
+from raycase.search import index as index_module
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.serving import live_index
@@ -69,8 +69,8 @@ def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path
 def test_failures_ask_the_storage_no_more_than_once_in_a_while(live, monkeypatch):
     """A wrong request never does, or strangers would have it asked as often as they please."""
     asked = []
-    look = reopened.open_newest
-    monkeypatch.setattr(reopened, "open_newest", lambda root: asked.append("versions") or look(root))
+    look = index_module.open_newest
+    monkeypatch.setattr(index_module, "open_newest", lambda root: asked.append("versions") or look(root))
     monkeypatch.setattr(live_index, "is_newest", lambda index: asked.append("newest") or True)
     live.checked_for = 3600.0
     for _ in range(3):

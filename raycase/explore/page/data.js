@@ -6,9 +6,6 @@ let count; // of the texts
 let lowered;
 const maps = [];
 
-// The service that the page came from, if it did: `load` fills a map, `mark` puts words into it; both say whether
-let service = null;
-
 /** Hold texts, of which there will be maps. */
 function hold(written) {
   data = written;
@@ -16,21 +13,18 @@ function hold(written) {
   lowered = data.texts.map((text) => text.toLowerCase());
 }
 
-/** A map under a condition (null: without one) that is to be filled. */
-function emptyMap(condition) {
-  return { name: condition ?? "no condition", condition: condition ?? "", facets: [], words: null, x: null };
-}
-
 /** The numbers of an array that is written as base64. */
 function numbers(base64, Kind) {
   return new Kind(Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer);
 }
 
-/** Put what is written of a map into it. */
-function fill(map, written) {
+/** A map under a condition (null: without one), as it is written. */
+function read(written) {
   const steps = numbers(written.positions, Uint16Array);
   const along = (axis) => Float32Array.from({ length: count }, (_, i) => (steps[2 * i + axis] / 65535) * 2 - 1);
-  return Object.assign(map, {
+  return {
+    name: written.condition ?? "no condition",
+    condition: written.condition ?? "",
     facets: written.facets,
     words: written.words,
     x: along(0),
@@ -38,7 +32,7 @@ function fill(map, written) {
     facet: numbers(written.facet, Uint8Array),
     rows: numbers(written.rows, count <= 2 ** 16 ? Uint16Array : Uint32Array),
     cosines: numbers(written.cosines, Int8Array),
-  });
+  };
 }
 
 /** Whether each text has all the words as parts of it; null without words. */

@@ -2,8 +2,6 @@
 // The state of the page, and what changes it.
 
 let state, plot, matches;
-let wanted; // the map that was chosen last, which a service may still make
-let pointed = -1;
 const canvas = at("canvas");
 const addressed = location.protocol !== "about:"; // the frame of a notebook is at no address
 
@@ -26,25 +24,12 @@ function say(words) {
 }
 
 function hover(point) {
-  pointed = point;
   showTip(point, current(), point < 0 ? null : plot.position(point));
-  if (point >= 0 && service) markPointed();
 }
 
-/** Mark the words of the text at which the pointer rests. */
-const markPointed = debounced(async () => {
-  const [point, map] = [pointed, current()];
-  if (point >= 0 && (await service.mark(map, [point])) && point === pointed && map === current()) hover(point);
-}, 80);
-
-/** The selected text and its neighbours, whose words a service marks then. */
-async function details() {
-  const { point } = state;
-  showDetails(point, current(), choose, peek);
-  if (point < 0 || !service) return;
-  const near = (map) => [point, ...neighbours(map, point).map((each) => each.point)];
-  const marked = await Promise.all(maps.filter((map) => map.x).map((map) => service.mark(map, near(map))));
-  if (marked.includes(true) && point === state.point) showDetails(point, current(), choose, peek);
+/** The selected text and its neighbours. */
+function details() {
+  showDetails(state.point, current(), choose, peek);
 }
 
 /** Show where a text is that is pointed at in a list. */
@@ -78,11 +63,9 @@ async function refresh() {
   plot.select(state.point);
 }
 
-/** Show another map, which a service may have to make first. */
+/** Show another map. */
 async function show(map) {
-  wanted = map;
-  if (!maps[map].x && !(await service.load(maps[map]))) return checkShown();
-  if (map === state.map || map !== wanted) return;
+  if (map === state.map) return;
   document.documentElement.dataset.moving = "true";
   if (state.color < 0) state.facets.clear();
   state.map = map;
@@ -123,22 +106,17 @@ function name() {
 
 // -------------------------------------------------------------------------------------------------------- controls
 
-/** A way to choose a map, and its facets as colors; gives its number. */
+/** A way to choose a map, and its facets as colors. */
 function offer(map) {
   const i = maps.push(map) - 1;
   const input = element("input", { type: "radio", name: "map", value: i, onchange: () => show(i) });
   at("conditions").append(element("label", { dir: "auto" }, input, element("span", {}, seen(map.name))));
   at("color").append(element("option", { value: i }, `by ${seen(map.name)}`));
-  return i;
 }
 
 at("color").append(element("option", { value: -1 }, "by the map's own facets"));
-at("color").addEventListener("change", async () => {
-  const asked = Number(at("color").value);
-  const there = asked < 0 || maps[asked].x || (await service.load(maps[asked]));
-  if (!there) at("color").value = state.color;
-  if (Number(at("color").value) !== asked) return; // another was chosen meanwhile
-  state.color = asked;
+at("color").addEventListener("change", () => {
+  state.color = Number(at("color").value);
   state.facets.clear();
   refresh().then(remember);
 });
@@ -191,7 +169,7 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  if (!state || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
   const typing = event.target instanceof HTMLInputElement && event.target.type !== "radio";
   if (event.key === "Escape") {
     choose(-1);
@@ -211,7 +189,6 @@ document.addEventListener("keydown", (event) => {
 /** Show what is held. */
 async function begin() {
   state = fromFragment(location.hash);
-  wanted = state.map;
   matches = search(state.words);
   at("title").textContent = seen(data.title);
   at("summary").textContent = seen(data.summary);
@@ -230,9 +207,6 @@ async function begin() {
   window.addEventListener("hashchange", () => location.reload());
 }
 
-const written = JSON.parse(at("data").textContent);
-if (written) {
-  hold(written);
-  for (const map of written.maps) offer(fill(emptyMap(map.condition), map));
-  begin();
-}
+hold(JSON.parse(at("data").textContent));
+for (const map of data.maps) offer(read(map));
+begin();

@@ -49,7 +49,7 @@ function showDetails(point, current, choose, peek) {
   if (point < 0) return;
   at("text").replaceChildren(...marked(data.texts[point], current.words?.[point]));
   at("which").textContent = `id ${seen(data.ids[point])}`;
-  const columns = maps.filter((map) => map.x).map((map) => {
+  const columns = maps.map((map) => {
     const facet = map.facets[map.facet[point]];
     const near = neighbours(map, point).map((each) => {
       const cosine = element("span", { className: "cosine" }, each.cosine.toFixed(2));
