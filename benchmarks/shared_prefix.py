@@ -33,6 +33,11 @@ NAMES = {
     "transformers": "transformers, sorted batches",
     "sentence-transformers": "sentence-transformers",
 }
+# The pre-tokenizer of Qwen2.
+QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 TO_REACH = {"engine": {2: 2.8, 8: 7, 32: 10}, "job": {2: 2.4, 8: 6, 32: 8.5}}
 
 
@@ -49,8 +54,6 @@ def make_encoder(folder):
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import Qwen3Config, Qwen3Model
-
-    from raycase.encoder.tokenizer import QWEN_WORDS
 
     words = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")
     tokenizer = Tokenizer(models.BPE())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from raycase.data.schema import Reason
 from raycase.encoder.table import PairEncoding
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
-from raycase.encoder.tokenizer import PromptTokenizer
+from raycase.encoder.tokenizer import PromptTokenizer, is_too_long
 from raycase.errors import RequestError
 
 
@@ -72,7 +72,7 @@ def separated(
     around = frame(tokenize, encoding)
     texts = list(dict.fromkeys(text for row in rows for text in row))
     ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
-    too_long = {text for text in texts if tokenize.is_too_long(text)}
+    too_long = set(filter(is_too_long, texts))
     views = [
         [Tokens(ids=[], start=0, end=0, refused=Reason.TEXT_TOO_LONG)] * (1 + apart)
         if too_long.intersection(row)

@@ -1,4 +1,4 @@
-"""Tokenised prompts: one (`Tokens`), and many whose common parts are held once (`TokenBatch`).
+"""Tokenised prompts: one (`Tokens`), and many (`TokenBatch`).
 
 Shapes: N prompts, V views.
 """
@@ -38,15 +38,13 @@ class Tokens:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBatch:
-    """N tokenised prompts, each a left and a right piece, so that a piece that many prompts share is stored once.
+    """N tokenised prompts.
 
-    left, right (N,): index in `pieces`; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,)
-    bool; refused (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0.
+    sequences: their ids; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,) bool; refused
+    (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0.
     """
 
-    pieces: Ragged
-    left: np.ndarray
-    right: np.ndarray
+    sequences: Ragged
     start: np.ndarray
     end: np.ndarray
     truncated: np.ndarray
@@ -55,13 +53,11 @@ class TokenBatch:
 
     @classmethod
     def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
-        """A batch with each prompt in one piece; the views of a prompt have the same ids and pool different tokens."""
+        """A batch; the views of a prompt have the same ids and pool different tokens."""
         tokens = views[0]
         second = np.array([t.second for t in tokens], dtype=np.int64)
         return cls(
-            pieces=Ragged.of_ids([[], *(t.ids for t in tokens)]),
-            left=np.arange(1, len(tokens) + 1),
-            right=np.zeros(len(tokens), dtype=np.int64),
+            sequences=Ragged.of_ids([t.ids for t in tokens]),
             start=np.array([[t.start for t in view] for view in views], dtype=np.int64).T,
             end=np.array([[t.end for t in view] for view in views], dtype=np.int64).T,
             truncated=np.array([t.truncated for t in tokens], dtype=bool),
@@ -70,13 +66,12 @@ class TokenBatch:
         )
 
     def __len__(self) -> int:
-        return len(self.left)
+        return len(self.sequences)
 
     @property
     def lengths(self) -> np.ndarray:
         """Tokens of each prompt: (N,)."""
-        lengths = self.pieces.counts
-        return lengths[self.left] + lengths[self.right]
+        return self.sequences.counts
 
     @property
     def reasons(self) -> list[Reason | None]:
@@ -85,8 +80,7 @@ class TokenBatch:
 
     def ids(self, rows: np.ndarray) -> Ragged:
         """Ids of the complete prompts of `rows`."""
-        both = self.pieces.take(np.stack([self.left[rows], self.right[rows]], axis=1).reshape(-1))
-        return Ragged(flat=both.flat, offsets=both.offsets[::2])
+        return self.sequences.take(rows)
 
     def padded(self, rows: np.ndarray, pad: int) -> np.ndarray:
         """Ids of the complete prompts of `rows`, filled up on the right: (B, T) int32, T tokens of the longest."""
@@ -96,27 +90,10 @@ class TokenBatch:
         ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
         return ids_BT
 
-    def behind(self, tokens: int) -> TokenBatch:
-        """The same prompts; those with no token behind the first so many, a prompt's, are refused: their text is empty,
-        or melts into the prompt's last token."""
-        empty_N = (self.refused < 0) & (self.lengths <= tokens)
-        return replace(self, refused=np.where(empty_N, REASONS.index(Reason.EMPTY_TEXT), self.refused))
-
     def take(self, rows: np.ndarray) -> TokenBatch:
-        """The prompts of `rows`; the pieces are shared, not copied."""
-        return replace(self, **{name: values[rows] for name, values in self._columns().items()})
-
-    def replaced(self, rows: np.ndarray, others: TokenBatch) -> TokenBatch:
-        """A batch with `others` in place of the prompts of `rows`."""
-        pieces = Ragged(
-            flat=np.concatenate([self.pieces.flat, others.pieces.flat]),
-            offsets=np.concatenate([self.pieces.offsets, self.pieces.offsets[-1] + others.pieces.offsets[1:]]),
-        )
-        columns = {name: values.copy() for name, values in self._columns().items()}
-        for name, values in columns.items():
-            offset = len(self.pieces.counts) if name in ("left", "right") else 0
-            values[rows] = getattr(others, name) + offset
-        return TokenBatch(pieces=pieces, **columns)
+        """The prompts of `rows`."""
+        columns = {name: values[rows] for name, values in self._columns().items()}
+        return TokenBatch(sequences=self.sequences.take(rows), **columns)
 
     def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
         """A batch in which the prompts of `rows`, (N,) bool, are refused; an earlier reason is not replaced."""
@@ -124,15 +101,15 @@ class TokenBatch:
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The batch as named arrays, for transport; the opposite of `from_arrays`."""
-        return self._columns() | {"flat": self.pieces.flat, "offsets": self.pieces.offsets}
+        return self._columns() | {"flat": self.sequences.flat, "offsets": self.sequences.offsets}
 
     @classmethod
     def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
         """The opposite of `arrays`."""
         columns = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays}
-        return cls(pieces=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **columns)
+        return cls(sequences=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **columns)
 
     def _columns(self) -> dict[str, np.ndarray]:
         """All arrays with a row for each prompt."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "pieces"}
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequences"}
         return {name: values for name, values in columns.items() if values is not None}

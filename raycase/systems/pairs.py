@@ -137,8 +137,8 @@ def count_tokens(
 
 def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
     """One batch per pattern; views of one pattern share their tokens."""
-    tokenizer, skipped = load_tokenizer(spec), spec.published.skip if spec.published else 0
-    return [tokenizer.pairs([templates[i] for i in views], pairs).behind(skipped) for views in by_pattern(templates)]
+    tokenizer = load_tokenizer(spec)
+    return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
 
 
 def accepted_pairs(prepared: Prepared) -> np.ndarray:

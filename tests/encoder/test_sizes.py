@@ -68,11 +68,10 @@ def test_a_text_with_an_added_token_that_has_no_weights_is_refused_by_itself(tig
     tokenize = load_tokenizer(spec)
     assert f"{folder} has {tokenize.rows} rows of weights and 1 added tokens beyond them, '<think>'" in caplog.text
     texts = ["a dog", "<think> a dog", "a woman", "a<think>", "< think >"]
-    apart = tokenize.pairs([PAIR], [(t, "red") for t in texts])  # each distinct half is tokenised once
-    full = tokenize.pairs([PAIR], [(t, c) for t, c in zip(texts, ["red", "dog", "a", "b", "c"], strict=True)])
+    apart = tokenize.pairs([PAIR], [(t, "red") for t in texts])
     under = tokenize.pairs([PAIR], [("a dog", "red"), ("a dog", "a <think> of it")])
     refused = Reason.UNKNOWN_TOKEN
-    assert apart.reasons == full.reasons == [None, refused, None, refused, None]
+    assert apart.reasons == [None, refused, None, refused, None]
     assert under.reasons == [None, refused]
     tiny.batches_equal(apart.take(np.array([0, 2])), plain)
     vectors, _ = load_encoder(spec, dtype=torch.float32).encode(apart.take(np.array([0, 2, 4])))

@@ -1,8 +1,7 @@
-"""Batches of tokenised prompts: taken and replaced by rows."""
+"""Batches of tokenised prompts: taken by rows."""
 
 import numpy as np
 
-from raycase.data.schema import Reason
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 
 
@@ -11,10 +10,7 @@ def test_a_batch_of_some_rows():
     some = batch.take(np.array([3, 0]))
     assert some.lengths.tolist() == [4, 1]
     assert some.ids(np.array([1, 0])).flat.tolist() == [1, 4, 4, 4, 4]
-    other = TokenBatch.of([Tokens(ids=[], start=0, end=0, refused=Reason.NO_ROOM)])
-    assert batch.replaced(np.array([1]), other).lengths.tolist() == [1, 0, 3, 4, 5]
     assert batch.second is None and "second" not in batch.arrays()
-    assert batch.replaced(np.array([1]), other).reasons == [None, Reason.NO_ROOM, None, None, None]
 
 
 def test_types_go_with_their_prompts():

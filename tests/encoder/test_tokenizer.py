@@ -5,15 +5,16 @@ import unicodedata
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 import tiny
 from tokenizers import Tokenizer, models
 
 from raycase.data.schema import Reason
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, TokenSpan, prompt_set
-from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.table import ENCODERS, PairEncoding
+from raycase.encoder.table import ENCODERS
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
@@ -265,27 +266,36 @@ VERY_LONG = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, family, text):
     cutting = replace(tokenizer_of(family), max_tokens=24)
-    whole = replace(cutting, max_tokens=24)
-    whole.cut = lambda text: text
     pairs = [(text, CONDITION), (SENTENCE, text), (text, "color"), (SENTENCE, CONDITION)]
     for style, span in STYLES[1:6:3]:
-        templates = [prompt_set(style, span=span).pair]
-        tiny.batches_equal(cutting.pairs(templates, pairs), whole.pairs(templates, pairs))
-    if cutting.special_tokens[1]:
-        rows = [
-            (text, SENTENCE, CONDITION),
-            (SENTENCE, text, CONDITION),
-            (text, text, CONDITION),
-            (SENTENCE, SENTENCE, text),
-        ]
-        for encoding in PairEncoding:
-            options = {"encoding": encoding, "shortened": 2, "apart": 2}
-            tiny.batches_equal(*(separated(tokenizer, rows, **options) for tokenizer in (cutting, whole)))
+        pair = prompt_set(style, span=span).pair
+        tiny.batches_equal(cutting.pairs([pair], pairs), TokenBatch.of(cutting([pair.render(*p) for p in pairs])))
 
 
-@pytest.mark.parametrize("family", ["wordpiece", "byte-level", "qwen", "unigram", "minilm"])
-def test_the_middle_of_a_very_long_text_is_not_tokenised(tokenizer_of, family):
-    tokenizer = replace(tokenizer_of(family), max_tokens=40)
-    text = "the color of a red dress " * 100_000
-    short = tokenizer.cut(text)
-    assert len(short) < 4000 and text.startswith(short[:1000]) and text.strip().endswith(short[-1000:])
+def test_a_megabyte_under_many_conditions_is_tokenised_once(tokenizer_of):
+    tokenizer = tokenizer_of("wordpiece", max_tokens=40)
+    encode, seen = tokenizer.tokenizer.encode_batch, []
+    text = "the color of a red dress " * 40_000
+
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(made, name)
+
+        def encode_batch(self, texts, **options):
+            seen.extend(map(len, texts))
+            return encode(texts, **options)
+
+    made, counted = tokenizer.tokenizer, replace(tokenizer)
+    counted.tokenizer = Counting()
+    found = counted.pairs([prompt_set(PromptStyle.CONCAT_SC).pair], [(text, f"color {n}") for n in range(50)])
+    assert found.lengths.tolist() == [40] * 50 and found.truncated.all() and sum(seen) < 100_000
+
+
+def test_views_of_one_pattern_share_their_tokens(tokenizer_of):
+    tokenizer = tokenizer_of("wordpiece", max_tokens=20)
+    views = [prompt_set(PromptStyle.CONCAT_SC, span=span).pair for span in (TokenSpan.SENTENCE, TokenSpan.ALL)]
+    apart = [tokenizer.pairs([view], tiny.PAIRS) for view in views]
+    both = tokenizer.pairs(views, tiny.PAIRS)
+    assert both.start.tolist() == np.concatenate([b.start for b in apart], axis=1).tolist()
+    assert both.end.tolist() == np.concatenate([b.end for b in apart], axis=1).tolist()
+    assert both.lengths.tolist() == apart[0].lengths.tolist()

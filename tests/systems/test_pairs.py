@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import raycase
-from raycase.data.schema import Reason
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import ENCODERS, Published
+from raycase.encoder.table import ENCODERS
 from raycase.systems.pairs import CONDITION, SENTENCE, Indexed, prepare
 
 
@@ -60,12 +58,3 @@ def test_text_that_utf8_cannot_encode_is_refused(tiny_model):
     for sentences, conditions in ((["\udcff"], ["color"]), (["a dog"], ["\udcff"])):
         with pytest.raises(ValueError, match=r"expected text in UTF-8, got '\\udcff'"):
             model.embed(sentences, conditions)
-
-
-def test_a_text_that_leaves_no_token_behind_the_skipped_ones_of_its_prompt_is_rejected(spec):
-    """As where both become one token: a mean over none, or over padding, is no vector."""
-    texts = ["dog", "dog dog dog dog dog", " "]
-    lengths = prepare(spec, texts, None, alone=[SENTENCE]).alone[0].lengths.tolist()
-    assert lengths[0] < lengths[1] and lengths[2] == 0
-    skipping = replace(spec, published=Published(pooling=(Pooling.MEAN_ALL,), after=(), dim=8, skip=lengths[0]))
-    assert prepare(skipping, texts, None, alone=[SENTENCE]).reasons == [Reason.EMPTY_TEXT, None, Reason.EMPTY_TEXT]
