@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 import storing
 from helpers import embedded
-from hostile_cases.filters import FILTERS
 from indexed import rows
 
 from raycase.data.storage import locate
@@ -21,6 +20,38 @@ from raycase.search.filters import checked_filter
 from raycase.search.index import Index
 
 ROOT = locate("captions.lance")
+FILTERS = (  # which are not one condition on kept columns
+    "year > 3000) OR (year > 0",
+    ") OR (1=1 --",
+    "year > 3000 OR 1=1",
+    "year > 3000 /* ) */ OR year > 0 --",
+    "year > 3000 --",
+    "year > 3000 OR 'a' = 'a'",
+    "year > 3000; year > 0",
+    "condition = 'color'",
+    "vector IS NOT NULL",
+    "_rowid >= 0",
+    "_word_basis IS NULL",
+    "year > (SELECT 1)",
+    "random() < 0.5",
+    "repeat(source, 1000000000000) = 'x'",  # ends the process where it is computed
+    "array_length(range(year, 1000000000000)) > 3",
+    "encode(source, 'hex') = 'x'",
+    "arrow_cast(source, 'FixedSizeList(1000000000000, Utf8)') IS NULL",
+    "year = ?",
+    "text = N'x'",
+    "count(*) > 1",
+    "sum(year) OVER () > 1",
+    "text = 'x",
+    "",
+    "-- all",
+    "year",
+    "\x00year > 1",
+    "(" * 10_000 + "year > 1" + ")" * 10_000,
+    "NOT " * 20_000 + "year > 1",
+    "year = 1 AND " + "(" * 60 + "year > 1" + ")" * 60,
+    "x" * 1_000_000 + " > 1",
+)
 
 
 @pytest.fixture(scope="module")

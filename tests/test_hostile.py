@@ -1,0 +1,397 @@
+"""What strangers and clumsy hands give: each gets one line that says what was expected, or rejected rows with a reason.
+
+Jobs run in this process, without Ray, on tiny random models.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import storing
+from altered import alter, with_column
+from helpers import embed_here, rated_rows, read_output, read_rejected, save_tiny_model
+from served import client_of, refusal
+from uncached import open_local_runner
+
+from raycase.cli import main
+from raycase.corpus.materialize import check_materialize
+from raycase.data import store_clients
+from raycase.serving.serve_job import ServeJob, check_serve
+from raycase.serving.service import Service
+from raycase.training import job as jobs
+
+SECRET = "hunter2secret"  # must never be printed
+MODEL = ["--model", "model", "--prompt", "concat-sc", "--pooling", "mean"]
+EMBED = ["embed", "--input", "in.csv", "--output", "NEW", "--unconditional", *MODEL]
+UNDER = ["embed", "--input", "in.csv", "--output", "NEW", "--model", "model", "--pooling", "mean"]
+SEARCH = ["search", "--index", "i.lance", "--query", "a dog", "--condition", "color"]
+TRAIN = ["train", "case", *MODEL, "--train", "train.csv", "--validation", "held.csv", "--output", "NEW"]
+WORK = {
+    "embed": embed_here,
+    "materialize": lambda job: {"conditions": len(check_materialize(job)[1])},
+    "train": partial(jobs.train, open_runner=open_local_runner),
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A model, one that stores words, an output of it with its index, and files of texts."""
+    home = tmp_path_factory.mktemp("hostile")
+    save_tiny_model(home / "model")
+    (home / "in.csv").write_text("text\na dog\n")
+    for name, seed in (("train", 0), ("held", 1)):
+        rated_rows(30, seed).to_csv(home / f"{name}.csv", index=False)
+    (home / "s").mkdir()
+    words = storing.stored(home / "s", storing.model_folder(home / "s"), storing.texts(40), unit_rows=10)
+    os.rename(words, home / "words")
+    storing.indexed(home / "i.lance", str(home / "words"))
+    (home / "loop").symlink_to(home / "loop")
+    return home
+
+
+@pytest.fixture
+def answer(home, tmp_path, monkeypatch):
+    """Run a command in `home`, NEW being a folder that is not there: status, standard error, and its last line."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # no store is there
+    monkeypatch.setattr(store_clients, "TRYING_S", 0.1)
+
+    def ask(words):
+        said, printed, status = io.StringIO(), io.StringIO(), 0
+        given = [str(word).replace("NEW", str(tmp_path / "new")) for word in words]
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+            try:
+                main(given, work=WORK.get(given[0]))
+            except SystemExit as stop:
+                status = stop.code or 0
+        assert SECRET not in said.getvalue() + printed.getvalue()
+        lines = said.getvalue().splitlines()
+        errors = [line for line in lines if line.startswith("error: ")]
+        explained = status == 2 and not errors and "For full helptext" in said.getvalue()
+        assert status == 0 or explained or (status in (1, 2) and len(errors) == 1), (status, lines)
+        return status, said.getvalue() if explained else "".join(errors), printed.getvalue()
+
+    return ask
+
+
+def refused(answer, words, status, said):
+    found, line, _ = answer(words)
+    assert found == status and said in line, (found, line)
+
+
+REQUESTS = {
+    "a limit that is no number": ([*EMBED, "--limit=nan"], "Error parsing --limit"),
+    "a limit beyond 64 bits": ([*EMBED, "--limit", "9" * 30], "expected a number of at most 64 bits"),
+    "units of no rows": ([*EMBED, "--unit-rows=0"], "--unit-rows: expected at least 1, got 0"),
+    "an unknown flag": ([*EMBED, "--nope"], "Unrecognized options"),
+    "no answers": ([*SEARCH, "-k", "0"], "-k: expected at least 1, got 0"),
+    "a digit that is none": (
+        ["facets", "--index", "i.lance", "--condition", "color", "--clusters", "²"],
+        "Error parsing --clusters",
+    ),
+    "a rate that is infinite": ([*TRAIN, "--learning-rate=inf"], "expected a finite number, got inf"),
+    "an input that is not there": ([*EMBED, "--input", "nothing"], "expected .parquet, .csv, .jsonl files at"),
+    "a circle of links": ([*EMBED, "--input", "loop"], "loop, got a broken link"),
+    "a store that is not there": (
+        [*EMBED, "--input", f"s3://key:{SECRET}@bucket/x.csv"],
+        "s3://...: expected a URI without c",
+    ),
+    "a scheme that is not there": (
+        [*EMBED, "--input", f"nope://user:{SECRET}@host/x"],
+        "nope://...: expected a URI without c",
+    ),
+    "an output without a name": ([*EMBED, "--output", ""], "--output: expected a path or a URI, got ''"),
+    "an output that is a file": ([*EMBED, "--output", "in.csv"], "--output: expected a folder, got the file"),
+    "an output over an index": ([*EMBED, "--output", "i.lance"], "expected a place outside of indexes and outputs"),
+    "an index over its vectors": (
+        ["index", "--embeddings", "words", "--output", "words"],
+        "expected another folder than --embeddings",
+    ),
+    "answers over an index": (
+        [*SEARCH, "--output", "i.lance/data/x.lance"],
+        "expected a place outside of indexes and outputs",
+    ),
+    "conditions without words": ([*UNDER, "--conditions", "color", " "], "expected words in every condition, got ' '"),
+    "a condition twice": (
+        [*UNDER, "--conditions", "color", "color"],
+        "expected each condition once, got 'color' twice",
+    ),
+    "a condition without end": ([*UNDER, "--conditions", "red " * 99], "--conditions: expected room for a sentence"),
+    "a condition of bytes": ([*UNDER, "--conditions", "\udcff"], "--conditions: expected text in UTF-8"),
+    "a text column that lacks": (
+        [*EMBED, "--text-column", "body"],
+        "expected the column 'body', got text; --text-column n",
+    ),
+    "no model": ([*EMBED, "--model", ""], "--model: expected a name, a Hugging Face id or a folder, got ''"),
+    "a model above": ([*EMBED, "--model", "../.."], "--model: expected a readable encoder at ../.."),
+    "a model that is a module": ([*EMBED, "--model", "package:os.system"], "expected one of minilm-conditional"),
+    "a query without words": ([*SEARCH, "--query", " "], "query 0: expected words, got ' '"),
+    "a filter with a comment": (
+        [*SEARCH, "--where", "year > 3000 --"],
+        "where: expected a filter in SQL on id, text, year, got",
+    ),
+    "a filter that closes ours": ([*SEARCH, "--where", "year > 3000) OR (year > 0"], "not one condition in SQL at ')'"),
+    "a filter on our columns": ([*SEARCH, "--where", "_rowid >= 0"], "there is no column '_rowid'"),
+    "a filter of gigabytes": ([*SEARCH, "--where", "repeat(text, 1000000000000) = 'x'"], "which may be large"),
+    "a filter with a query": ([*SEARCH, "--where", "year > (SELECT 1)"], "it is not one condition in SQL at '1'"),
+    "a filter without end": ([*SEARCH, "--where", "(" * 10**4 + "year > 1" + ")" * 10**4], "it is nested too deeply"),
+    "a deletion of all": (["index", "--output", "i.lance", "--delete", "1 = 1"], "'1 = 1' reads no column"),
+}
+
+
+@pytest.mark.parametrize("case", REQUESTS)
+def test_a_request(answer, case):
+    words, said = REQUESTS[case]
+    refused(answer, words, 2, said)
+
+
+def column(name, values=("x", "y")):
+    """Two texts with another column."""
+    return pa.table({"text": ["a dog", "a cat"], name: values})
+
+
+EXACT = ["a dog", 'quote " and , comma', "line\nbreak", "tab\t", " blanks ", "日本語", "\U0001f600", "=1+1", "a\u0301"]
+EXACT += ["'; drop", "%s %d {0}", "\\n", "\u202eabc", "NA", "x" * 5000]
+QUOTED = "text\n" + "".join('"' + text.replace('"', '""') + '"\n' for text in EXACT)
+INPUTS = {  # a file, further flags, and how the job ends: with a message, with the texts, or with rejected rows
+    "UTF-16": ("x.csv", "id,text\n1,a dog\n".encode("utf-16"), [], "got: 'utf-8' codec can't decode"),
+    "semicolons": ("x.csv", b"id;text\n1;a dog\n", [], "expected the column 'text', got id;text"),
+    "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', [], "got: an odd number of quotes"),
+    "a long text": ("x.csv", b"id,text\n1," + b"a " * 10**5 + b"\n2,a cat\n", [], []),
+    "no gzip file": ("x.csv.gz", b"text\na dog\n", [], "expected a readable csv.gz file, got: zlib inflate failed"),
+    "texts of CSV": ("x.csv", QUOTED.encode(), [], EXACT),
+    "texts of JSONL": ("x.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in EXACT).encode(), [], EXACT),
+    "odd ids": ("x.jsonl", b'{"id": 1, "text": "a"}\n{"id": 99999999999999999999, "text": "b"}\n', [], ["wrong type"]),
+    "5,000 digits": (
+        "x.jsonl",
+        b'{"text": "a"}\n{"text": "b", "n": ' + b"9" * 5000 + b"}\n",
+        [],
+        ["line does not parse"],
+    ),
+    "half a pair": (
+        "x.jsonl",
+        b'{"text": "a"}\n{"text": "a \\ud83d dog"}\n{"text": "poison"}\n',
+        [],
+        ["invalid UTF-8", "vector not finite"],
+    ),
+    "no Parquet": ("x.parquet", b"PAR1 not really PAR1", [], "expected a readable parquet file, got: "),
+    "no rows": (
+        "x.parquet",
+        pa.table({"text": pa.array([], pa.string())}),
+        [],
+        "--input: expected rows, got none in 1 files",
+    ),
+    "a name of Lance": (
+        "x.parquet",
+        column("_rowid"),
+        ["--keep-columns", "_rowid"],
+        "got '_rowid' with a name that an index",
+    ),
+    "a name of ours": ("x.parquet", column("__row"), ["--keep-columns", "__row"], "'__row' is a column of the output"),
+    "a backtick": ("x.parquet", column("a`b"), ["--keep-columns", "a`b"], "got 'a`b' with a name that"),
+    "list views": (
+        "x.parquet",
+        column("v", pa.array([[1]] * 2, pa.list_view(pa.int64()))),
+        ["--keep-columns", "v"],
+        "got 'v' with the type list_view",
+    ),
+    "a column of numbers": (
+        "x.parquet",
+        column("n", [1, 2]),
+        ["--text-column", "n"],
+        "expected strings in the column 'n', got int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INPUTS)
+def test_an_input(answer, tmp_path, case):
+    name, content, flags, wanted = INPUTS[case]
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        pq.write_table(content, tmp_path / name)
+    words = [*EMBED, "--input", tmp_path / name, "--max-rejected", "1", *flags]
+    if isinstance(wanted, str):
+        return refused(answer, words, 2, wanted)
+    status, line, printed = answer(words)
+    assert (status, line) == (0, "")
+    counts = json.loads(printed.splitlines()[-1])
+    assert counts["rows_in"] == counts["rows_out"] + counts["rows_rejected"]
+    if wanted == EXACT:
+        assert read_output(str(tmp_path / "new"))["text"].to_pylist() == wanted
+    elif wanted:
+        assert sorted(row["reason"] for row in read_rejected(str(tmp_path / "new"))) == wanted
+    else:
+        assert not counts["rows_rejected"]
+
+
+PROMPTS = {
+    "no sentence": ('{"template": "{condition}", "pool": "last"}', "expected {sentence} and {condition} once each"),
+    "an attribute": (
+        '{"template": "{sentence.__class__} {condition}", "pool": "last"}',
+        "expected {sentence} and {condition} once each",
+    ),
+    "a width": (
+        '{"template": "{sentence!r:>1000000} {condition}", "pool": "last"}',
+        "expected {sentence} and {condition} once each",
+    ),
+    "no text": ('{"template": null}', "--prompt: template: expected text, got None"),
+    "no end": ("[" * 10**5, "expected JSON, got: objects nested too deeply"),
+}
+
+
+@pytest.mark.parametrize("case", PROMPTS)
+def test_a_prompt(answer, tmp_path, case):
+    content, said = PROMPTS[case]
+    (tmp_path / "p.json").write_text(content)
+    refused(answer, [*UNDER, "--conditions", "color", "--prompt", tmp_path / "p.json"], 2, said)
+
+
+def text(name, content):
+    """The file has this text instead."""
+    return lambda folder: (folder / name).write_text(content)
+
+
+def other(name, then):
+    """Something else stands in place of the file."""
+
+    def change(folder):
+        (folder / name).unlink(missing_ok=True)
+        then(folder / name)
+
+    return change
+
+
+def config(**values):
+    """config.json has these values, too."""
+
+    def change(folder):
+        (folder / "evil.py").write_text("raise SystemExit('remote code ran')")
+        (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | values))
+
+    return change
+
+
+WEIGHTS = "model.safetensors"
+MODELS = {
+    "remote code": (
+        config(auto_map={"AutoModel": "evil.Model"}, model_type="evil"),
+        "--model: expected a readable encoder at",
+    ),
+    "a size below zero": (config(hidden_size=-1), "hidden_size -1 in config.json"),
+    "no JSON": (text("config.json", "[" * 10**5), "--model: expected a readable encoder at"),
+    "weights cut off": (lambda folder: os.truncate(folder / WEIGHTS, 5000), "--model: expected readable weights at"),
+    "a device": (
+        other(WEIGHTS, lambda path: path.symlink_to("/dev/zero")),
+        "--model: expected a regular file, got a device",
+    ),
+    "a pipe": (other("tokenizer.json", os.mkfifo), "--model: expected a regular file, got a named pipe"),
+    "a pickle of code": (
+        lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
+        "pytorch_model.bin that holds more than tensors",
+    ),
+    "weights elsewhere": (
+        other(WEIGHTS, lambda p: text(f"{WEIGHTS}.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(p.parent)),
+        "expected names of *.safetensors in the same folder",
+    ),
+    "a system that is none": (text("raycase.json", '{"system": "nope"}'), "raycase.json: expected what training saved"),
+    "an encoder that is a module": (
+        text("raycase.json", '{"system": "case", "encoder": {"source": "package:os.system"}, "subtract": true}'),
+        "raycase.json: expected what training saved",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_a_model(answer, home, tmp_path, case):
+    change, said = MODELS[case]
+    shutil.copytree(home / "model", tmp_path / "m")
+    change(tmp_path / "m")
+    refused(answer, [*EMBED, "--model", tmp_path / "m"], 2, said)
+
+
+def unit(folder):
+    """A unit of an output."""
+    return min((folder / "embeddings").iterdir())
+
+
+def flip(folder):
+    data = bytearray(unit(folder).read_bytes())
+    data[len(data) // 2] ^= 4
+    unit(folder).write_bytes(data)
+
+
+VERIFY, INDEX = ["verify", "F"], ["index", "--embeddings", "F", "--output", "NEW.lance"]
+POOL = ["materialize", "--words", "F", "--conditions", "color", "--output", "NEW"]
+OUTPUTS = {
+    "a unit is gone": (lambda folder: unit(folder).unlink(), VERIFY, 1, "-10-0.parquet: missing"),
+    "a unit is cut off": (lambda folder: os.truncate(unit(folder), 900), VERIFY, 1, "900 bytes, the manifest says"),
+    "a bit is flipped": (flip, VERIFY, 1, "checksum differs"),
+    "a bit is flipped, indexed": (flip, INDEX, 1, "checksum differs; remove the file and run its job again"),
+    "a stranger's file": (
+        lambda folder: (folder / "embeddings" / "notes.txt").write_text("mine"),
+        VERIFY,
+        1,
+        "embeddings/notes.txt: not in the manifest",
+    ),
+    "a record that is a list": (text("job.json", "[]"), VERIFY, 2, "expected the job.json of"),
+    "no manifest": (
+        lambda folder: (folder / "manifest.json").unlink(),
+        INDEX,
+        2,
+        "expected a finished output, got no manifest.json",
+    ),
+    "codes cut off": (
+        lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),
+        VERIFY,
+        1,
+        "stored words: expected 31 numbers a token",
+    ),
+    "no basis": (lambda folder: (folder / "word_basis.safetensors").unlink(), POOL, 2, "got none; embed again"),
+}
+
+
+@pytest.mark.parametrize("case", OUTPUTS)
+def test_an_output(answer, home, tmp_path, case):
+    change, words, status, said = OUTPUTS[case]
+    shutil.copytree(home / "words", tmp_path / "f")
+    change(tmp_path / "f")
+    refused(answer, [tmp_path / "f" if word == "F" else word for word in words], status, said)
+
+
+DEEP = 10**5
+BODIES = {
+    "nested": ("/v1/embeddings", b"[" * DEEP + b"]" * DEEP, 422, "nested too deeply"),
+    "NaN": ("/v1/embeddings", b'{"input": NaN}', 422, "JSON, which has no NaN"),
+    "other bytes": ("/v1/embeddings", b'{"input": "\xff\xfe"}', 422, "JSON in UTF-8, got another byte at 11"),
+    "half a pair": ("/v1/embeddings", rb'{"input": "\ud800"}', 422, "half of a surrogate pair"),
+    "a name twice": ("/v1/embeddings", b'{"input": "a", "input": "b"}', 422, "each name once, got 'input' twice"),
+    "nothing": ("/v1/embeddings", b"{}", 422, "input: expected it, got none"),
+    "another name": ("/v1/embeddings", b'{"input": "a", "inputs": "b"}', 422, "inputs: expected no such name"),
+    "no words": ("/v1/embeddings", b'{"input": [" \\t\\n"]}', 422, "input: text 0: expected words"),
+    "a text for a number": ("/v1/embeddings", b'{"input": "a", "dimensions": "6"}', 422, "dimensions: "),
+    "a million texts": ("/v1/embeddings", json.dumps({"input": ["a"] * 10**6}), 413, "at most 2,048 texts"),
+    "a file": ("/search", b'{"queries": "a", "index": "/etc/passwd"}', 422, "index: expected no such name"),
+    "a filter": ("/search", b'{"queries": "a", "where": "year > (SELECT 1)"}', 422, "where: expected"),
+    "a million answers": ("/search", json.dumps({"queries": "a", "k": 2**70}), 413, "k: expected at most 1,000"),
+}
+
+
+@pytest.fixture(scope="module")
+def client(home):
+    return client_of(Service.load(check_serve(ServeJob(index=str(home / "i.lance")))))[0]
+
+
+@pytest.mark.parametrize("case", BODIES)
+def test_a_body(client, home, case):
+    route, body, status, said = BODIES[case]
+    answer = client.post(route, content=body, headers={"Content-Type": "application/json"})
+    assert said in refusal(answer, status) and str(home) not in answer.text
+    assert client.post("/v1/embeddings", json={"input": "a red dress"}).status_code == 200
