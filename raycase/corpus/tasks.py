@@ -12,10 +12,6 @@ from raycase.errors import RequestError, WorkError, named, note
 class Tasks(Protocol):
     """What runs tasks."""
 
-    @property
-    def cpus(self) -> int:
-        """How many run at once."""
-
     def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
         """Call `work` with the values of each task, which JSON can hold, and print the progress. Raises what it
         raises."""
@@ -27,8 +23,6 @@ OpenTasks = Callable[[Places], Tasks]
 
 class TasksHere:
     """One task after the other, in this process."""
-
-    cpus = 1
 
     def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
         """`Tasks.run`. Another error than ours or of a disk becomes a WorkError, as on Ray."""

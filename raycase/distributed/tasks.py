@@ -13,7 +13,6 @@ import pyarrow as pa
 import torch
 
 from raycase.corpus.tasks import Places
-from raycase.distributed.cluster import nodes
 from raycase.distributed.ray_data import run_tasks
 from raycase.distributed.resources import join_cluster
 
@@ -25,11 +24,6 @@ class TasksOnRay:
     """`raycase.corpus.tasks.Tasks` on the cluster that this process has joined."""
 
     stall_timeout: float  # minutes
-
-    @property
-    def cpus(self) -> int:
-        """`Tasks.cpus`: of the nodes that are up."""
-        return int(sum(node.get("CPU", 0) for node in nodes()))
 
     def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
         """`Tasks.run`, in waves."""

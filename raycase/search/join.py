@@ -1,49 +1,49 @@
-"""Exact nearest neighbours of every query: one task per part, then one task per group."""
+"""Exact nearest neighbours of every query, in blocks: a task finds those of a group of files of queries among all
+vectors, some files after the others. The files in `neighbours/` are the checkpoint: one that exists is not computed
+again.
+
+Shapes: N rows of a group or block, D dimensions, k neighbours, H neighbours of all rows.
+"""
 
 from __future__ import annotations
 
-import math
 import time
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Annotated, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import torch
 import tyro
+from torch import Tensor
 
+from raycase.corpus.manifest import read_manifest
 from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import OpenTasks
-from raycase.corpus.written import open_written
-from raycase.data.claim import check_held
+from raycase.corpus.written import Written, open_written, read_rows
+from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.conditions import conditions_file
 from raycase.data.fetch import model_folder
+from raycase.data.parquet import parquet_bytes
 from raycase.data.places import Folder, check_paths
-from raycase.data.storage import fingerprint, locate
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
+from raycase.data.storage import Location, fingerprint, locate
+from raycase.data.vectors import l2_normalize
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
-from raycase.search.join_parts import (
-    NEIGHBOURS,
-    PARTS,
-    POOLED,
-    POOLED_RECORD,
-    RECORD,
-    Join,
-    check_join,
-    claim_output,
-    claim_pooled,
-    count_neighbours,
-    cut_files,
-    cut_finer,
-    find_part,
-    group_name,
-    join_part_name,
-    merge_parts,
-)
 from raycase.search.materialize import materialize
+from raycase.search.topk import top_k
 
-GROUP_ROWS, RANGE_ROWS = 16384, 2**20  # approximate maximum of queries per group and of vectors per range
-TASKS_A_CPU = 4  # minimum, if there are enough files
-PARTS_AT_ONCE = 2048  # of groups that are merged before others are begun
+GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
+NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
+QUERY_ROW = "place"  # of a neighbour: the query's row in its group
+RECORD, NEIGHBOURS, POOLED = "join.json", "neighbours", "pooled"  # in the output
+
+Conditions = tuple[str, str] | None  # of queries and of vectors; None: each its own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,104 +81,213 @@ class JoinJob(RayFlag):
 
 
 def join(
-    job: JoinJob, open_tasks: OpenTasks, *, group_rows: int = GROUP_ROWS, range_rows: int = RANGE_ROWS
+    job: JoinJob, open_tasks: OpenTasks, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS
 ) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
+    began = time.time()
+    root = locate(job.output)
+    flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
     check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
     check_paths(
         reads={"--conditions": conditions_file(job.conditions)},
-        opens={"--query-vectors": job.query_vectors, "--vectors": job.vectors, "--model": model_folder(job.model)},
-        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, PARTS, POOLED, POOLED_RECORD))},
+        opens={**flags, "--model": model_folder(job.model)},
+        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, POOLED))},
     )
-    if (job.query_condition is None) != (job.condition is None):
-        raise RequestError("--query-condition: expected --condition beside it, got one of the two")
-    under = None if job.query_condition is None or job.condition is None else (job.query_condition, job.condition)
-    if job.conditions:
-        if under:
-            raise RequestError("--query-condition: expected vectors under conditions, got --conditions to pool under")
-        return _join_pooled(job, open_tasks, group_rows, range_rows)
-    if job.model:
-        raise RequestError("--model: expected it beside --conditions, got none of them")
-    return _join_vectors(job, open_tasks, under, group_rows, range_rows)
+    under = _under(job)
+    pooling = {flag: _pooling(job, root, uri) for flag, uri in flags.items()} if job.conditions else {}
+    checked = [check_materialize(task, flag) for flag, task in pooling.items()]
+    conditions = checked[0][1] if checked else ()
+    queries, vectors = [one for one, _ in checked] or [open_written(uri, flag) for flag, uri in flags.items()]
+    _check_join(job, queries, vectors, under)
+    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
+    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, under, conditions])
+    results = (NEIGHBOURS, POOLED)
+    claim_or_begin(root, RECORD, {"fingerprint": name}, job="this very join", results=results, overwrite=job.overwrite)
 
+    def run(missing: list[dict[str, Any]]) -> None:
+        for flag, task in pooling.items():  # the same output twice is pooled once: the second has nothing to do
+            materialize(task, open_tasks, flag)
+        of = [task.output for task in pooling.values()] or [*flags.values()]
+        tasks = open_tasks([("--output", root), *zip(flags, map(locate, of), strict=True)])
+        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "under": under}
+        tasks.run(partial(_find, root.uri, name, of, block_rows=block_rows, **settings), missing, "searched")
 
-def _join_vectors(
-    job: JoinJob, open_tasks: OpenTasks, under: tuple[str, str] | None, group_rows: int, range_rows: int
-) -> dict[str, Any]:
-    """Join the vectors of two outputs as they are."""
-    began = time.time()
-    queries, vectors = open_written(job.query_vectors, "--query-vectors"), open_written(job.vectors, "--vectors")
-    check_join(queries, vectors, job.exclude_same, under)
-    root = locate(job.output)
-    tasks = open_tasks(
-        [("--output", root), ("--query-vectors", queries.output.root), ("--vectors", vectors.output.root)]
-    )
-    task = Join(
-        queries=queries.output.embeddings.uri,
-        vectors=vectors.output.embeddings.uri,
-        output=root.uri,
-        k=job.k,
-        exclude_same=job.exclude_same,
-        schemas=(queries.schema, vectors.schema),
-        under=under,
-    )
-    groups = cut_files(queries, group_rows)
-    finer = math.ceil(TASKS_A_CPU * tasks.cpus / max(1, len(groups))) if tasks.cpus > 1 else 1
-    ranges = cut_finer(cut_files(vectors, range_rows), finer)
-    name, ranges = claim_output(task, queries, vectors, groups, ranges, overwrite=job.overwrite)
-
-    def run(missing: list[int]) -> None:
-        """Some groups at a time: parts are as large as what is found."""
-        found, step = (root / PARTS).list(), max(1, PARTS_AT_ONCE // len(ranges))
-        for wave in (missing[start : start + step] for start in range(0, len(missing), step)):
-            parts = [
-                {
-                    "group": group,
-                    "range_": i,
-                    "query_files": queries.summed(groups[group]),
-                    "vector_files": vectors.summed(files),
-                }
-                for group in wave
-                for i, files in enumerate(ranges)
-                if join_part_name(group, i) not in found
-            ]
-            tasks.run(partial(find_part, task), parts, "searched")
-            merges = [{"group": group, "ranges": len(ranges)} for group in wave]
-            tasks.run(partial(merge_parts, task), merges, "merged")
-
-    by_name, held = {group_name(group): group for group in range(len(groups))}, partial(check_held, root, RECORD, name)
-    run_files(root / NEIGHBOURS, by_name, run, held, root, "groups of queries")
-    (root / PARTS).remove()
-    counts = count_neighbours(task, queries)
+    by_name = {
+        f"{group:06d}.parquet": {"file": f"{group:06d}.parquet", "first": first, "count": count}
+        for group, (first, count) in enumerate(_cut(queries, group_rows, len(conditions)))
+    }
+    run_files(root / NEIGHBOURS, by_name, run, partial(check_held, root, RECORD, name), root, "groups of queries")
+    (root / POOLED).remove()
+    counts = _count(root, queries, under, len(conditions))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
-def _join_pooled(job: JoinJob, open_tasks: OpenTasks, group_rows: int, range_rows: int) -> dict[str, Any]:
-    """Pool both outputs, join them, and remove what was pooled."""
-    began = time.time()
-    root = locate(job.output)
-    tasks = {
-        flag: MaterializeJob(
-            words=uri,
-            conditions=job.conditions,
-            output=(root / POOLED / fingerprint(locate(uri).uri)[:8]).uri,
-            model=job.model,
-            stall_timeout=job.stall_timeout,
-            ray=job.ray,
+def _pooling(job: JoinJob, root: Location, words: str) -> MaterializeJob:
+    """The job that pools an output under --conditions."""
+    return MaterializeJob(
+        words=words,
+        conditions=job.conditions,
+        output=(root / POOLED / fingerprint(locate(words).uri)[:8]).uri,
+        model=job.model,
+        stall_timeout=job.stall_timeout,
+        ray=job.ray,
+    )
+
+
+def _under(job: JoinJob) -> Conditions:
+    """The conditions of the job. Raises RequestError for flags that contradict."""
+    if job.model and not job.conditions:
+        raise RequestError("--model: expected it beside --conditions, got none of them")
+    if job.query_condition is None and job.condition is None:
+        return None
+    if job.query_condition is None or job.condition is None or job.conditions:
+        got = "--conditions to pool under" if job.conditions else "one of the two"
+        raise RequestError(f"--query-condition: expected --condition beside it, and vectors under both, got {got}")
+    return job.query_condition, job.condition
+
+
+def _check_join(job: JoinJob, queries: Written, vectors: Written, under: Conditions) -> None:
+    """Raise RequestError for two outputs that cannot be joined."""
+    for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
+        if not written.names:
+            raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
+        columns = [ID, *written.job.config["keep_columns"]]
+        if job.exclude_same and job.exclude_same not in columns:
+            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
+    asked, there = queries.job.config, vectors.job.config
+    if fingerprint(asked["model"]) != fingerprint(there["model"]):
+        raise RequestError(
+            "--vectors: expected vectors of the queries' model, got another's; embed them with one model"
         )
-        for flag, uri in (("--query-vectors", job.query_vectors), ("--vectors", job.vectors))
+    if queries.unconditional != vectors.unconditional:
+        raise RequestError("--vectors: expected both under conditions or both without, got one of each")
+    pairs = [under] if under else [(condition, condition) for condition in asked["conditions"] or ()]
+    for pair in pairs:
+        for condition, flag, has in zip(pair, ("queries", "vectors"), (asked, there), strict=True):
+            if has["unconditional"] or condition not in (has["conditions"] or pair):
+                named = ", ".join(has["conditions"] or ()) or "none"
+                raise RequestError(f"condition: expected one that the {flag} have ({named}), got {condition!r}")
+
+
+def _cut(written: Written, rows: int, pooled: int = 0) -> list[tuple[int, int]]:
+    """The files of an output in groups of about so many pairs: the first of each, and how many; pooled: under so many
+    conditions."""
+    groups: list[tuple[int, int]] = []
+    held, conditions = rows, pooled or len(written.job.config["conditions"] or "a")
+    for file, unit in enumerate(unit for unit in written.units if unit.rows_out):
+        pairs = unit.rows_out * conditions
+        if held + pairs > rows:
+            groups.append((file, 0))
+            held = 0
+        first, count = groups.pop()
+        groups.append((first, count + 1))
+        held += pairs
+    return groups
+
+
+def _count(root: Location, queries: Written, under: Conditions, pooled: int) -> dict[str, int]:
+    """Count the whole result."""
+    manifest, folder = read_manifest(queries.output), root / NEIGHBOURS
+    rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
+    pairs = manifest["rows_out"] * pooled or manifest["pairs"]
+    if under:
+        asked = queries.output.embeddings
+        vectors = ds.dataset(asked.path, filesystem=asked.fs, format="parquet")
+        pairs = vectors.count_rows(filter=ds.field(CONDITION) == under[0])
+    return {
+        "queries": pairs,
+        "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),
+        "neighbours": rows.count_rows(),
     }
-    (queries, conditions), (vectors, _) = (check_materialize(task, flag) for flag, task in tasks.items())
-    check_join(queries, vectors, job.exclude_same)
-    values = {"conditions": conditions, "k": job.k, "exclude_same": job.exclude_same}
-    record = claim_pooled(root, queries, vectors, values, overwrite=job.overwrite)
-    if "counts" not in record:
-        for flag, task in tasks.items():  # the same output twice is pooled once: the second has nothing to do
-            materialize(task, open_tasks, flag)
-        plain = replace(job, query_vectors=tasks["--query-vectors"].output, vectors=tasks["--vectors"].output)
-        plain = replace(plain, conditions=(), model=None, overwrite=False)
-        counts = _join_vectors(plain, open_tasks, None, group_rows, range_rows)
-        record["counts"] = {name: counts[name] for name in counts if name not in ("seconds", "output")}
-        (root / POOLED_RECORD).put_json(record)
-    (root / POOLED).remove()
-    return record["counts"] | {"seconds": round(time.time() - began, 3), "output": root.uri}
+
+
+# ------------------------------------------------------------------------------------------------------------ a task
+
+
+def _find(
+    output: str,
+    name: str,
+    outputs: Sequence[str],
+    *,
+    k: int,
+    exclude_same: str | None,
+    under: Conditions,
+    block_rows: int,
+    file: str,
+    first: int,
+    count: int,
+) -> None:
+    """Put the neighbours of the queries in some files of an output into a file of `neighbours/`. Raises WorkError for
+    a file that is damaged."""
+    columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
+    asked, searched = (_opened(uri, name) for uri in outputs)
+    queries = _rows(asked, first, count, columns)
+    best = pa.table({QUERY_ROW: pa.array([], pa.int64())})
+    for block in _cut(searched, block_rows):
+        found = _neighbours(queries, _rows(searched, *block, columns), k, exclude_same, under)
+        rows = found if not len(best) else pa.concat_tables([best, found])
+        query_row_N = rows[QUERY_ROW].to_numpy()
+        order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: of equal scores the earlier vector wins
+        rank_N = np.arange(len(order)) - np.searchsorted(query_row_N[order], query_row_N[order])
+        best, ranks = rows.take(order[rank_N < k]), rank_N[rank_N < k] + 1
+    places = best[QUERY_ROW]
+    columns_of = {ID: queries[ID].take(places), CONDITION: queries[CONDITION].take(places)}
+    columns_of |= {RANK: pa.array(ranks, pa.int32()), NEIGHBOUR: best[NEIGHBOUR], SCORE: best[SCORE]}
+    (locate(output) / NEIGHBOURS / file).put(parquet_bytes(pa.table(columns_of)))
+
+
+@cache
+def _opened(uri: str, join: str) -> Written:
+    """An output, once in a process for a join."""
+    return open_written(uri, "--vectors")
+
+
+def _rows(written: Written, first: int, count: int, columns: list[str]) -> pa.Table:
+    """The rows of some files of an output."""
+    sums = written.summed(written.names[first : first + count])
+    return pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
+
+
+def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None, under: Conditions) -> pa.Table:
+    """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
+    query_ND, vector_ND = _unit_vectors(queries), _unit_vectors(vectors)
+    query_groups, groups = _groups(queries, vectors, exclude_same)
+    own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
+    row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+    for condition, rows in own.items():
+        asked = condition if under is None else under[1]
+        if asked not in theirs or (under and condition != under[0]):
+            continue
+        among = theirs[asked]
+        scores_Qk, found_Qk = top_k(
+            query_ND[rows], [vector_ND[among]], k, query_groups=query_groups[rows], groups=groups[among]
+        )
+        query_H, rank_H = (found_Qk >= 0).nonzero()
+        row_H.append(rows.numpy()[query_H])
+        neighbour_H.append(among.numpy()[found_Qk[query_H, rank_H]])
+        score_H.append(scores_Qk[query_H, rank_H])
+    neighbours = vectors[ID].take(np.concatenate(neighbour_H))
+    return pa.table({QUERY_ROW: np.concatenate(row_H), NEIGHBOUR: neighbours, SCORE: np.concatenate(score_H)})
+
+
+def _unit_vectors(rows: pa.Table) -> Tensor:
+    """(N, D) float32, of length 1."""
+    return torch.from_numpy(l2_normalize(embedding_numbers(rows[EMBEDDING])))
+
+
+def _rows_by_condition(rows: pa.Table) -> dict[str | None, Tensor]:
+    """The indices of the rows under each condition, int64."""
+    codes = rows[CONDITION].combine_chunks().dictionary_encode(null_encoding="encode")
+    code_N = torch.from_numpy(codes.indices.to_numpy().copy())
+    return {name: (code_N == i).nonzero()[:, 0] for i, name in enumerate(codes.dictionary.to_pylist())}
+
+
+def _groups(queries: pa.Table, vectors: pa.Table, column: str | None) -> tuple[Tensor, Tensor]:
+    """Numbers of the values by which a query's own are excluded, of queries and vectors: (N,) int64 each; a null
+    equals none."""
+    if column is None:
+        return torch.full((len(queries),), -1), torch.full((len(vectors),), -2)
+    values = pa.chunked_array([*queries[column].chunks, *vectors[column].chunks]).combine_chunks().dictionary_encode()
+    code_N = values.indices.fill_null(-1).to_numpy().astype(np.int64)
+    code_N[len(queries) :][code_N[len(queries) :] < 0] = -2
+    return torch.from_numpy(code_N[: len(queries)]), torch.from_numpy(code_N[len(queries) :])

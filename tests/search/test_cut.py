@@ -6,11 +6,11 @@ from indexed import QUERIES, brute, refuse, rows, same
 from nested_models import SAVE
 
 import raycase
-from raycase.corpus.written import open_written
+from raycase.corpus.tasks import open_here
 from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.search.join_parts import check_join
+from raycase.search.join import JoinJob, join
 
 TRAINED = {"prompt": None, "pooling": None}
 
@@ -61,5 +61,4 @@ def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     for name in ("other", "whole"):
         refuse(IndexJob(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
-            check_join(open_written(outputs["cut"], ""), open_written(outputs[name], ""), None)
-    check_join(*[open_written(outputs["cut"], "")] * 2, None)
+            join(JoinJob(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), open_here)

@@ -21,8 +21,7 @@ from raycase.data.places import PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
-from raycase.search.join import JoinJob, join
-from raycase.search.join_parts import NEIGHBOURS
+from raycase.search.join import NEIGHBOURS, JoinJob, join
 from raycase.search.search_job import SearchJob, search
 
 TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
@@ -182,6 +181,6 @@ def test_materialize_and_join_meet_every_fault_and_give_the_same(home, through, 
 
 def joined_here(uri, output):
     """The neighbours of an output's rows among themselves."""
-    join(JoinJob(query_vectors=uri, vectors=uri, output=output, k=3), open_here, group_rows=50, range_rows=50)
+    join(JoinJob(query_vectors=uri, vectors=uri, output=output, k=3), open_here, group_rows=50, block_rows=50)
     folder = locate(output) / NEIGHBOURS
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
