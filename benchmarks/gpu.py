@@ -23,14 +23,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the encode step has it
 sys.path[:0] = [str(Path(__file__).parent.parent), str(Path(__file__).parent)]  # raycase need not be installed
-try:
-    import obstore  # noqa: F401
-except ImportError:  # nothing is read from object stores here
-    sys.modules |= {name: MagicMock() for name in ("obstore", "obstore.exceptions", "obstore.store")}
 
 import gpu_shapes as shapes  # noqa: E402
 import numpy as np  # noqa: E402

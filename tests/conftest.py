@@ -26,8 +26,7 @@ import pytest
 from helpers import ROOT, rated_rows, save_tiny_model, small_job
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from raycase.data import store_clients
-from raycase.data.store_clients import open_store
+from raycase.data import storage
 
 
 class OneRay(LoadScopeScheduling):
@@ -130,14 +129,15 @@ def wheel(tmp_path_factory):
 @pytest.fixture
 def through(monkeypatch, s3_server):
     """Sends what this process asks of S3 to another URL, where a request is waited for a second."""
+    from raycase.data.s3 import S3
 
     def send(url):
-        open_store.cache_clear()
+        S3.clear_instance_cache()
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
 
-    monkeypatch.setattr(store_clients, "TIMEOUT", 1.0)
+    monkeypatch.setattr(storage, "TIMEOUT", 1.0)
     yield send
-    open_store.cache_clear()
+    S3.clear_instance_cache()
 
 
 @pytest.fixture(scope="session")

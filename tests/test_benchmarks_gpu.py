@@ -64,7 +64,7 @@ def test_what_fails_or_comes_too_late_costs_no_other_row(gpu, tiny_run, monkeypa
 
 def test_without_time_on_a_bare_machine_its_file_says_what_was_skipped(tiny_run):
     arguments, lines = tiny_run
-    absent = ("ray", "obstore", "scipy", "sentence_transformers")  # what a machine with torch and transformers may lack
+    absent = ("ray", "s3fs", "scipy", "sentence_transformers")  # what a machine with torch and transformers may lack
     start = f"import sys, runpy; sys.modules |= dict.fromkeys({absent})"
     start += "; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     script = str(ROOT / "benchmarks" / "gpu.py")

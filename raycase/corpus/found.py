@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,17 +18,12 @@ from raycase.errors import RequestError, note
 EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 
 
-def input_files(uri: str, output: Output, begun: Job | None) -> Listing:
-    """The files of the input, without those of an output folder inside it; says what else is left out. Raises
-    RequestError."""
-    places = (os.path.realpath(part.path) if part.is_local else part.uri for part in output.parts)
-    listing = list_input(uri).without([*places, *(part.uri for part in output.parts)])
+def input_files(uri: str, begun: Job | None) -> Listing:
+    """The files of the input; says what is left out. Raises RequestError."""
+    listing = list_input(uri)
     if begun:
         listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
-    files = listing.files
-    if not files:
-        raise RequestError(f"--input: expected rows to embed at {uri}, got the output of a job alone")
-    for file in files:
+    for file in listing.files:
         try:
             file.uri.encode()
         except UnicodeEncodeError as error:

@@ -120,7 +120,7 @@ def find_job(
         return job, finished((), job.print8)[0]
     begun = read_job(output) if output.job.exists() else None
     job = begun or Job(config=config, files=list(files), sharing=sharing)
-    units, strays = finished_units(output, job.print8, len(job.files))
+    units, strays = finished_units(output, job.print8)
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     foreign = foreign or next((unit.name(job.print8) for unit in units.of_others(len(job.files))), None)
     if foreign:

@@ -40,7 +40,6 @@ class UnitFile:
         return match and (match[1], UnitFile(*(int(g) for g in match.groups()[1:])))
 
 
-CUTS = 256  # of a listing in parallel, at most; it takes fewer where it is short
 # As `UnitFile.name` writes them, with numbers that 64 bits hold: a unit is found again under the name that it has.
 _UNIT_NAME = re.compile(
     r"([0-9a-f]{8})-([0-9]{5}|[1-9][0-9]{5,8})-([0-9]{12}|[1-9][0-9]{12,17})"
@@ -162,24 +161,16 @@ def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
     return units, strays
 
 
-def finished_units(output: Output, print8: str, files: int) -> tuple[Units, list[str]]:
-    """The finished units of a job over so many input files in its output folder, and the names of the other files
-    there."""
-    return finished((name for name, _ in output.units.entries(_cuts(print8, files))), print8)
-
-
-def _cuts(print8: str, files: int) -> list[str]:
-    """Where the listing of a folder of units may be cut: before the units of input files, evenly."""
-    firsts = range(0, files, max(1, files // CUTS))
-    return sorted(f"{print8}-{file:05d}" for file in firsts)  # by name, not by number: 100000 is before 20000
+def finished_units(output: Output, print8: str) -> tuple[Units, list[str]]:
+    """The finished units of a job in its output folder, and the names of the other files there."""
+    return finished((name for name, _ in output.units.entries()), print8)
 
 
 def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
     """Remove files that do not count: units of another fingerprint or overlapping ones by a late writer, rejected rows
     without their unit, and temporary files of a killed writer. Returns their URIs."""
     stray_files = [output.units / name for name in strays if UnitFile.parse(name)]
-    cuts = _cuts(units.print8, max(units.files, default=0))
-    stray_files += [output.rejected / name for name, _ in output.rejected.entries(cuts) if name not in units]
+    stray_files += [output.rejected / name for name, _ in output.rejected.entries() if name not in units]
     stray_files += [half for part in (output.units, output.rejected) for half in part.half_written()]
     for stray in stray_files:
         stray.remove()

@@ -75,6 +75,6 @@ def output_at(uri: str, results: str = EMBEDDINGS) -> Output:
 
 
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
-    """The folder as a place that is written. Its own files are left out where it is in the input."""
+    """The folder as a place that is written."""
     parts = Output(locate("/"), results).parts
-    return Folder(uri, (JOB, *(part.name for part in parts)), mark=JOB, left_out=True)
+    return Folder(uri, (JOB, *(part.name for part in parts)), mark=JOB)

@@ -158,7 +158,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
     begun = None if job.overwrite else job_begun(output)
-    found = input_files(job.input, output, begun)
+    found = input_files(job.input, begun)
     columns = find_columns(
         first_file(found.files, begun),
         text=job.text_column,

@@ -101,7 +101,7 @@ def run_units(
             note(f"{output.root.uri}: {defect}: done again")
             (output.units / name).remove()
         check = None
-        units, strays = finished_units(output, job.print8, len(job.files))
+        units, strays = finished_units(output, job.print8)
         return left.after(units)
 
     try:

@@ -69,7 +69,7 @@ def check_score(job: ScoreJob) -> Request:
     check_numbers(job, job.unconditional)
     output = output_at(job.output, SCORES)
     begun = None if job.overwrite else job_begun(output)
-    found = input_files(job.input, output, begun)
+    found = input_files(job.input, begun)
     model = find_model(job.model, job.choices, begun, output, resolve)
     first = first_file(found.files, begun)
     figures = figure_columns(model, job.score_column)

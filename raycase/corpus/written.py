@@ -145,7 +145,7 @@ def open_written(uri: str, flag: str) -> Written:
     except DamagedError as error:
         raise WorkError(f"{flag}: {output.root.uri}: {error}; run its job again") from error
     sums = dict(zip(*(lines[name].to_pylist() for name in ("name", "sha256")), strict=True))
-    units = tuple(finished_units(output, job.print8, len(job.files))[0])
+    units = tuple(finished_units(output, job.print8)[0])
     if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:
         raise WorkError(
             f"{flag}: expected the {len(sums)} files of the manifest in {output.embeddings.uri}, got {len(units)}; the "

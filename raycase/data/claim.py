@@ -83,20 +83,15 @@ def claim_or_begin(
 
 def check_held(folder: Location, record: str, fingerprint: str) -> None:
     """Raise WorkError where the record is no longer this job's: before its results are counted or any is removed."""
-    if not (folder / record).exists():
-        raise WorkError(
-            f"{folder.uri}: expected the {record} that this job wrote, got none: the folder was removed while the job "
-            "ran; begin again with --overwrite"
-        )
-    if _record(folder / record).get("fingerprint") != fingerprint:
+    if not (folder / record).exists() or _record(folder / record).get("fingerprint") != fingerprint:
         raise taken_over(folder, record)
 
 
 def taken_over(folder: Location, record: str) -> WorkError:
-    """The error of a job whose folder another one has claimed."""
+    """The error of a job whose folder was removed, or claimed by another."""
     return WorkError(
-        f"{folder.uri}: expected the {record} that this job wrote, got another: a job with --overwrite took the folder "
-        "over, and this one ends"
+        f"{folder.uri}: expected the {record} that this job wrote, got none or another's: the folder was removed or a "
+        "job with --overwrite took it over, and this one ends"
     )
 
 
@@ -119,4 +114,4 @@ def _holds_files(location: Location) -> bool:
     """Whether it is a file, or a folder with files in it."""
     if not location.exists():
         return False
-    return bool(location.fs.isfile(location.path)) or next(location.entries(), None) is not None
+    return not location.fs.isdir(location.path) or next(location.entries(), None) is not None

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.data.folders import is_hidden
 from raycase.data.hub import KINDS, PINNED, snapshot
-from raycase.data.storage import PACKAGE, fingerprint, kind_of, locate, mark
+from raycase.data.storage import PACKAGE, fingerprint, locate, mark
 from raycase.errors import RequestError, first_line
 
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
@@ -70,20 +69,20 @@ def remote_identity(uri: str) -> str:
     return f"listing:{fingerprint(sorted((name, at) for name, at in files.items() if name not in besides))}"
 
 
-def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BYTES) -> Path:
+def fetch(uri: str, *, large: bool, named: str = "") -> Path:
     """A local copy of the folder at a URI, which the processes of a machine share.
 
-    Files above `large_bytes` are fetched only where `large`, except the one called `named`. The copy is in
+    Files above LARGE_BYTES are fetched only where `large`, except the one called `named`. The copy is in
     RAYCASE_CACHE (~/.cache/raycase) under a hash of the URI and its listing, so that another model at the same URI is
     another copy; of a commit on the Hugging Face hub it is the hub's own. Raises RequestError where there is no model,
     or it cannot be read.
     """
     if PINNED.fullmatch(uri):
-        return regular_files(snapshot(uri, large=large, named=named))
+        return check_no_pointers(snapshot(uri, large=large, named=named))
     files = _files(uri)
     folder = cache_folder() / fingerprint([uri, sorted(files.items())])[:16]
     kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]
-    needed = [name for name in kinds if large or files[name][0] <= large_bytes or name == named]
+    needed = [name for name in kinds if large or files[name][0] <= LARGE_BYTES or name == named]
     if all((folder / name).exists() for name in needed):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -97,36 +96,21 @@ def fetch(uri: str, *, large: bool, named: str = "", large_bytes: int = LARGE_BY
     return folder
 
 
-def local_folder(folder: str | None, named: str) -> Path | None:
-    """`folder_here`, or None for None."""
-    return None if folder is None else folder_here(folder, named)
-
-
 def folder_here(folder: str, named: str) -> Path:
     """A model folder on this machine, without its large files except `named`; fetched if it is on object storage.
 
-    Raises RequestError as `regular_files`.
+    Raises RequestError as `check_no_pointers`.
     """
-    return fetch(folder, large=False, named=named) if is_remote(folder) else regular_files(Path(locate(folder).path))
+    return (
+        fetch(folder, large=False, named=named) if is_remote(folder) else check_no_pointers(Path(locate(folder).path))
+    )
 
 
-def regular_files(folder: Path) -> Path:
-    """The folder, if there is nothing in it to be read but regular files and links to them.
-
-    Whoever opens a named pipe waits for ever. Raises RequestError for what else has the name of settings, weights or a
-    vocabulary, or of a template in a folder below.
-    """
-    for file in (*folder.glob("*"), *folder.glob("*/*.jinja")):
-        if not FETCHED.search(file.name) or is_hidden(file.name) or file.suffix == ".md":
-            continue
-        try:
-            got = kind_of(file.stat().st_mode)
-        except OSError:
-            got = "a broken link"
-        if got:
-            raise RequestError(f"--model: expected a regular file, got {got}: {file}; remove it")
-        if file.name in ALWAYS_READ:
-            check_no_pointer(file)
+def check_no_pointers(folder: Path) -> Path:
+    """The folder. Raises RequestError as `check_no_pointer`."""
+    for name in ALWAYS_READ:
+        if (folder / name).is_file():
+            check_no_pointer(folder / name)
     return folder
 
 
@@ -166,10 +150,7 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
         raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}{hint}") from error
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
-    outside = next((name for name in files if name and not _stays_inside(name)), None)
-    if outside is not None:
-        raise RequestError(f"--model: expected names of files within {root.uri}, got {outside!r}; remove it")
-    files = {name: listed for name, listed in files.items() if _may_be_read(name, files)}
+    files = {name: listed for name, listed in files.items() if _stays_inside(name) and _may_be_read(name, files)}
     if not OF_MODELS & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
@@ -184,7 +165,7 @@ def _may_be_read(name: str, files: Mapping[str, object]) -> bool:
     others = (f"{folder}/{weights}".lstrip("/") for weights in (ENCODER_WEIGHTS, WEIGHTS_INDEX))
     if PICKLED.fullmatch(name):
         return not any(weights in files for weights in others)
-    return bool(name) and not EXCLUDED.search(name)
+    return not EXCLUDED.search(name)
 
 
 def _stays_inside(name: str) -> bool:

@@ -26,6 +26,10 @@ ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
 COMMIT = re.compile("[0-9a-f]{40}")
 RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
+ADVICE = {
+    GatedRepoError: "accept its terms on the hub, and log in: hf auth login",
+    RevisionNotFoundError: "name a revision that it has",
+}
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
 VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
@@ -56,36 +60,22 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
         return None
     try:
         return Path(hf_hub_download(name, file, revision=revision))
-    except HFValidationError:
-        return None  # no id has such a name
-    except LocalEntryNotFoundError as error:  # offline, or the hub was not reached
-        if lacks or (offline and not sure):
-            return None
-        if not offline:
-            raise _no_answer(name, file, error.__cause__ or error, RETRY) from error
-        raise RequestError(
-            f"--model: expected {file} of {name} in the hub's cache, or a sign there that the repository has none, "
-            "got neither, offline, and vectors may be others without it; run this once with the network, or pass "
-            "the folder of a whole copy"
-        ) from error
-    except EntryNotFoundError:
-        return None
-    except GatedRepoError as error:
-        raise _no_answer(name, file, error, "accept its terms on the hub, and log in: hf auth login") from error
-    except RepositoryNotFoundError as error:
-        if commit is None:
-            return None
-        raise _no_answer(name, file, error, RETRY) from error
-    except RevisionNotFoundError as error:
-        raise _no_answer(name, file, error, "name a revision that it has") from error
     except Exception as error:  # of the hub, of its client, or of the network
-        raise _no_answer(name, file, error, RETRY) from error
-
-
-def _no_answer(name: str, file: str, error: BaseException, advice: str) -> RequestError:
-    return RequestError(
-        f"--model: expected an answer of the Hugging Face hub about {file} of {name}, got: {said(error)}; {advice}"
-    )
+        advice = next((words for kind, words in ADVICE.items() if isinstance(error, kind)), RETRY)
+        if isinstance(error, LocalEntryNotFoundError):  # offline, or the hub was not reached
+            none = lacks or (offline and not sure)
+        else:
+            none = isinstance(error, (HFValidationError, EntryNotFoundError)) or (
+                isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError) and commit is None
+            )
+        if none:
+            return None
+        if offline:
+            advice = "vectors may be others without it: run this once with the network, or pass the folder of a copy"
+        raise RequestError(
+            f"--model: expected an answer of the Hugging Face hub or its cache here about {file} of {name}, "
+            f"got: {said(error.__cause__ or error)}; {advice}"
+        ) from error
 
 
 def _commit(name: str, revision: str | None) -> str | None:

@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from raycase.data import store_clients
-from raycase.data.object_stores import ObjectStores
-from raycase.data.storage import Location, fingerprint, locate
+from raycase.data import storage
+from raycase.data.storage import BUCKETS, Location, fingerprint, locate
 from raycase.errors import first_line, lacks_package
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+TRYING_S = 60  # after which a request that failed is not made again
 RETRIES = 10  # of a request: for some ten seconds; of a listing Lance itself makes six such requests
 METADATA_KEY = "raycase"  # in the metadata of an index's schema
 VERSION = re.compile(r"lance version (\d+) [0-9a-f]{16}")  # the mark of a dataset: its version, and its fragments
@@ -38,10 +38,10 @@ def storage_options(root: Location) -> dict[str, str] | None:
         return None
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     return {
-        **({"allow_http": "true"} if root.is_s3 and plain_http else {}),
-        "timeout": f"{1000 * store_clients.TIMEOUT:.0f}ms",
+        **({"allow_http": "true"} if plain_http else {}),
+        "timeout": f"{1000 * storage.TIMEOUT:.0f}ms",
         "client_max_retries": str(RETRIES),
-        "client_retry_timeout": str(store_clients.TRYING_S),
+        "client_retry_timeout": str(TRYING_S),
     }
 
 
@@ -52,7 +52,7 @@ def lance_uri(root: Location) -> str:
         return root.path
     scheme, _, rest = root.uri.partition("://")
     bucket, slash, key = rest.partition("/")
-    return f"{scheme}://{bucket}{slash}{quote(key)}"
+    return f"{scheme.replace('abfs', 'az')}://{bucket}{slash}{quote(key)}"
 
 
 def lance_reason(error: BaseException) -> str:
@@ -73,7 +73,7 @@ def is_index(dataset: LanceDataset) -> bool:
 def is_dataset(root: Location, others: list[str]) -> bool:
     """Whether these paths, which are no files of an input, are those of a Lance dataset that is here or in an object
     store."""
-    if not (root.is_local or isinstance(root.fs, ObjectStores)):
+    if not (root.is_local or root.uri.partition("://")[0] in BUCKETS):
         return False
     files = any(path.startswith(f"{root.path}/data/") and path.endswith(".lance") for path in others)
     return files and any(name.endswith(".manifest") for name, _ in (root / "_versions").entries())

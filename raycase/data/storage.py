@@ -1,7 +1,6 @@
-"""Files and folders of any store: atomic writes, listings in pages, fingerprints.
+"""Files and folders of any store that fsspec knows: atomic writes, listings, fingerprints.
 
-Object stores are those of `object_stores`; everything works on any other fsspec file system, too. Paths are URIs
-(`s3://bucket/out`, `file:///data/out`, `/data/out`).
+Paths are URIs (`s3://bucket/out`, `file:///data/out`, `/data/out`).
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import json
 import os
 import posixpath
 import re
-import stat
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,13 @@ from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
 from raycase.data.json_values import finite, loads
-from raycase.data.object_stores import AZURE, SCHEMES, ObjectStores, file_system
 from raycase.errors import RequestError, first_line
 
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
+S3 = ("s3", "s3a")
+BUCKETS = (*S3, "gs", "gcs", "az", "abfs", "abfss")
+TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer of a store
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
-
-
-FOLDER = "a folder"
-NO_FILES = {  # by the type of a file in its mode
-    stat.S_IFDIR: FOLDER,
-    stat.S_IFIFO: "a named pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 
 
 @dataclass(frozen=True)
@@ -55,10 +46,6 @@ class Location:
     @property
     def is_local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)
-
-    @property
-    def is_s3(self) -> bool:
-        return isinstance(self.fs, ObjectStores) and self.fs.scheme == "s3"
 
     @property
     def name(self) -> str:
@@ -81,24 +68,17 @@ class Location:
 
     def read(self, start: int | None = None, end: int | None = None) -> bytes:
         """The file, or its bytes [start, end). Raises RequestError as `check_regular`."""
-        self.check_regular()
+        self._check_regular()
         return bytes(self.fs.cat_file(self.path, start=start, end=end))
 
     def open(self) -> Any:
         """The file, to be read. Raises RequestError as `check_regular`."""
-        self.check_regular()
+        self._check_regular()
         return self.fs.open(self.path, "rb")
 
-    def check_regular(self) -> None:
-        """Raise RequestError for a named pipe, a socket or a device: who reads it may wait for ever."""
-        if not self.is_local:
-            return
-        try:
-            kind = kind_of(os.stat(self.path).st_mode)
-        except (OSError, ValueError):  # who opens it says why
-            return
-        if kind not in (None, FOLDER):
-            raise RequestError(f"{self.uri}: expected a regular file, got {kind}")
+    def _check_regular(self) -> None:
+        if self.is_local:
+            check_regular(self.path)
 
     def put(self, data: bytes) -> None:
         """Write the whole file or nothing: one PUT on object stores; a temporary file, fsync and a rename locally."""
@@ -136,28 +116,23 @@ class Location:
         """Name -> size of the files directly in a folder; empty where it does not exist. Never from a cache."""
         return dict(self.entries())
 
-    def entries(self, cuts: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
-        """The entries of `list` one by one; on S3, Google Cloud and disk, only a page of them is in memory.
-
-        Between `cuts`, names in order that need not exist, a long listing of these stores is made in parallel.
-        """
+    def entries(self) -> Iterator[tuple[str, int]]:
+        """The entries of `list` one by one; on disk, only a page of them is in memory."""
         try:
-            for name, size in self._entries(cuts):
+            for name, size in self._entries():
                 if name and not name.startswith("."):
                     yield name, size
         except FileNotFoundError:
             return
 
-    def _entries(self, cuts: Sequence[str]) -> Iterator[tuple[str, int]]:
+    def _entries(self) -> Iterator[tuple[str, int]]:
         if self.is_local:
             with os.scandir(self.path) as entries:
                 yield from ((e.name, e.stat().st_size) for e in entries if e.is_file())
-        elif isinstance(self.fs, ObjectStores):
-            yield from self.fs.entries(self.path, cuts)
         else:
             self.fs.invalidate_cache(self.path)
-            infos = self.fs.ls(self.path, detail=True)
-            yield from ((posixpath.basename(info["name"]), info["size"]) for info in infos if info["type"] == "file")
+            found = (i for i in self.fs.ls(self.path, detail=True) if i["type"] == "file" and i["name"] != self.path)
+            yield from ((posixpath.basename(info["name"]), info["size"]) for info in found)
 
     def half_written(self) -> Iterator[Location]:
         """Temporary files of writers killed during a `put` into this local folder; object stores have none."""
@@ -165,10 +140,17 @@ class Location:
             yield from (self / name for name in os.listdir(self.path) if _TEMPORARY.fullmatch(name))
 
     def remove(self) -> None:
-        """Remove the file, or the folder with everything in it, if it exists."""
+        """Remove the file, or the folder with everything in it, if it exists. Raises OSError where something stays."""
         self.fs.invalidate_cache(self.path)
-        if isinstance(self.fs, ObjectStores) or self.fs.exists(self.path):
+        if not self.exists():
+            return
+        if self.is_local or not has_magic(self.path):
             self.fs.rm(self.path, recursive=True)
+        else:  # which `rm` would take for a glob
+            for name in self.fs.find(self.path):
+                self.fs.rm_file(name)
+        if not self.is_local and self.exists():  # S3 answers that all is well and lists what it refused to delete
+            raise OSError(f"{self.uri}: expected everything in it removed, got files that stay")
 
 
 def locate(uri: str) -> Location:
@@ -183,21 +165,24 @@ def locate(uri: str) -> Location:
     if "://" not in uri:
         path = os.path.abspath(Path(uri).expanduser())  # without "..", so that a folder has one name
         return Location(LocalFileSystem(), path.rstrip("/"))
-    scheme, separator, rest = uri.partition("://")
-    if separator and (not rest.strip("/") or (scheme in SCHEMES and rest.startswith("/"))):
+    scheme, _, rest = uri.partition("://")
+    if not rest.strip("/") or (scheme in BUCKETS and rest.startswith("/")):
         raise RequestError(f"{uri}: expected a bucket or a path in it, got none")
-    if scheme in SCHEMES:
-        return Location(file_system(scheme), rest.rstrip("/"))
+    if scheme in S3:
+        from raycase.data.s3 import file_system  # half a second, which work on local files need not wait for
+
+        return Location(file_system(TIMEOUT), rest.rstrip("/"))
     try:
-        fs, path = fsspec.core.url_to_fs(uri)
+        fs, path = fsspec.core.url_to_fs(uri, **({"use_listings_cache": False} if scheme in BUCKETS else {}))
     except (ValueError, ImportError) as error:
         raise RequestError(f"{uri}: expected a local path or a URI that fsspec knows; {error}") from error
     return Location(fs, path.rstrip("/"))
 
 
-def kind_of(mode: int) -> str | None:
-    """What is no regular file, in words; None for a file."""
-    return None if stat.S_ISREG(mode) else NO_FILES.get(stat.S_IFMT(mode), "no regular file")
+def check_regular(path: str | Path) -> None:
+    """Raise RequestError for a named pipe, a socket or a device on this machine: who reads it may wait for ever."""
+    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
+        raise RequestError(f"{path}: expected a regular file, got a pipe, a socket or a device")
 
 
 def _has_credentials(scheme: str, rest: str) -> bool:
@@ -205,9 +190,7 @@ def _has_credentials(scheme: str, rest: str) -> bool:
     query of a web address."""
     host, _, path = rest.partition("/")
     user, _, host = host.rpartition("@")
-    if user and (scheme not in AZURE or ":" in user):  # there it is the container: abfs://container@account/
-        return True
-    return (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
+    return bool(user) or (":" in host and "@" in path) or (scheme in ("http", "https") and "?" in rest)
 
 
 def json_file(uri: str, flag: str) -> Any:

@@ -17,7 +17,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.mistral.configuration_mistral import MistralConfig
 from transformers.utils.hub import cached_file, extract_commit_hash
 
-from raycase.data.fetch import fetch, is_remote, regular_files, remote_identity
+from raycase.data.fetch import check_no_pointers, fetch, is_remote, remote_identity
 from raycase.data.hub import VOCABULARY_KINDS
 from raycase.data.storage import sha256_of_file
 from raycase.encoder.model_files import ADAPTER, TOKENIZER, TOKENIZER_FILE, check_no_adapter, check_tokenizer
@@ -55,12 +55,12 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     """Where transformers finds the weights: a package's folder, a local folder, or the Hugging Face id, without its @.
 
     A folder on object storage is fetched into the cache, without its large files unless `large`. Raises RequestError
-    for a folder with anything to be read that is no regular file.
+    for a pointer of Git LFS in place of a file.
     """
     if is_remote(source):
         return str(fetch(source, large=large))
     if not source.startswith("package:"):
-        regular_files(Path(source))
+        check_no_pointers(Path(source))
         return _hub_name(source)[0]
     package = source.removeprefix("package:")
     spec = importlib.util.find_spec(package) if package.isidentifier() else None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 
-from raycase.data.fetch import local_folder
+from raycase.data.fetch import folder_here
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.schema import Reason
 from raycase.data.storage import Location, sha256_of_file
@@ -83,7 +83,7 @@ class SystemConfig:
     @property
     def local(self) -> Path | None:
         """The model folder on this machine, without the encoder's large files; fetched if it is on object storage."""
-        return local_folder(self.folder, self.WEIGHTS)
+        return None if self.folder is None else folder_here(self.folder, self.WEIGHTS)
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the output, `weights` by hash or revision. Equal descriptions, equal output."""

@@ -94,7 +94,7 @@ class TrainingJob(RayFlag, ABC):
             reads=self.sources | (sources or {}),
             opens=self.opened,
             writes={
-                "--output": Folder(self.output, tuple(written), left_out=True, here=True),
+                "--output": Folder(self.output, tuple(written), here=True),
                 "--cache": Folder(self.cache_uri),
             },
         )

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def test_what_is_left_out_is_in_the_manifest_and_on_one_line(folder, capsys):
     os.mkfifo(place / "pipe.csv")
     embed_here(folder)
     left_out = json.loads(output_at(folder.output).manifest.read())["left_out"]
-    names = ["b.csv.bz2", "notes.txt", "pipe.csv (a named pipe)", "\\udcff.md"]
+    names = ["b.csv.bz2", "notes.txt", "pipe.csv", "\\udcff.md"]
     assert left_out == {"files": 4, "names": names}
     lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
     assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; {READS}"]
@@ -65,13 +64,12 @@ def test_a_job_is_resumed_with_the_same_units_where_links_and_capitals_came_to_b
     verify(folder.output)
 
 
-def test_an_output_is_no_input_by_a_link_to_it_either(folder, tmp_path):
+def test_an_output_is_no_input_by_a_link_to_it_either(folder):
+    embed_here(folder)
     (Path(folder.input) / "latest").symlink_to(Path(folder.output))
     for within in (folder, replace(folder, output=str(Path(folder.input) / "out"))):
-        for _ in range(2):
-            result = embed_here(within)
-            assert (result["rows_in"], texts_of(within)) == (2, ["a dog", "a red dress"])
-        shutil.rmtree(within.output)
+        with pytest.raises(RequestError, match="which would be read as input"):
+            embed_here(within)
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 2**33])

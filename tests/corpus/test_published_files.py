@@ -86,7 +86,7 @@ def test_one_file_under_two_endings_is_refused_unless_the_job_began_with_both(jo
     job = replace(job, input=str(folder))
     embed_here(job)
     (folder / "a.csv.gz").write_bytes(compressed((folder / "a.csv").read_bytes(), ".gz"))
-    with pytest.raises(RequestError, match=r"expected each file once, got a\.csv and a\.csv\.gz in .*twice; mov"):
+    with pytest.raises(RequestError, match=r"expected each row once, got a\.csv and a\.csv\.gz in .*twice, perhaps"):
         embed_here(job)
     assert embed_here(replace(job, input=f"{folder}/*.csv"))["rows_in"] == 10
     (folder / "a.csv.gz").rename(folder / "A.csv.gz")

@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here
 
@@ -52,7 +50,7 @@ def cli(capsys, *arguments):
         ({"--output": ""}, "--output: expected a path or a URI, got ''"),
         ({"--output": None}, "--output: expected a folder for the vectors, got none"),
         ({"--output": "foreign"}, "expected only units in"),
-        ({"--output": "in.parquet/out"}, "--output: expected a folder, got the file "),
+        ({"--output": "in.parquet/out"}, "got in.parquet/out, which would be read as input"),
     ],
 )
 def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):
@@ -95,17 +93,3 @@ def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
         embed_here(replace(job, output="s3://no-such-bucket/out"))
     with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
         embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))
-
-
-def test_a_name_like_one_of_the_outputs_is_input_all_the_same(job, tmp_path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    (tmp_path / "in.parquet").rename(folder / "manifest_lines-2024.parquet")
-    pq.write_table(pa.table({"id": [1000], "text": ["a dog"]}), folder / "manifest.parquet")
-    job = replace(job, input=str(folder), output=str(folder))
-    assert embed_here(job)["rows_out"] == 501
-    assert embed_here(job)["rows_in"] == 501
-    (folder / "manifest_lines-2024.parquet").unlink()
-    (folder / "manifest.parquet").unlink()
-    with pytest.raises(RequestError, match="got the output of a job alone"):
-        embed_here(job)

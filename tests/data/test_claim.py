@@ -74,15 +74,12 @@ def test_a_job_that_begins_puts_its_record_and_clears_results_only_to_overwrite(
     assert (folder / "neighbours" / "0.parquet").exists() is not overwrite
 
 
-@pytest.mark.parametrize(
-    ("record", "words"),
-    [(None, "got none: the folder was removed"), (b'{"fingerprint": "two"}', "got another: "), (b"[", "got another: ")],
-)
-def test_a_job_whose_record_was_replaced_or_removed_notices(folder, record, words):
+@pytest.mark.parametrize("record", [None, b'{"fingerprint": "two"}', b"["])
+def test_a_job_whose_record_was_replaced_or_removed_notices(folder, record):
     begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=False)
     check_held(folder, "join.json", "one")
     (folder / "join.json").remove()
     if record is not None:
         (folder / "join.json").put(record)
-    with pytest.raises(WorkError, match=re.escape(f"expected the join.json that this job wrote, {words}")):
+    with pytest.raises(WorkError, match=r"expected the join\.json that this job wrote, got none or another"):
         check_held(folder, "join.json", "one")

@@ -11,7 +11,7 @@ from raycase.data.hub import file_of, pinned_uri
 from raycase.errors import RequestError
 
 RESOLVE = "/{repo_id}/resolve/{revision}/{filename}"
-OFFLINE = r"^--model: expected b.json of me/x in the hub's cache, or a sign .*; run this once with the network, or pass"
+OFFLINE = r"^--model: expected an answer .* about b.json of me/x, got: .*: run this once with the network, or pass"
 
 
 @pytest.fixture

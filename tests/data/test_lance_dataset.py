@@ -98,9 +98,9 @@ def test_a_missing_column_an_index_and_a_broken_dataset_are_refused(tmp_path):
         find_input(str(tmp_path / "index.lance"))
     for manifest in (place / "_versions").iterdir():
         manifest.write_bytes(manifest.read_bytes()[:20])
-    with pytest.raises(RequestError, match="--input: expected a Lance dataset at"):
+    with pytest.raises(RequestError, match="--input: expected to list "):
         find_input(str(place))
-    with pytest.raises(RequestError, match="files with other endings"):
+    with pytest.raises(RequestError, match="others; a Lance"):
         find_input(str(tmp_path))
 
 
@@ -108,8 +108,7 @@ def test_files_beside_a_dataset_are_not_read_in_its_place(tmp_path):
     """A note in the dataset's folder; a dataset in a folder, which is none of its files."""
     place = tmp_path / "folder" / "things.lance"
     write(str(place))
-    with pytest.raises(RequestError, match="files with other endings; a Lance dataset is given by its own path"):
+    with pytest.raises(RequestError, match="others; a Lance dataset is given by its own path"):
         find_input(str(place.parent))
     (place / "notes.csv").write_text("id,my text\n1,a\n")
-    with pytest.raises(RequestError, match=r"a Lance dataset with .*notes.csv in it"):
-        find_input(str(place))
+    assert [file.uri for file in find_input(str(place))] == [str(place)]

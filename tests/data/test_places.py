@@ -28,7 +28,8 @@ from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep_job import Sweep
 
 WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
-OVER, INSIDE, AS_INPUT = "expected another", "expected a place outside of indexes", "would be read as input"
+OVER, INSIDE = "expected another place than", "expected another place than one in the index or output"
+AS_INPUT = "would be read as input"
 
 
 @pytest.fixture
@@ -63,84 +64,45 @@ def names_of(path):
     return [path, f"./{path}", f"nowhere/../{path}", os.path.abspath(path), f"file://{os.path.abspath(path)}"]
 
 
-@pytest.mark.parametrize("queries", ["q.csv", "link", "q*.csv", "."])
-def test_answers_do_not_go_over_what_is_searched(here, queries):
-    before = contents(here)
-    for output in [*names_of("q.csv"), "link"]:
-        for endings in (PARQUET, (".csv",)):
-            with pytest.raises(RequestError, match=r"^--output: expected a"):
-                check_paths(reads={"--queries": queries}, writes={"--output": File(output, endings)})
-    assert contents(here) == before
-
-
 def test_a_search_and_facets_refuse_before_they_open_anything(here):
     before = contents(here)
-    (here / "q").write_text("x")
     asked, grouped = SearchJob(index="i", query=("x",)), FacetsJob(index="i", condition="c")
-    for output in names_of("q"):
-        job = replace(asked, query=(), queries="q", output=output)
-        refuse(f"^--output: {OVER} file than --queries", search, job)
-        refuse(f"^--html: {OVER} file than --output", search, replace(asked, output="q", html=output))
-        job = replace(grouped, output="q", assignments=output)
-        refuse(f"^--assignments: {OVER} file than --output", facets, job)
-    (here / "q").unlink()
+    for output in names_of("q.parquet"):
+        refuse(f"^--output: {OVER} --queries", search, replace(asked, query=(), queries="q.parquet", output=output))
+    refuse(f"^--html: {OVER} --output", search, replace(asked, output="q", html="./q"))
+    refuse(f"^--assignments: {OVER} --output", facets, replace(grouped, output="q", assignments="./q"))
     (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")  # a link is written where it is
-    places = ("idx/data/x.parquet", "idx/x", "idx/data/away", "linked/x", "linked/data/new/x", "out/x")
-    for output in (*places, "other/embeddings/x.parquet"):
-        refuse(f"^--output: {INSIDE}.*got {output} in", search, replace(asked, output=output))
-        refuse(f"^--html: {INSIDE}", search, replace(asked, html=output.replace("parquet", "html")))
-        refuse(f"^--assignments: {INSIDE}", facets, replace(grouped, assignments=output))
-    refuse(f"^--output: {OVER} file than --index", search, replace(asked, output="./i"))
-    for output in ("idx/a.html", "out/a.html"):
-        refuse(f"^--output: {INSIDE}", explore, ExploreJob(index="i", output=output))
+    for output in ("idx/data/x.parquet", "idx/x", "idx/data/away", "linked/x", "linked/data/new/x", "out/x"):
+        refuse(f"^--output: {INSIDE}.*got {output}; choose", search, replace(asked, output=output))
+    refuse(f"^--output: {OVER} --index", search, replace(asked, output="./i"))
+    refuse(f"^--output: {INSIDE}", explore, ExploreJob(index="i", output="out/a.html"))
     assert contents(here) == before
 
 
-@pytest.mark.parametrize("name", ["answers.csv", "answers.json", "a.html", "a.parquet.gz", "a.jsonl"])
-def test_a_file_has_the_ending_of_its_format(here, name):
-    ending = "expected a file that ends with .parquet, got"
-    refuse(f"^--output: {ending}", search, SearchJob(index="i", query=("x",), output=name))
-    refuse(f"^--assignments: {ending}", facets, FacetsJob(index="i", condition="c", assignments=f"s3://b/{name}"))
-    if not name.endswith("html"):
-        refuse("^--html: expected a file that ends with .html", search, SearchJob(index="i", query=("x",), html=name))
-        refuse("^--output: expected a file that ends with .html", explore, ExploreJob(index="i", output=name))
-    for name in ("answers", "answers.2024", "answers_2024.11.25", "answers.v2", "a."):  # no endings
+@pytest.mark.parametrize("name", ["answers.csv", "a.html", "a.parquet.gz", "data", "new/", "pipe"])
+def test_a_file_is_no_folder_and_has_the_ending_of_its_format(here, name):
+    refuse("^--output: expected a file", search, SearchJob(index="i", query=("x",), output=name))
+    for name in ("answers", "answers.2024", "answers.v2"):
         check_paths(writes={"--output": File(name, PARQUET)})
 
 
-@pytest.mark.parametrize("name", ["data", "data/", "new/", "pipe"])
-def test_a_file_is_not_a_folder(here, name):
-    for writes in ({"--output": File(name, PARQUET)}, {"--html": File(name, HTML)}):
-        with pytest.raises(RequestError, match="expected a file, got"):
-            check_paths(writes=writes)
-
-
-def test_files_that_are_read_by_links_or_signs_of_globs_are_not_written_over(here):
-    for folder in ("away", "links", "[2024]"):
-        (here / folder).mkdir()
+def test_files_that_are_read_by_links_are_not_written_over(here):
+    (here / "away").mkdir()
+    (here / "links").mkdir()
     write(here / "away" / "answers.parquet", pa.table({"text": ["a"]}))
     (here / "links" / "q.parquet").symlink_to(here / "away" / "answers.parquet")
     (here / "links" / "folder").symlink_to(here / "away")
-    write(here / "[2024]" / "q.parquet", pa.table({"text": ["a"]}))
-    for reads, output in (
-        *((reads, "away/answers.parquet") for reads in ("links", "links/*.parquet", "links/**")),
-        *((reads, "[2024]/q.parquet") for reads in ("[2024]/*.parquet", "[2024]/q.parquet")),
-    ):
+    for reads in ("links", "links/*.parquet", "links/**"):
         for paths in (reads, str(here / reads)):
-            with pytest.raises(RequestError, match=r"^--output: expected another file than --queries"):
-                check_paths(reads={"--queries": paths}, writes={"--output": File(output, PARQUET)})
-    with pytest.raises(RequestError, match=r"^--output: expected another folder than --input"):
-        check_paths(reads={"--input": "links"}, writes={"--output": Folder("away", ("answers.parquet",))})
+            with pytest.raises(RequestError, match=r"^--output: expected another place than one in --queries"):
+                check_paths(reads={"--queries": paths}, writes={"--output": File("away/answers.parquet", PARQUET)})
     check_paths(reads={"--queries": "links"}, writes={"--output": File("away/other.parquet", PARQUET)})
 
 
 def test_a_file_of_the_name_of_a_record_is_no_output(here):
-    for folder, name, content in (("project", "job.json", '{"mine": 1}'), ("list", "job.json", "[1]")):
-        (here / folder).mkdir()
-        (here / folder / name).write_text(content)
-        check_paths(writes={"--output": Folder(f"{folder}/out", ("x",)), "--html": File(f"{folder}/a.html", HTML)})
-    (here / "versions" / "_versions").mkdir(parents=True)
-    check_paths(writes={"--output": Folder("versions/out", ("x",))})
+    for content in ('{"mine": 1}', "[1]"):
+        (here / "job.json").write_text(content)
+        check_paths(writes={"--output": Folder("new", ("x",)), "--html": File("a.html", HTML)})
 
 
 @pytest.mark.parametrize(
@@ -151,17 +113,13 @@ def test_a_file_of_the_name_of_a_record_is_no_output(here):
         ("data", {}, File("data2", PARQUET), {}),
         (["q.csv", "q.csv"], {}, output_folder("new"), {}),
         ("q.csv", {}, output_folder("out"), {}),
-        (".", {}, output_folder("new"), {}),
-        ("data", {}, output_folder("data"), {}),
         (None, {"--embeddings": ["out", "out"]}, Folder("idx", ("data", INDEX), INDEX), {}),
         (None, {"--queries": "out", "--vectors": "out"}, Folder(".", ("neighbours",)), {}),
         (None, {"--model": "model"}, Folder("model/trained", ("raycase.json",)), {}),
         ("q.csv", {}, Folder(".", ("a.json",)), {"--cache": Folder(".")}),
         ("q*", {}, Folder("m", ("x",)), {"--cache": Folder("m/cache")}),
-        ("data", {}, Folder("data/_m", ("encoder",)), {}),
-        ("data", {}, Folder("data/m", ("encoder", "a.json"), left_out=True), {}),  # a model beside its data
-        ("*.csv", {}, Folder("res", ("answers",)), {}),
-        ("data", {}, Folder("data/report", ("metrics.json", "report.md")), {}),
+        ("*.csv", {}, output_folder("res"), {}),
+        ("data/*.csv", {}, output_folder("data/new"), {}),
     ],
 )
 def test_what_is_right_stays_allowed(here, reads, opens, output, more):
@@ -173,26 +131,23 @@ def test_what_is_right_stays_allowed(here, reads, opens, output, more):
     [
         (OVER, {}, {"--model": "m"}, {"--output": Folder("./m/", ("raycase.json",))}),
         (OVER, {}, {"--model": "m/encoder"}, {"--output": Folder("m", ("encoder",))}),
-        (OVER, {}, {"--queries": "j/pooled/a"}, {"--output": Folder("j", ("pooled",))}),
         (OVER, {"--train": "t/trials.csv"}, {}, {"--output": Folder("t", ("trials.csv",))}),
-        (OVER, {"--input": "new/embeddings"}, {}, {"--output": output_folder("new")}),
         (OVER, {"--input": "new/embeddings/*.parquet"}, {}, {"--output": output_folder("new")}),
         (OVER, {}, {}, {"--output": Folder("m", ("encoder",)), "--cache": Folder("m/encoder/c")}),
-        (AS_INPUT, {"--answers": "data"}, {}, {"--output": Folder("data/r", ("answers",))}),
+        (AS_INPUT, {"--input": "."}, {}, {"--output": output_folder("new")}),
+        (AS_INPUT, {"--input": "data"}, {}, {"--output": output_folder("data")}),
         (AS_INPUT, {"--answers": "data/**"}, {}, {"--output": Folder("data/r", ("answers",))}),
         (AS_INPUT, {"--answers": "d*/*/*/*.parquet"}, {}, {"--output": Folder("data/r", ("answers",))}),
         (AS_INPUT, {"--queries": "d*/*"}, {}, {"--output": File("data/r.parquet", PARQUET)}),
         (AS_INPUT, {"--train": "data"}, {}, {"--cache": Folder("data/cache")}),
-        (AS_INPUT, {"--train": "data"}, {}, {"--cache": Folder("data")}),
         (INSIDE, {}, {}, {"--cache": Folder("out")}),
-        (INSIDE, {}, {}, {"--cache": Folder("idx/cache")}),
         (INSIDE, {}, {}, {"--output": output_folder("idx")}),
         (INSIDE, {}, {}, {"--output": output_folder("linked/sub")}),
         (INSIDE, {}, {}, {"--output": output_folder("out/embeddings/new")}),
         (INSIDE, {}, {}, {"--output": Folder("out", ("data", INDEX), INDEX)}),
-        (INSIDE, {}, {}, {"--output": Folder("idx/data/new", ("data", INDEX), INDEX)}),
         ("expected a folder, got the file", {}, {}, {"--output": Folder("q.csv")}),
         ("expected a folder on this machine", {}, {}, {"--output": Folder("s3://b/x", here=True)}),
+        ("expected a path or a URI, got ' '", {}, {}, {"--output": Folder(" ")}),
     ],
 )
 def test_folders_that_go_over_something_are_refused(here, words, reads, opens, writes):
@@ -202,16 +157,13 @@ def test_folders_that_go_over_something_are_refused(here, words, reads, opens, w
 
 def test_places_in_object_stores_are_compared(here, s3_server):
     locate("s3://corpus/places/idx/_versions/1.manifest").put(b"x")
-    locate("s3://corpus/places/idx/data/1.lance").put(b"x")
     locate("s3://corpus/places/done/job.json").put(b'{"config": {}, "files": []}')
     for uri in ("s3://corpus/places/q.parquet", "s3a://corpus/places/q.parquet"):
         refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
     for uri in ("s3://corpus/places/idx/data/x.parquet", "s3a://corpus/places/done/x.parquet"):
         refuse(INSIDE, search, SearchJob(index="i", query=("x",), output=uri))
-    refuse("got the folder", search, SearchJob(index="i", query=("x",), output="s3://corpus/places/idx"))
-    for name in ("a", "a.v2"):
-        writes = {"--output": File(f"s3://corpus/places/{name}", PARQUET)}
-        check_paths(opens={"--index": "s3://corpus/places/idx"}, writes=writes)
+    writes = {"--output": File("s3://corpus/places/a", PARQUET)}
+    check_paths(opens={"--index": "s3://corpus/places/idx"}, writes=writes)
 
 
 def test_every_job_compares_its_places(here):
@@ -223,13 +175,13 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, check_embed, replace(embed, model="model", output="model"))
     refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
     refuse(
-        f"{OVER} folder than --words",
+        f"{OVER} --words",
         check_materialize,
         MaterializeJob(words="out", conditions=("c",), output="./out/"),
     )
     refuse(INSIDE, check_materialize, MaterializeJob(words="out", conditions=("c",), output="other/x"))
     refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
-    refuse(f"{OVER} folder than --embeddings", build, IndexJob(embeddings=("out",), output="out"))
+    refuse(f"{OVER} --embeddings", build, IndexJob(embeddings=("out",), output="out"))
     refuse(INSIDE, join, JoinJob(query_vectors="out", vectors="other", output="out/near"))
     refuse(OVER, join, JoinJob(query_vectors="near/pooled/a", vectors="other", output="near"))
     refuse(OVER, join, JoinJob(query_vectors="out", vectors="other", output="other", conditions=("c",)))
@@ -253,7 +205,6 @@ def test_every_job_compares_its_places(here):
     before = contents(here)
     evaluate = EvaluateJob(model=("minilm",), data="data/a.csv", output="report")
     check_request(evaluate)
-    check_request(replace(evaluate, task="csfcube", data="data", output="data/report"))
     refuse(INSIDE, check_request, replace(evaluate, output="idx"))
     refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
     assert contents(here) == before

@@ -16,7 +16,7 @@ from s3_proxy import Proxy
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data import store_clients
+from raycase.data import s3
 from raycase.data.inputs import find_input
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
@@ -92,7 +92,7 @@ def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resum
 ):
     from moto.server import ThreadedMotoServer
 
-    monkeypatch.setattr(store_clients, "TRYING_S", 2)
+    monkeypatch.setattr(s3, "ATTEMPTS", 2)
     job, wanted = remote
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
@@ -101,7 +101,7 @@ def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resum
     with pytest.raises((RequestError, WorkError)) as error:
         embed_here(job, execute=meanwhile(server.stop, 8))
     said = str(error.value)
-    assert all(words in said for words in ("s3://corpus/store-faults/", "http://127.0.0.1:", "error sending"))
+    assert all(words in said for words in ("http://127.0.0.1:", "/corpus/store-faults/", "Could not connect"))
     assert "\n" not in said
     monkeypatch.undo()
     through(s3_server)

@@ -80,7 +80,7 @@ def test_a_join_whose_folder_another_took_over_ends(home, tmp_path, monkeypatch)
         (root / "join.json").put_json({"fingerprint": "another"})
 
     monkeypatch.setattr(TasksHere, "run", taken)
-    with pytest.raises(WorkError, match="another: a job with --overwrite took the folder over"):
+    with pytest.raises(WorkError, match="a job with --overwrite took it over"):
         join(job)
 
 
