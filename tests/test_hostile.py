@@ -246,7 +246,7 @@ PROMPTS = {
         '{"template": "{sentence!r:>1000000} {condition}", "pool": "last"}',
         "expected {sentence} and {condition} once each",
     ),
-    "no text": ('{"template": null}', "--prompt: template: expected text, got None"),
+    "no text": ('{"template": null}', "--prompt: template: expected a valid string, got None"),
     "no end": ("[" * 10**5, "expected JSON, got: objects nested too deeply"),
 }
 

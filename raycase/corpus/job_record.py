@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any
+
+from typing_extensions import TypedDict
 
 from raycase.corpus.listing import UnitFile, Units, finished, finished_units
 from raycase.corpus.output import Output

@@ -13,11 +13,12 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
-from typing import Any, TypedDict
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from typing_extensions import TypedDict
 
 import raycase
 from raycase.corpus.listing import Units

@@ -76,11 +76,14 @@ def test_a_prompt_is_a_name_or_a_file(tmp_path):
     ("values", "message"),
     [
         ({"base_template": "{condition}", "pool": "last"}, "template: expected it, got none"),
-        ({"template": 7}, "template: expected text, got 7"),
-        ({"template": ONE_WORD, "base_template": ["x"]}, "base_template: expected text, got"),
-        ({"template": ONE_WORD, "pool": "first"}, "pool: expected one of last, condition, sentence, all, got 'first'"),
+        ({"template": 7}, "template: expected a valid string, got 7"),
+        ({"template": ONE_WORD, "base_template": ["x"]}, "base_template: expected a valid string, got"),
+        (
+            {"template": ONE_WORD, "pool": "first"},
+            "pool: expected 'last', 'condition', 'sentence' or 'all', got 'first'",
+        ),
         ({"template": ONE_WORD, "base-template": "{condition}"}, "base-template: expected no such name, got one"),
-        ({"template": ONE_WORD, "views": "template"}, "views: expected a list, got 'template'"),
+        ({"template": ONE_WORD, "views": "template"}, "views: expected a valid array, got 'template'"),
         ({"template": ONE_WORD, "views": ["concat-sc"]}, "views: expected template among them, got concat-sc"),
         ({"template": ONE_WORD, "views": ["template", "concat"]}, "expected cond, sent, .*, got 'concat'"),
         ({"template": ONE_WORD, "views": ["template", "template"]}, "expected each view once"),

@@ -102,7 +102,7 @@ def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_p
     [
         (None, "got dualcse: the file: expected an object, got None"),
         ({"validation": {"rte": 70.0}, "data": {}}, "validation.threshold: expected it, got none"),
-        ({"validation": {"threshold": "high"}, "data": {}}, "validation.threshold: expected a finite number"),
+        ({"validation": {"threshold": "high"}, "data": {}}, "validation.threshold: expected a valid number"),
     ],
 )
 def test_models_without_a_threshold_of_their_training_are_refused(asked, written, said, tmp_path):

@@ -193,7 +193,7 @@ def test_a_basis_whose_products_are_not_finite_is_refused(model, name):
         ({"token_bytes": 0}, "token_bytes: expected 1 to 4096, got 0"),
         ({"token_bytes": -1}, "token_bytes: expected 1 to 4096, got -1"),
         ({"dim": 2**62}, "dim: expected 1 to 65536"),
-        ({"basis": 1}, "basis: expected text, got 1"),
+        ({"basis": 1}, "basis: expected a valid string, got 1"),
         ("[" * 200_000, "objects nested too deeply"),
     ],
 )

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
+from typing_extensions import TypedDict
 
 from raycase.data.inferences import HYPOTHESES, Inferences, read_implicit, read_inferences
 from raycase.data.json_values import from_json
