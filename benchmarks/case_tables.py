@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from reports import cell, heading, report_parser, write_report
-from turns import finish
+from turns import finish, has_matplotlib, png
 
 from raycase.data.inputs import find_input
 from raycase.data.json_values import finite
@@ -42,7 +42,6 @@ from raycase.evaluation.tasks import csts
 from raycase.evaluation.training_record import training_metrics
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
-from raycase.training.sweep_plots import has_matplotlib, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

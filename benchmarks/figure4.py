@@ -15,20 +15,15 @@ import json
 import statistics
 from pathlib import Path
 
-from turns import DATA, finish
+from turns import DATA, finish, has_matplotlib, png
 from unlabelled import Method, Projection, fit_projection
 
 from raycase.data.storage import json_bytes
 from raycase.distributed import tune
 from raycase.placement import vectors
 from raycase.systems.contracts import pair_vectors
-from raycase.training import sweep
-from raycase.training.projector_fit import projector_evaluation
-from raycase.training.projector_job import ProjectorJob
-from raycase.training.sweep_cells import BUILT_IN, Cell
-from raycase.training.sweep_job import Sweep
-from raycase.training.sweep_plots import has_matplotlib, png
-from raycase.training.sweep_trials import cell_scores
+from raycase.training.projector import ProjectorJob, projector_evaluation
+from raycase.training.sweep import BUILT_IN, Sweep, by_cell
 
 TRAINED = "trained g"
 STYLES = {  # Okabe and Ito's colors, distinct dashes and marks
@@ -40,11 +35,10 @@ STYLES = {  # Okabe and Ito's colors, distinct dashes and marks
 }
 
 
-def trained(job, open_trials):
+def trained(job):
     """Run the sweep: Spearman of each seed by dimension."""
-    sweep.tune(job, open_trials)
-    trials = job.table(Cell(job=job.training)).read()
-    return {score.first.settings["dim"]: score.scores for score in cell_scores(trials)}
+    tune.tune(job)
+    return {of[0]["choices"]["dim"]: scores for scores, of in by_cell(job.read_trials())}
 
 
 def unlabelled(job, dims, vectors_of):
@@ -117,7 +111,7 @@ def main(args):
         cache=args.cache,
     )
     job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
-    supervised = trained(job, tune.open_trials)
+    supervised = trained(job)
     curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors(None).vectors_of)
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)

@@ -69,7 +69,7 @@ def read_vectors(cache):
 
 def plain_fit(cache):
     from raycase.systems.projector import save_projector
-    from raycase.training.projector_fit import ProjectorRecipe, best_projector, fit_projector
+    from raycase.training.projector import ProjectorRecipe, best_projector, fit_projector
 
     train, validation = read_vectors(cache)
     *_, state = fit_projector(train, validation, ProjectorRecipe())
@@ -80,15 +80,16 @@ def plain_fit(cache):
 
 
 def plain_sweep(cache):
-    from raycase.training.projector_job import ProjectorJob
-    from raycase.training.sweep_cells import Cell, grid_of
+    from raycase.training.projector import ProjectorJob
+    from raycase.training.sweep import Sweep, changed
 
-    data = read_vectors(cache)
-    cells = grid_of("table7", Cell(job=ProjectorJob(train="", validation="", output="", prompt="cond")))
-    for cell in cells:
-        for _ in cell.fit(data, seed=0):
+    train, validation = read_vectors(cache)
+    sweep = Sweep(grid="table7", training=ProjectorJob(train="", validation="", output="", prompt="cond"))
+    for cell in sweep.cells():
+        job = changed(sweep.training, cell)
+        for _ in job.fitting(on_gpu=False)(train, validation, job.recipe, seed=0):
             pass
-    return {"trials": len(cells)}
+    return {"trials": len(sweep.cells())}
 
 
 def large_fit(_):
@@ -97,7 +98,7 @@ def large_fit(_):
     import torch
 
     from raycase.systems.contracts import PairVectors
-    from raycase.training.projector_fit import ProjectorRecipe, fit_projector
+    from raycase.training.projector import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
@@ -148,7 +149,6 @@ def main(rounds, sweep, cache):
                 "sweep_trials": result["trials"],
                 "sweep_fit_seconds": result["fit_seconds"],
             }
-            found["sweep_overhead_per_trial"] = result["overhead_per_trial"]
             one_seed, seconds = alone("sweep", cache)
             found["plain_seconds_per_trial"] = seconds / one_seed["trials"]
             found["sweep_seconds_per_trial"] = found["sweep_seconds"] / result["trials"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from scipy.stats import gaussian_kde
-from turns import finish
+from turns import finish, has_matplotlib, png
 
 from raycase.data.rated import RatedPairs
 from raycase.evaluation.job import EvaluateJob
@@ -28,7 +28,6 @@ from raycase.evaluation.scoring import load_scorer, plain_scores
 from raycase.evaluation.tasks import sts
 from raycase.placement import vectors
 from raycase.systems.mixsp import UPPER, MixSpConfig
-from raycase.training.sweep_plots import has_matplotlib, png
 
 GRID = 512  # points at which a density is computed
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one

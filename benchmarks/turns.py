@@ -1,5 +1,7 @@
 """What benchmarks share: contenders that take turns, each in a process of its own; the whole job; the last line."""
 
+import importlib.util
+import io
 import json
 import os
 import statistics
@@ -95,3 +97,15 @@ def finish(result):
 
     result["ratios"] = {name: round(value, 3) for name, value in result["ratios"].items()}
     print(json.dumps(finite(result | provenance()), allow_nan=False))
+
+
+def has_matplotlib():
+    """Whether plots can be drawn."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def png(figure):
+    """The figure as a PNG file, the same bytes for the same figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
+    return buffer.getvalue()

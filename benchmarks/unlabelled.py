@@ -13,8 +13,8 @@ import torch
 
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.projector import MOST_WIDTH, Projector, ProjectorConfig
-from raycase.training.nested import nested_range
-from raycase.training.projector_fit import OUTPUT_DIM
+from raycase.training.losses import nested_range
+from raycase.training.projector import OUTPUT_DIM
 
 ROWS = 8192  # of the vectors at a time in float64
 FLOOR = 1e-8  # of the largest variance: whitening magnifies no direction beyond it, which would be rounding alone

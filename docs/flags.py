@@ -7,8 +7,8 @@ python docs/flags.py --check    exit with 1 where it is out of date (`make lint`
 import inspect
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, Field
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -18,6 +18,7 @@ import tyro
 from raycase.commands import COMMANDS
 from raycase.flags import field_docs, grouped
 
+Row = tuple[str, str, str, bool]  # flag, default, meaning; whether it is advanced
 PAGE = Path(__file__).with_name("flags.md")
 POSITIONAL = get_args(tyro.conf.Positional[str])[1]
 HEAD = """# Flags
@@ -32,45 +33,74 @@ name. `raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what make
 
 def page() -> str:
     """The whole page as Markdown."""
-    parts = [HEAD]
+    kinds, rows = all_kinds(), rows_by_kind()
+    systems = [kind for kind in kinds if " " in kind]
+    parts = [
+        HEAD,
+        several("## Flags of several commands", rows, lambda shared: len({k.split()[0] for k in shared}) > 1),
+    ]
     for name, command in COMMANDS.items():
-        flags = command.load()
-        if isinstance(flags, Mapping):
-            parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n")
-            common = shared(list(flags.values()))
-            said = f"Flags of each `raycase {name}`, which the sections below leave out."
-            parts.append(table(f"### raycase {name} SYSTEM", said, next(iter(flags.values())), common))
-            for system, kind in flags.items():
-                own = [f for f in fields(kind) if f.name not in {f.name for f in common}]
-                parts.append(table(f"### raycase {name} {system}", described(kind), kind, own))
-        else:
-            parts.append(section(f"## raycase {name}", flags))
+        if name in kinds:
+            parts.append(section(f"## raycase {name}", kinds[name], name, rows))
+            continue
+        parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n")
+        title = f"### Flags of several systems of raycase {name}"
+        parts.append(several(title, rows, lambda shared: len(shared) > 1 and {*shared} <= {*systems}))
+        parts += [section(f"### raycase {kind}", kinds[kind], kind, rows) for kind in systems]
     return "\n".join(parts)
 
 
-def section(title: str, kind: type) -> str:
-    """The table of a dataclass's flags under its own description."""
-    return table(title, described(kind), kind, fields(kind))
+def all_kinds() -> dict[str, type]:
+    """The dataclass of each command, and of each system that a command is for, as `train case`."""
+    kinds: dict[str, type] = {}
+    for name, command in COMMANDS.items():
+        flags = command.load()
+        kinds |= {f"{name} {s}": kind for s, kind in flags.items()} if isinstance(flags, Mapping) else {name: flags}
+    return kinds
 
 
-def described(kind: type) -> str:
-    """The description of a dataclass, its lines without indents."""
-    return "\n".join(line.strip() for line in (inspect.getdoc(kind) or "").splitlines())
+def rows_by_kind() -> dict[Row, list[str]]:
+    """Every row, and the commands and systems that have it."""
+    rows: dict[Row, list[str]] = {}
+    for name, kind in all_kinds().items():
+        docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
+        for advanced, group in enumerate(grouped(kind)):
+            for field in group:
+                row = (flag(field, hints[field.name]), default(field), cell(docs[field.name]), bool(advanced))
+                rows.setdefault(row, []).append(name)
+    return rows
 
 
-def shared(kinds: Sequence[type]) -> list[Field[Any]]:
-    """The fields that all of these dataclasses have, with the same default and meaning."""
-    first, *others = ({f.name: (f, default(f), field_docs(kind)[f.name]) for f in fields(kind)} for kind in kinds)
-    return [f for name, (f, *same) in first.items() if all([*other.get(name, ())][1:] == same for other in others)]
+def several(title: str, rows: Mapping[Row, list[str]], chosen: Callable[[list[str]], bool]) -> str:
+    """The flags that several commands or systems have, those of most first, and which have them."""
+    found = sorted((item for item in rows.items() if chosen(item[1])), key=lambda item: -len(item[1]))
+    lines = [title, "", "| flag | default | meaning | of |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(row[:3])} | {named(shared)} |" for row, shared in found]
+    return "\n".join([*lines, ""])
 
 
-def table(title: str, description: str, kind: type, chosen: Sequence[Field[Any]]) -> str:
-    """A section with the tables of some flags of a dataclass: the usual ones, and the advanced ones."""
-    docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
-    lines, names = [title, "", description, ""], {f.name for f in chosen}
-    for head, group in zip(("flag", "advanced flag"), grouped(kind), strict=True):
-        rows = [f"| {flag(f, hints[f.name])} | {default(f)} | {cell(docs[f.name])} |" for f in group if f.name in names]
-        lines += [f"| {head} | default | meaning |", "|---|---|---|", *rows, ""] if rows else []
+def named(kinds: Sequence[str]) -> str:
+    """Commands and systems in a cell: `train` alone for all systems, and without the command where all are of it."""
+    systems = [kind for kind in all_kinds() if " " in kind]
+    if {*systems} <= {*kinds}:
+        kinds = [kind for kind in kinds if kind not in systems] + (["train"] if {*kinds} > {*systems} else ["all"])
+    elif {*kinds} <= {*systems}:
+        lacking = [kind.split()[1] for kind in systems if kind not in kinds]
+        kinds = [kind.split()[1] for kind in kinds]
+        return f"all but {', '.join(lacking)}" if len(lacking) < len(kinds) else ", ".join(kinds)
+    return ", ".join(kinds)
+
+
+def section(title: str, kind: type, name: str, rows: Mapping[Row, list[str]]) -> str:
+    """A command's or a system's own flags, the usual ones and the advanced ones, and the names of those it shares."""
+    described = [line.strip() for line in (inspect.getdoc(kind) or "").splitlines()]
+    lines = [title, "", *described, ""]
+    for head, wanted in (("flag", False), ("advanced flag", True)):
+        if own := [row for row, of in rows.items() if of == [name] and row[3] == wanted]:
+            lines += [f"| {head} | default | meaning |", "|---|---|---|"]
+            lines += [*(f"| {' | '.join(row[:3])} |" for row in own), ""]
+    if shared := [row[0].split("`")[1].split()[0] for row, of in rows.items() if name in of and of != [name]]:
+        lines += [f"Also, from the table{'s' * (' ' in name)} above: {', '.join(f'`{word}`' for word in shared)}.", ""]
     return "\n".join(lines)
 
 

@@ -132,7 +132,7 @@ def _parse(arguments: Sequence[str]) -> Any:
 
 def _say_renamed(chosen: str, arguments: Sequence[str]) -> None:
     """What stands in the place of a command's flags of earlier versions."""
-    renamed = RENAMED.get(chosen, {}) | RENAMED.get(" ".join(arguments[:2]), {})
+    renamed = RENAMED.get(chosen, {})
     for word in dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in arguments):
         if new := renamed.get(word):
             note(f"{word} of earlier versions is {new}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from raycase.serving.serve_job import ServeJob
     from raycase.systems.push import PushJob
     from raycase.training.job import TrainingJob
-    from raycase.training.sweep_job import Sweep
+    from raycase.training.sweep import Sweep
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
@@ -219,7 +219,7 @@ COMMANDS = {
     "join": Command("raycase.search.join:JoinJob", join),
     "score": Command("raycase.corpus.score_request:ScoreJob", score),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
-    "tune": Command("raycase.training.sweep_job:TuneFlags", tune, over="train"),
+    "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "serve": Command("raycase.serving.serve_job:ServeJob", serve),
@@ -231,7 +231,7 @@ _PROMPT = {
     for name in ("template", "base_template", "pool")
 }
 _WAIT = {"--patience": "--stall-timeout"}
-RENAMED = {  # of a command, or of one of its systems: flags of earlier versions -> what stands in their place
+RENAMED = {  # of a command: flags of earlier versions -> what stands in their place
     **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
     **dict.fromkeys(("materialize",), _WAIT),
     "join": _WAIT | {"--queries": "--query-vectors"},
@@ -241,39 +241,10 @@ RENAMED = {  # of a command, or of one of its systems: flags of earlier versions
         "--train": "in benchmarks/conditions.py and captions.py",
         **dict.fromkeys(("caption-attributes", "--attributes"), "in benchmarks/captions.py"),
     },
-    "tune": {
-        "--samples": "--trials",
-        "--resume": "no flag: the same command resumes",
-        "--search": "no flag: Optuna searches; --grid for certain cells",
-        "--prompts": '--space with {"prompt": {"choice": [...]}}',
-    },
     "search": {
         "--text": "--phrase",
         "--exact": "--effort exact",
         **dict.fromkeys(("--nprobes", "--ef", "--refine"), "--effort low, usual or high"),
     },
-    "train": _PROMPT
-    | dict.fromkeys(
-        (
-            "--accumulate",
-            "--average",
-            "--rating-map",
-            "--whole-condition",
-            "--pair-encoding",
-            "--distilled-weight",
-            "--unfrozen-batch-size",
-            "--unfrozen-learning-rate",
-            "--encoder-learning-rate",
-            "--margin",
-        ),
-        "no flag: leave it out, its default remains",
-    )
-    | {"projection": "in benchmarks/figure4.py"}
-    | dict.fromkeys(("fitted", "cosent"), "--loss squared or pearson"),
-    **dict.fromkeys(
-        ("train cross-encoder", "train lora"),
-        dict.fromkeys(
-            ("--task", "--limit"), "no flag: it trains on rated pairs; bi-encoder, tri-encoder and csr on triples"
-        ),
-    ),
+    "train": _PROMPT,
 }

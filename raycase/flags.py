@@ -20,10 +20,8 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     SearchJob.query_condition SearchJob.replicas
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     ExploreJob.model FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
-    asha cpus_per_trial finalists gpus_per_trial resamples seed TrainingJob.limit
-    activation adapter_dropout alpha asks bias contradiction dropout dropout_at gate head_dim heads
-    hidden intra layers loss merged nested patience plain_rise plain_share range_weight routed similarity_weight
-    temperature unfrozen_epochs warmup weight weight_decay
+    resamples seed activation alpha asks bias contradiction dropout dropout_at gate head_dim heads
+    intra layers loss merged nested plain_rise plain_share range_weight routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
 

@@ -190,7 +190,7 @@ def open_runner(ray: bool | None) -> Callable[..., Any]:
             from raycase.distributed.train import open_runner as open_on_ray
 
             return open_on_ray(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
-        from raycase.training.local_runner import open_local_runner
+        from raycase.training.runner import open_local_runner
 
         return open_local_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
 

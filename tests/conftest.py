@@ -234,17 +234,8 @@ def projector(rated, tiny_model):
 
 
 @pytest.fixture
-def make_sweep(projector, tmp_path):
-    """Makes a sweep of a projector of five epochs over the shared pairs."""
-    from sweeps import sweep_of
-
-    settings = projector | {"output": str(tmp_path / "sweep"), "epochs": 5, "seeds": 2}
-    return lambda grid=None, **options: sweep_of("case", tmp_path, grid, **settings | options)
-
-
-@pytest.fixture
 def training(projector, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
-    from raycase.training.projector_job import ProjectorJob
+    from raycase.training.projector import ProjectorJob
 
     return ProjectorJob(output=str(tmp_path / "case"), epochs=4, **projector)

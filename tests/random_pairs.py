@@ -6,7 +6,7 @@ import torch
 from raycase.data.stored_states import StoredStates
 from raycase.systems.condition_head import ConditionHead
 from raycase.training.condition_pairs import PairStates
-from raycase.training.condition_recipe import HeadRecipe
+from raycase.training.recipe import HeadRecipe
 
 RECIPE = HeadRecipe(heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
 WIDTH = 5

@@ -5,7 +5,6 @@ Here one that the package does not have, f(s) + f(c), embeds, trains, sweeps and
 
 import json
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -13,18 +12,18 @@ import pytest
 import small
 import torch
 from helpers import cosines, embed_here, read_output, vectors
-from uncached import open_local_trials
 
 import raycase
-from raycase.cli import main
+from raycase.cli import main, parse
 from raycase.corpus.request import EmbedJob
 from raycase.encoder.loading import load_encoder
 from raycase.systems import registry
 from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import accepted_pairs, encoded
-from raycase.training import catalogue, sweep
+from raycase.training import catalogue
 from raycase.training.rated_jobs import RatedJob
+from raycase.training.sweep import changed
 
 # ------------------------------------------------------------------------------------------- what stands in systems/
 
@@ -95,6 +94,5 @@ def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, ca
 
     (tmp_path / "grid.json").write_text('{"batch_size": [16, 32]}')
     words = ["tune", "--grid", f"{tmp_path}/grid.json", "--seeds", "1", "--", *flags, "--output", f"{tmp_path}/sweep"]
-    main(words, work=partial(sweep.tune, open_trials=open_local_trials))
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["trials"] == 2
-    assert raycase.load(f"{tmp_path}/sweep/best").config.SYSTEM == "sum"
+    sweep = parse(words)
+    assert [changed(sweep.training, cell).recipe.batch_size for cell in sweep.cells()] == [16, 32]

@@ -1,4 +1,4 @@
-"""What version 0.1.0 wrote (`version_0_1_0/`) still opens: outputs, indexes, model folders, finished fits, sweeps."""
+"""What version 0.1.0 wrote (`version_0_1_0/`) still opens: outputs, indexes, model folders."""
 
 import json
 import shutil
@@ -8,22 +8,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import cosines, embed_here, read_output, vectors
-from uncached import open_local_trials
 
 import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.systems.projector import DropoutAt
-from raycase.training import sweep
-from raycase.training.job import train
-from raycase.training.projector_job import ProjectorJob
-from raycase.training.sweep_job import Sweep
 
 OLD = Path(__file__).parent / "version_0_1_0"
-FIT = {"train": "train.csv", "validation": "validation.csv", "dim": 8, "epochs": 3, "compute": "float32"}
-FIT |= {"dropout_at": DropoutAt.INPUT, "bias": True}  # whose defaults are others since
 
 
 @pytest.fixture
@@ -78,25 +70,3 @@ def test_a_model_folder_gives_the_vectors_that_it_gave(old):
     under = model.embed(expected["sentences"], expected["conditions"])
     assert cosines(under, np.array(expected["vectors"])).min() > 0.9999
     assert model.embed(expected["sentences"], None)[:, :8] == pytest.approx(np.array(expected["plain"]), abs=1e-5)
-
-
-def test_a_sweep_resumes_with_the_trial_that_is_missing(old):
-    kept, lost = sorted((old / "sweep" / "trials").iterdir())
-    before, wanted = kept.read_bytes(), json.loads(lost.read_text())
-    lost.unlink()
-    Path("grid.json").write_text('{"dropout": [0.1, 0.3]}')
-    job = Sweep(grid="grid.json", seeds=1, training=ProjectorJob(output="sweep", **FIT))
-    assert sweep.tune(job, open_local_trials)["trials"] == 2
-    assert kept.read_bytes() == before
-    for name in ("above_encoder", "rating_map", "average"):  # no columns any more
-        del wanted[name]
-    found = {name: value for name, value in json.loads(lost.read_text()).items() if name in wanted}
-    assert found | {"seconds": 0} == pytest.approx(wanted | {"seconds": 0}, abs=0.5)
-
-
-def test_a_finished_fit_has_the_fingerprint_that_it_had(old):
-    def none(**_):
-        pytest.fail("the fit is done: expected nothing to run")
-
-    metrics = train(ProjectorJob(output="model", **FIT), none)
-    assert metrics == json.loads((OLD / "model" / "metrics.json").read_text())

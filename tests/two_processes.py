@@ -24,11 +24,11 @@ from raycase.systems.csr import csr
 from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
-from raycase.training.condition_recipe import HeadRecipe
-from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
-from raycase.training.projector_fit import ProjectorRecipe, fit_projector
+from raycase.training.projector import ProjectorRecipe, fit_projector
+from raycase.training.recipe import HeadRecipe, RatedRecipe
 
 MAKE = {"tri": tri_encoder, "csr": lambda model: csr(model, routed=2), "cross": cross_encoder}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
@@ -68,7 +68,7 @@ def stopped_and_resumed():
 
 
 def _fitting(wrap, rows, state=None, **options):
-    shape = {"dim": 6, "layers": 2, "hidden": 10, "activation": Activation.SILU}
+    shape = {"dim": 6, "layers": 2, "activation": Activation.SILU}
     recipe = ProjectorRecipe(batch_size=16, epochs=3, **shape, **options)
     return fit_projector(pairs(rows), pairs(40, seed=1), recipe, seed=3, wrap=wrap, state=state)
 

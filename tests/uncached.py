@@ -1,4 +1,4 @@
-"""Training, sweeps and evaluations in this process without a cache, for tests: the fits equal those of the commands."""
+"""Training and evaluations in this process without a cache, for tests: the fits equal those of the commands."""
 
 from dataclasses import dataclass
 
@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from raycase.data.schema import Reason
-from raycase.errors import RequestError, WorkError
-from raycase.training import local_runner
+from raycase.errors import RequestError
+from raycase.training import runner
 
 
 @dataclass(frozen=True)
-class LocalRunner(local_runner.LocalRunner):
+class LocalRunner(runner.LocalRunner):
     """The package's runner, which embeds with the loaded system."""
 
     def vectors_of(self, texts, config, *, name, cache, compute=None):
@@ -47,25 +47,4 @@ def encode(system, prepared, pairs, name):
 
 
 def open_local_runner(**options):
-    return LocalRunner(local_runner.open_local_runner(**options).device)
-
-
-class LocalTrials(LocalRunner):
-    """A `raycase.training.trial_runner.TrialRunner`: one trial after the other, none stopped early."""
-
-    def run(self, trials, data, record):
-        if trials.search is not None:
-            raise RequestError("--grid: expected one in a single process, got a search; run on Ray instead")
-        for cell, seed in trials.trials:
-            history, error = [], None
-            try:
-                for state in cell.fit(data[cell.data_key], seed=seed, device=self.device):
-                    history = state.history
-            except (RequestError, WorkError) as failure:
-                error = str(failure)
-            record(cell, seed, history=history, error=error)
-        return []
-
-
-def open_local_trials(*, cpus_per_trial, gpus_per_trial, cache):
-    return LocalTrials("cuda" if gpus_per_trial else "cpu")
+    return LocalRunner(runner.open_local_runner(**options).device)

@@ -1,218 +1,230 @@
-"""Trials of a sweep on Ray Tune, with shared data and reused processes. Does not use Tune's checkpoints."""
+"""Sweeps on Ray Tune: function trainables over shared data; Optuna chooses the cells of a search, ASHA stops trials."""
 
 from __future__ import annotations
 
-import math
 import os
-import tempfile
+import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import ray
 import ray.tune
 import torch
-from ray.train import ScalingConfig
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import ASHAScheduler
 
-from raycase.data.storage import Location
-from raycase.distributed.cluster import nodes, start_ray
-from raycase.distributed.fit import fit_on_ray
-from raycase.distributed.train import CACHE, check_cache
-from raycase.errors import RequestError, WorkError
-from raycase.training import sweep
-from raycase.training.checkpoint import Fitting
-from raycase.training.loop import FitState
-from raycase.training.sweep_cells import Cell
-from raycase.training.sweep_job import Sweep
-from raycase.training.trial_runner import Data, Record, Round, Search
+from raycase.data.claim import begin, claim
+from raycase.data.provenance import provenance
+from raycase.data.storage import fingerprint, locate
+from raycase.distributed.cluster import nodes
+from raycase.distributed.train import open_runner
+from raycase.errors import MOST_SEED, RequestError, WorkError, lacks_package, note
+from raycase.systems.model_folder import METRICS
+from raycase.training.job import TrainingJob, train
+from raycase.training.sweep import (
+    BEST,
+    RESULTS,
+    SWEEP,
+    Choices,
+    Space,
+    Sweep,
+    Trial,
+    by_cell,
+    changed,
+    text_of,
+    write_results,
+)
 
+FINALISTS = 3  # cells of a search that are run with every seed
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
-METRICS = ("epoch", "loss", "seconds")  # besides `Cell.metric_names`
 LOWEST = -200.0  # reported to search and ASHA for a trial without a score
 FAILURES = 2  # tolerated failures of a trial's process
 
 
 def tune(job: Sweep) -> dict[str, Any]:
-    """Run a sweep on Ray Tune. Raises RequestError and WorkError."""
-    if job.training.ray is False:
+    """Run a sweep, write its results, train the best cell again and save it. Raises RequestError and WorkError."""
+    began = time.time()
+    training = job.training
+    if training.ray is False:
         raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
-    return sweep.tune(job, open_trials)
+    job.check()
+    cells, space = (job.cells(), {}) if job.grid else ([], job.search_space())
+    training.check_system(training.config())
+    parts = training.read_parts()
+    sharing = {_shared_key(each): each for each in _sharing(training, cells, space)}
+    identity = training.identity(training.config(), parts) | {"cells": cells, "space": space}
+    identity |= {"models": {key: each.config().describe() for key, each in sharing.items()}}
+    identity |= {"fingerprint": fingerprint(identity)}
+    overwrite = training.overwrite
+    claim(job.root, SWEEP, identity["fingerprint"], job="this very sweep", results=RESULTS, overwrite=overwrite)
+    runner = open_runner(workers=1, gpus_per_worker=training.gpus_per_worker, cache=training.cache_location)
+    shared = {key: ray.put(each.shared(each.config(), parts, runner)) for key, each in sharing.items()}
+    begin(job.root, SWEEP, identity | {"provenance": provenance()}, RESULTS, overwrite=overwrite)
+    if not job.grid:
+        _search(job, shared, space)
+        cells = [of[0]["choices"] for _, of in by_cell(_of_phase(job, "search"))[:FINALISTS]]
+    _run(job, shared, [(cell, seed) for seed in job.trial_seeds for cell in cells], "grid" if job.grid else "finals")
+    trials = job.read_trials()
+    write_results(job, trials)
+    scores, best = by_cell(trials)[0]
+    if not scores:
+        raise WorkError(f"expected trials that end, got {len(trials)} that failed; the first: {best[0]['error']}")
+    cell = replace(changed(training, best[0]["choices"]), output=f"{training.folder}/{BEST}", overwrite=False)
+    cell = replace(cell, cache=training.cache_uri)
+    metrics = locate(cell.output) / METRICS
+    if metrics.exists() and metrics.read_json()["fingerprint"] != fingerprint(cell.identity(cell.config(), parts)):
+        locate(cell.output).remove()  # the best of fewer trials
+    train(cell, lambda **_: runner)
+    return {
+        "trials": len(trials),
+        "failed": sum(t["score"] is None for t in trials),
+        "best": {
+            "cell": text_of(best[0]["choices"]),
+            "mean": statistics.fmean(scores),
+            "deviation": statistics.stdev(scores) if len(scores) > 1 else None,
+            "seeds": len(scores),
+        },
+        "seconds": round(time.time() - began, 1),
+        "fit_seconds": round(sum(t.get("seconds", 0) for t in trials), 1),
+        "output": str(training.folder),
+    }
 
 
-def open_trials(*, cpus_per_trial: float | None, gpus_per_trial: float | None, cache: Location) -> RayTrials:
-    """Join or start Ray. Raises RequestError if no node can run a trial, or for a local cache on several machines."""
-    start_ray()
-    check_cache(cache)
-    alive = nodes()
-    gpus = float(any(n.get("GPU") for n in alive)) if gpus_per_trial is None else gpus_per_trial
-    cpus = cpus_of_a_trial(alive, gpus) if cpus_per_trial is None else cpus_per_trial
-    if not any(n.get("CPU", 0) >= cpus and n.get("GPU", 0) >= gpus for n in alive):
-        described = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
-        raise RequestError(
-            f"--cpus-per-trial, --gpus-per-trial: expected a node with {cpus:g} CPUs and {gpus:g} GPUs, got nodes with "
-            f"{described}"
-        )
-    return RayTrials(cpus=cpus, gpus=gpus)
+def _sharing(training: TrainingJob, cells: Sequence[Choices], space: Space) -> list[TrainingJob]:
+    """A job for each of what cells share: vectors, for one."""
+    if not cells:
+        varied = {flag: space[flag]["choice"] for flag in training.SHARED_BY if flag in space}
+        cells = [dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
+    return [changed(training, {f: v for f, v in cell.items() if f in training.SHARED_BY}) for cell in cells]
 
 
-def cpus_of_a_trial(alive: Sequence[Mapping[str, float]], gpus: float) -> float:
-    """All CPUs of the largest node; with GPUs the least share of a node's, so that each GPU has a trial."""
-    if not gpus:
-        return max(n.get("CPU", 0) for n in alive)
-    shares = [n.get("CPU", 0) // (n["GPU"] // gpus) for n in alive if n.get("GPU", 0) >= gpus]
-    return max(1, min(shares, default=1))
+def _shared_key(training: TrainingJob) -> str:
+    return str([getattr(training, flag) for flag in training.SHARED_BY])
 
 
-@dataclass(frozen=True, kw_only=True)
-class RayTrials:
-    """`raycase.training.trial_runner.TrialRunner` on the cluster that this process has joined."""
-
-    cpus: float  # per trial
-    gpus: float  # per trial
-    vectors_of = staticmethod(CACHE.vectors_of)
-    states_of = staticmethod(CACHE.states_of)
-    scores_of = staticmethod(CACHE.scores_of)
-
-    @property
-    def on_gpu(self) -> bool:
-        return self.gpus > 0
-
-    def fit(
-        self, fitting: Fitting, train: Any, validation: Any, recipe: Any, *, seed: int, checkpoints: Location
-    ) -> FitState:
-        """Run a fit on what a trial has."""
-        resources = {"CPU": self.cpus} | ({"GPU": self.gpus} if self.on_gpu else {})
-        scaling = ScalingConfig(num_workers=1, use_gpu=self.on_gpu, resources_per_worker=resources)
-        return fit_on_ray(fitting, train, validation, recipe, seed=seed, scaling=scaling, checkpoints=checkpoints)
-
-    def run(self, trials: Round, data: Data, record: Record) -> list[float]:
-        """Run a round and record each trial at its end.
-
-        Returns the seconds that each trial took beyond its fit, except for the first trial of each process.
-        """
-        # raycase writes its own table, and Tune's handler would treat an interrupt as the end of the sweep
-        os.environ |= {
-            "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-            "TUNE_DISABLE_SIGINT_HANDLER": "1",
-            "RAY_AIR_NEW_OUTPUT": "0",
-        }
-        recorder = _Recorder(trials, record)
-        # once a round in the object store, from which the trials of a node read the arrays without a copy
-        refs = {read: [ray.put(part) for part in shared] for read, shared in data.items()}
-        trainable = ray.tune.with_parameters(_trial, refs=refs, trials=trials, threads=int(self.cpus))
-        grid = {"trial": ray.tune.grid_search(list(range(len(trials.trials))))}
-        with tempfile.TemporaryDirectory() as scratch:
-            tuner = ray.tune.Tuner(
-                ray.tune.with_resources(trainable, {"cpu": self.cpus, "gpu": self.gpus}),
-                param_space={} if trials.search else grid,
-                tune_config=ray.tune.TuneConfig(
-                    metric="best",
-                    mode="max",
-                    num_samples=trials.search.count if trials.search else 1,
-                    search_alg=_optuna(trials.search) if trials.search else None,
-                    scheduler=_scheduler(trials),
-                    reuse_actors=True,
-                ),
-                run_config=ray.tune.RunConfig(
-                    storage_path=scratch,
-                    verbose=0,
-                    callbacks=[recorder],
-                    failure_config=ray.tune.FailureConfig(max_failures=FAILURES),
-                ),
-            )
-            tuner.fit()
-        return recorder.gaps
+def _of_phase(job: Sweep, phase: str) -> list[Trial]:
+    return [t for t in job.read_trials() if t["phase"] == phase]
 
 
-def _scheduler(trials: Round) -> TrialScheduler:
-    """ASHA (Li et al., 2020), or none."""
-    if not trials.asha:
-        return FIFOScheduler()
-    grace = min(GRACE, trials.epochs)
-    return ASHAScheduler(time_attr="epoch", max_t=trials.epochs, grace_period=grace, reduction_factor=REDUCTION)
-
-
-def _optuna(search: Search) -> Any:
-    """Optuna's tree-structured Parzen estimator over the space, given the results of earlier trials."""
-    import optuna
-    from ray.tune.search.optuna import OptunaSearch
+def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
+    """Search with the first seed. Optuna is told the trials that ended before."""
+    try:
+        import optuna
+        from ray.tune.search.optuna import OptunaSearch
+    except ImportError as error:
+        raise lacks_package("optuna", "tune", "for a search; --grid needs none") from error
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    samplers = {name: next(iter(sampler.items())) for name, sampler in search.space.items()}
-    space = {
-        name: ray.tune.choice(given) if kind == "choice" else getattr(ray.tune, kind)(*given)
-        for name, (kind, given) in samplers.items()
-    }
-    return OptunaSearch(
-        space=space,
-        metric="best",
+    earlier = _of_phase(job, "search")
+    told = [t for t in earlier if t["score"] is not None]
+    missing = (job.trials or (60 if job.training.FROZEN else 20)) - len(earlier)
+    if missing <= 0:
+        return
+    samplers = {flag: next(iter(sampler.items())) for flag, sampler in space.items()}
+    searcher = OptunaSearch(
+        space={
+            flag: ray.tune.choice(given) if kind == "choice" else getattr(ray.tune, kind)(*given)
+            for flag, (kind, given) in samplers.items()
+        },
+        metric="score",
         mode="max",
-        seed=search.sampler_seed,
-        points_to_evaluate=[point for point, _ in search.points] or None,
-        evaluated_rewards=[score for _, score in search.points] or None,
+        seed=(job.training.seed + len(earlier)) % (MOST_SEED + 1),  # else it would draw the first points again
+        points_to_evaluate=[t["choices"] for t in told] or None,
+        evaluated_rewards=[t["score"] for t in told] or None,
     )
+    epochs = max([job.training.recipe.epochs, *samplers.get("epochs", ("", []))[1]])
+    asha = ASHAScheduler(time_attr="epoch", max_t=epochs, grace_period=min(GRACE, epochs), reduction_factor=REDUCTION)
+    _tuned(job, shared, "search", {}, num_samples=missing, search_alg=searcher, scheduler=asha)
 
 
-def _cell(config: dict[str, Any], trials: Round) -> tuple[Cell, int]:
-    """The cell and the seed of a trial's configuration in Tune."""
-    if trials.search is None:
-        return trials.trials[config["trial"]]
-    return trials.search.base.drawn(config), trials.search.seed
+def _run(job: Sweep, shared: Mapping[str, Any], trials: Sequence[tuple[Choices, int]], phase: str) -> None:
+    """Run the trials that have no score yet."""
+    done = [(t["choices"], t["seed"]) for t in job.read_trials() if t["score"] is not None]
+    missing = [{"choices": cell, "seed": seed} for cell, seed in trials if (cell, seed) not in done]
+    if missing:
+        _tuned(job, shared, phase, {"trial": ray.tune.grid_search(missing)})
 
 
-def _trial(config: dict[str, Any], *, refs: dict[str, list[Any]], trials: Round, threads: int) -> None:
+def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, Any], **how: Any) -> None:
+    """Run trials on Ray Tune; each is recorded at its end. Tune's own loggers write into the folder `tune`."""
+    # Tune's handler would treat an interrupt as the end of the sweep; its new output has tables of every trial
+    os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+    cpus, gpus = resources(job.training)
+    trainable = ray.tune.with_parameters(_trial, shared=shared, training=job.training, threads=int(cpus))
+    tuner = ray.tune.Tuner(
+        ray.tune.with_resources(trainable, {"cpu": cpus, "gpu": gpus}),
+        param_space=space,
+        tune_config=ray.tune.TuneConfig(metric="score", mode="max", reuse_actors=True, **how),
+        run_config=ray.tune.RunConfig(
+            name="tune",
+            storage_path=str(job.training.folder),
+            verbose=0,
+            callbacks=[_Recorder(job, phase)],
+            failure_config=ray.tune.FailureConfig(max_failures=FAILURES),
+        ),
+    )
+    tuner.fit()
+    for file in (job.training.folder / "tune").rglob("*.pkl"):  # Tune's own, which nothing reads again
+        file.unlink()
+
+
+def resources(training: TrainingJob) -> tuple[float, float]:
+    """CPUs and GPUs of a trial: one CPU on a frozen encoder; else what `train` takes, but each GPU has a trial."""
+    if training.FROZEN:
+        return 1, 0
+    alive = nodes()
+    gpus = float(any(n.get("GPU") for n in alive)) if training.gpus_per_worker is None else training.gpus_per_worker
+    if not gpus:
+        return max(n.get("CPU", 0) for n in alive), 0
+    return max(1, min(n.get("CPU", 0) // (n["GPU"] // gpus) for n in alive if n.get("GPU", 0) >= gpus)), gpus
+
+
+def _drawn(config: dict[str, Any], training: TrainingJob) -> tuple[Choices, int]:
+    """The cell and the seed of a trial's configuration: of a grid, or by a search."""
+    trial = config.get("trial", {"choices": config, "seed": training.seed})
+    return trial["choices"], trial["seed"]
+
+
+def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: TrainingJob, threads: int) -> None:
     """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
-    cell, seed = _cell(config, trials)
-    shared = ray.get(refs[cell.data_key])
+    choices, seed = _drawn(config, training)
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
-        for state in cell.fit(shared, seed=seed, device=device):
-            best = state.history[state.best_epoch - 1][cell.metric_names[0]] if state.best_epoch else LOWEST
-            ray.tune.report(state.line | {"best": best})
+        job = changed(training, choices)
+        data = job.prepared(ray.get(shared[_shared_key(job)]))
+        fitting = job.fitting(on_gpu=device != "cpu")
+        for state in fitting(*data, job.recipe, seed=seed, wrap=lambda module: module.to(device)):
+            found = state.best_line if state.best_epoch else {state.select: LOWEST}
+            ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
+            figures = {"score": found[state.select], "metric": state.select} | found | ended
+            ray.tune.report(figures | {"epoch": len(state.history), "figures": figures})
     except (RequestError, WorkError) as error:  # a retry would not help
-        ray.tune.report(dict.fromkeys(METRICS, math.nan) | {"epoch": 0, "best": LOWEST, "error": str(error)})
+        ray.tune.report({"score": LOWEST, "epoch": 0, "figures": {"error": str(error)}})
 
 
 class _Recorder(ray.tune.Callback):
-    """Collects the metrics of each trial's epochs and records the trial at its end."""
+    """Records each trial at its end."""
 
-    def __init__(self, trials: Round, record: Record) -> None:
-        self.trials, self.record = trials, record
-        self.histories: dict[str, list[dict[str, float]]] = {}
-        self.errors: dict[str, str] = {}
-        self.ended: dict[int, float] = {}  # by process: the time at which its last trial ended
-        self.gaps: list[float] = []
-
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        """Collect an epoch of a trial."""
-        if result["epoch"] <= 1:  # the first, or restarted after a failure
-            self.histories[trial.trial_id] = []
-        if "error" in result:
-            self.errors[trial.trial_id] = result["error"]
-        else:
-            names = (*METRICS, *_cell(trial.config, self.trials)[0].metric_names)
-            self.histories[trial.trial_id].append({name: result[name] for name in names if name in result})
+    def __init__(self, job: Sweep, phase: str) -> None:
+        self.job, self.phase = job, phase
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record a trial that ended or that ASHA stopped."""
-        self._record(trial)
+        figures = trial.last_result["figures"]
+        is_scored = figures.get("score", LOWEST) > LOWEST
+        self._record(trial, figures if is_scored else {"error": "no epoch has a score"} | figures | {"score": None})
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record a trial that failed finally, with the reason."""
         text = (trial.error_file and Path(trial.error_file).read_text(encoding="utf-8").strip()) or "the process died"
-        self.errors[trial.trial_id] = text.splitlines()[-1]
-        self._record(trial)
+        self._record(trial, {"error": text.splitlines()[-1]})
 
-    def _record(self, trial: Any) -> None:
-        cell, seed = _cell(trial.config, self.trials)
-        history, error = self.histories.pop(trial.trial_id, []), self.errors.pop(trial.trial_id, None)
-        self.record(cell, seed, history=history, error=error)
-        process, now = trial.last_result.get("pid", 0), time.time()
-        if process in self.ended:
-            seconds = 0.0 if error else sum(line["seconds"] for line in history)
-            self.gaps.append(now - self.ended[process] - seconds)
-        self.ended[process] = now
+    def _record(self, trial: Any, figures: dict[str, Any]) -> None:
+        choices, seed = _drawn(trial.config, self.job.training)
+        row = {"choices": choices, "seed": seed, "phase": self.phase, "error": "", "score": None} | figures
+        self.job.put_trial(row)
+        note(f"{self.phase}: {row['score'] or row['error']}, seed {seed}, {text_of(choices)}")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.inference_jobs import DualCseJob, SimCseJob
+from raycase.training.inferences import DualCseJob, SimCseJob
 from raycase.training.job import TrainingJob
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector import ProjectorJob
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, LoraJob, TriEncoderJob
 from raycase.training.scored_jobs import MixSpJob, SentenceEncoderJob
 

@@ -1,13 +1,13 @@
 """Fitting the head of condition pooling on rated pairs: with the encoder frozen, or trained too.
 
-Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, D vectors,
-M dimensions: the nested ones and all.
+Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, P of f(s),
+D vectors, M dimensions: the nested ones and all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from raycase.encoder.token_states import StateReader, layer_numbers
 from raycase.systems.condition_head import ConditionHead, Head
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
+from raycase.systems.plain_part import PlainPart
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.condition_recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
 from raycase.training.loop import (
     Batches,
     BatchLoss,
@@ -33,8 +33,8 @@ from raycase.training.loop import (
     restore,
     shard,
 )
-from raycase.training.losses import Loss, unit_ratings
-from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
+from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
+from raycase.training.recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
 
 EVALUATED_AT_ONCE = 1024  # pairs
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
@@ -150,10 +150,13 @@ def fit_condition_head(
         head = ConditionHead(recipe.head(unfrozen.config.states_dim))
         head.load_state_dict(unfrozen.head)
         module = HeadCosine(head, unfrozen.open(), unfrozen.compute)
-    rates = {}
+    special: dict[str, Any] = {}
+    if pseudo_labelled is not None or module.reader is not None:
+        special["patience"] = recipe.epochs
     if module.reader is not None:
-        rates = {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / module.reader.encoder.model.config.hidden_size}
-    config = recipe.fit_config(seed, warmup=recipe.warmup, rates=rates)
+        width = module.reader.encoder.model.config.hidden_size
+        special["rates"] = {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / width}
+    config = recipe.fit_config(seed, **special)
     module = wrap(module)
     rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
@@ -243,3 +246,39 @@ def head_vectors(head: Head, pairs: ReadPairs) -> tuple[np.ndarray, np.ndarray]:
         rows = np.arange(start, min(count, start + EVALUATED_AT_ONCE))
         vectors[:, rows] = head_pair_vectors(head, pairs, rows).unflatten(0, (2, -1)).cpu().numpy()
     return vectors[0], vectors[1]
+
+
+@torch.no_grad()
+def with_plain_part(
+    head: ConditionHead, train: ReadPairs, validation: ReadPairs, system: ConditionPoolingConfig, recipe: HeadRecipe
+) -> ConditionHead:
+    """The head with its plain part, for sentences unlike those that trained it, in float16 as it is saved; itself where
+    the share is 0."""
+    if not recipe.plain_share:
+        return head
+    start, whole_share, again, alone = recipe.plain_rise
+    config = replace(
+        head.config,
+        plain_dim=system.hidden_dim,
+        plain_vector_dim=system.plain_dim,
+        plain_share=recipe.plain_share,
+        plain_from=start,
+        plain_to=whole_share,
+        plain_alone_from=again,
+        plain_alone_to=alone,
+    )
+    whole = ConditionHead(config)
+    whole.load_state_dict(head.state_dict(), strict=False)
+    part = whole.plain
+    assert part is not None
+    vectors = torch.from_numpy(np.concatenate(head_vectors(head, train)))
+    means_SW, plain_SP = _texts(part, train)
+    part.fit(means_SW, plain_SP, _texts(part, validation)[0], vectors)
+    return whole.half().float().eval()
+
+
+def _texts(part: PlainPart, pairs: ReadPairs) -> tuple[Tensor, Tensor]:
+    """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
+    read = pairs.states(np.unique(pairs.sentence_index))
+    means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)
+    return torch.cat(means), torch.cat(plain)

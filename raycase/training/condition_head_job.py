@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,10 +25,14 @@ from raycase.systems.model_card import head_card
 from raycase.systems.pair_scores import reads_conditions
 from raycase.systems.pairs import Indexed
 from raycase.systems.registry import resolve
-from raycase.training.checkpoint import Fitting
-from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head, head_correlations, weights_of
+from raycase.training.condition_head_fit import (
+    UnfrozenEncoder,
+    fit_condition_head,
+    head_correlations,
+    weights_of,
+    with_plain_part,
+)
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.condition_recipe import FrozenHeadRecipe, HeadRecipe
 from raycase.training.condition_teachers import (
     FURTHER,
     FURTHER_OF_MODELS,
@@ -37,11 +41,11 @@ from raycase.training.condition_teachers import (
     pseudo_labelled_pairs,
     said_by_head,
 )
-from raycase.training.encoder_job import compute_of
+from raycase.training.encoder_fit import compute_of
 from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import FitState
-from raycase.training.plain_share import with_plain_part
-from raycase.training.runner import Runner, TextEmbedder
+from raycase.training.recipe import HeadRecipe
+from raycase.training.runner import Fitting, Runner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,8 +67,7 @@ class HeadFit:
 class ConditionPoolingJob(HeadRecipe, TrainingJob):
     """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
 
-    A run that was stopped resumes automatically when the same command is run again. The trials of a sweep are fits on
-    the frozen encoder, without teachers.
+    The trials of a sweep are fits on the frozen encoder, without teachers.
     """
 
     pooling: Pooling | None = None
@@ -74,14 +77,10 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     of --teachers say, each of the same weight."""
 
     SYSTEM = "condition-pooling"
+    RECIPE = HeadRecipe
     FROZEN = True
-    SHARED_BY = "layers"
-    swept: ClassVar[Sequence[str]] = tuple(f.name for f in fields(FrozenHeadRecipe) if f.name != "nested")
-
-    @property
-    def recipe(self) -> HeadRecipe:
-        """Everything that determines the head besides the data and the seed."""
-        return HeadRecipe.of(self)
+    SHARED_BY = ("layers", "model", "compute")
+    NOT_SWEPT = ("nested", "teachers", "teacher_models", "unfreeze", "plain_share", "plain_rise", "pooling")
 
     def config(self) -> ConditionPoolingConfig:
         """The system without the head. Raises RequestError."""
@@ -112,21 +111,13 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         models = [resolve(model).describe() for model in self.teacher_models]
         return super().identity(config, parts) | ({"teacher_models": models} if models else {})
 
-    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: TextEmbedder) -> list[PairStates]:
+    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Runner) -> list[PairStates]:
         """The states of sentences and conditions."""
         return [pair_states(rated, config, runner, self) for rated in parts]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of the head on the frozen encoder."""
         return fit_condition_head
-
-    def settings(self) -> dict[str, Any]:
-        """What a fit on the frozen encoder takes."""
-        return FrozenHeadRecipe.of(self).record
-
-    def derived(self, input_dim: int) -> dict[str, Any]:
-        """The dimension of the vectors."""
-        return {"dim": self.recipe.head(input_dim).output_dim} if input_dim else {}
 
     def fit(
         self,
@@ -145,7 +136,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             further = further_pairs(train, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
             said = [self._said_by_model(model, parts[0], train, further, runner) for model in self.teacher_models]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
-                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / f"{seed}"))
+                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / "frozen"))
                 said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), train, further))
             fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
             recipe = recipe.distilled
@@ -161,7 +152,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts, data, strict=True)]
         fitting = partial(fitting, unfrozen=unfrozen)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
-        state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place)
+        state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
         head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)
         read = [part.read_by(reader, unfrozen.compute) for part in tokens]
         metrics["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
@@ -169,7 +160,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
 
     def _said_by_model(
-        self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, runner: TextEmbedder
+        self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, runner: Runner
     ) -> np.ndarray:
         """What a trained model says of the further pairs, on the scale of ratings: (N,)."""
         sentences, conditions = (indexed.values for indexed in indexed_texts(rated))
@@ -215,9 +206,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return metrics
 
 
-def pair_states(
-    rated: RatedPairs, config: ConditionPoolingConfig, runner: TextEmbedder, job: TrainingJob
-) -> PairStates:
+def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: TrainingJob) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences, conditions = indexed_texts(rated)
     config = replace(config, keep=TokenSpan.SENTENCE)

@@ -1,4 +1,4 @@
-"""Fine-tuning a system (`raycase.systems`) for an objective; the objective of rated pairs.
+"""Fine-tuning a system (`raycase.systems`) for an objective; the objective of rated pairs; the job.
 
 Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
@@ -6,20 +6,39 @@ Shapes: N rated pairs, B pairs of a batch, b of one process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.data.storage import Location
+from raycase.encoder.loading import bf16_is_faster
+from raycase.errors import check_ranges
+from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.fine_tuned_module import pair_scores
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather, unwrapped
-from raycase.training.losses import LOSSES, Loss, unit_ratings
-from raycase.training.nested import correlations
-from raycase.training.recipe import SHARE, FitRecipe, Ranges
+from raycase.systems.model_card import tuned_card
+from raycase.systems.model_folder import write_folder
+from raycase.training.job import TrainingJob, fit_metrics
+from raycase.training.loop import (
+    Batches,
+    BatchLoss,
+    Evaluation,
+    FitState,
+    computed_rows,
+    fit,
+    gather,
+    restore,
+    unwrapped,
+)
+from raycase.training.losses import LOSSES, correlations, unit_ratings
+from raycase.training.recipe import RatedRecipe, TuneRecipe
+from raycase.training.runner import Fitting, Runner
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
@@ -48,46 +67,6 @@ class TunePairs:
     def of(cls, config: Any, rated: RatedPairs) -> TunePairs:
         """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
         return cls(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuneRecipe(FitRecipe):
-    """Everything that determines the weights besides the data, the system, the loss and the seed."""
-
-    learning_rate: float = 1e-4
-    """Peak learning rate of AdamW."""
-    weight_decay: float = 0.1
-    """Decoupled weight decay (AdamW)."""
-    warmup: float = 0.1
-    """Share of the steps in which the learning rate rises to its peak; it then falls linearly to 0."""
-    batch_size: int = 32
-    """Rated pairs per batch, over all workers."""
-    dropout: float | None = None
-    """Dropout of every layer of the encoder. Default: as in its configuration."""
-    epochs: int = 3
-    """Maximum number of epochs, over which the learning rate falls to 0."""
-    patience: int = 3
-    """Stop after this many epochs without a better one."""
-
-    FORMER: ClassVar = FitRecipe.FORMER | {"accumulate": 1}
-
-    @property
-    def expected(self) -> Ranges:
-        """Whether each field is in its range, and what is expected."""
-        return super().expected | {
-            "warmup": (0 <= self.warmup < 1, SHARE),
-            "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
-        }
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatedRecipe(TuneRecipe):
-    """A `TuneRecipe` with a loss over ratings."""
-
-    loss: Loss = Loss.SQUARED
-    """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
-
-    FORMER: ClassVar = TuneRecipe.FORMER | {"rating_map": "unit"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +121,7 @@ def fit_tuned(
         objective.batches(train, recipe, seed),
         objective.batch_loss(train, recipe),
         objective.evaluation(train, validation),
-        recipe.fit_config(seed, objective.SELECT, warmup=recipe.warmup),
+        recipe.fit_config(seed, select=objective.SELECT),
         state=state,
     )
 
@@ -223,3 +202,99 @@ def _rated_loss(recipe: TuneRecipe) -> PairLoss:
     """The loss of a recipe with ratings, over scores and ratings (B,)."""
     assert isinstance(recipe, RatedRecipe)
     return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, unit_ratings(ratings_B))
+
+
+# -------------------------------------------------------------------------------------------------------------- the job
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneJob(TrainingJob):
+    """Fine-tune an encoder and save a model folder."""
+
+    @abstractmethod
+    def config(self) -> FineTunedConfig:
+        """The system before training. Raises RequestError."""
+
+    @abstractmethod
+    def objective(self, config: FineTunedConfig) -> Objective:
+        """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
+
+    @abstractmethod
+    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
+        """The task on data that `read_parts` read."""
+
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range, or that contradict each other."""
+        self.recipe.check()
+        check_ranges(self)
+        self.objective(self.config())
+
+    def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        """Everything that determines the weights."""
+        return super().identity(config, parts) | {"task": self.task_of(config, *parts).identity}
+
+    def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
+        """The texts, tokenised."""
+        train, validation = self.task_of(self.config(), *shared).texts()
+        return train, validation
+
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        """The fine-tuning in the number format of the processor."""
+        return partial(fit_tuned, objective=self._objective(on_gpu=on_gpu))
+
+    def _objective(self, *, on_gpu: bool) -> Objective:
+        return replace(self.objective(self.config()), compute=compute_of(self, on_gpu=on_gpu))
+
+    def fit(
+        self,
+        config: FineTunedConfig,
+        parts: Sequence[Any],
+        data: tuple[Any, Any],
+        runner: Runner,
+        checkpoints: Location,
+    ) -> tuple[FitState, bool]:
+        """The state of the fit, and whether it was on a GPU."""
+        return super().fit(config, parts, data, runner, checkpoints), runner.on_gpu
+
+    def save(
+        self,
+        config: FineTunedConfig,
+        parts: dict[str, Any],
+        data: tuple[Any, Any],
+        fitted: tuple[FitState, bool],
+        record: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Write the model folder of a fit; returns the contents of `metrics.json`."""
+        state, on_gpu = fitted
+        task, objective = self.task_of(config, *parts.values()), self._objective(on_gpu=on_gpu)
+        metrics = {
+            **record,
+            "system": config.SYSTEM,
+            "task": task.identity[0],
+            **fit_metrics(state),
+            "data": task.data,
+            "parameters": sum(t.numel() for t in state.weights.values()),
+            "compute": str(objective.compute).removeprefix("torch."),
+            "recipe": self.recipe.record,
+            "provenance": provenance(),
+        }
+        system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
+        restore(objective.module(system), state.best)
+        write_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics), system.save)
+        return metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningTask:
+    """Training and validation data of a fine-tuning."""
+
+    identity: list[Any]  # the task's name, then everything besides the recipe that determines the weights
+    data: dict[str, dict[str, Any]]  # of each part, for `metrics.json`
+    texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
+
+
+def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:
+    """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
+    if job.compute is not None:
+        return getattr(torch, job.compute)
+    return torch.bfloat16 if on_gpu or bf16_is_faster(torch.device("cpu")) else torch.float32

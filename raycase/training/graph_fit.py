@@ -20,9 +20,10 @@ from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
-from raycase.training.encoder_fit import Objective, TuneRecipe
+from raycase.training.encoder_fit import Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import contrastive_loss
+from raycase.training.recipe import TuneRecipe
 
 TEMPERATURE = 0.05  # initial value; learned
 
@@ -78,15 +79,14 @@ class GraphObjective(Objective):
     SELECT = "mrr"
 
     margin: float  # subtracted from the score of the true tail
-    limit: int | None = None  # train on this many triples of a seeded order, counted in both directions
 
     def module(self, system: Any) -> Contrast:
         """The system with a learned temperature."""
         return Contrast(system)
 
     def batches(self, train: GraphTexts, recipe: TuneRecipe, seed: int) -> Batches:
-        """Batches of the triples that `limit` leaves; each epoch has the same triples."""
-        rows = np.random.default_rng(seed).permutation(len(train.triples))[: self.limit]
+        """Batches of triples."""
+        rows = np.random.default_rng(seed).permutation(len(train.triples))
         order = epoch_batches(len(rows), recipe.batch_size, seed)
         return lambda epoch: (rows[batch] for batch in order(epoch))
 

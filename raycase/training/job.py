@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from enum import Enum
-from fractions import Fraction
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import model_folder
@@ -21,16 +19,17 @@ from raycase.encoder.prompt_flags import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import WRITTEN, open_model_folder
-from raycase.training.checkpoint import Fitting
 from raycase.training.loop import FitState
-from raycase.training.runner import OpenRunner, Runner, TextEmbedder
-
-CORRELATIONS = ("spearman", "spearman_rated", "pearson")  # metrics of rated pairs
+from raycase.training.recipe import FitRecipe
+from raycase.training.runner import Fitting, OpenRunner, Runner
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingJob(RayFlag, ABC):
-    """Flags of every training job, and what a fit, a model folder and a sweep ask of each kind."""
+    """Flags of every training job, and what a fit, a model folder and a sweep ask of each kind.
+
+    A run that was stopped goes on at its last epoch where an encoder is trained, and begins again where none is.
+    """
 
     workers: int = 1
     """Number of data-parallel processes, among which each batch is divided."""
@@ -43,8 +42,8 @@ class TrainingJob(RayFlag, ABC):
     output: str
     """Output folder, on this machine."""
     cache: str | None = None
-    """Folder or URI of the vectors of embedded pairs and of the checkpoints of stopped runs. Default: `cache` beside
-    the output."""
+    """Folder or URI of the vectors of embedded pairs and of the checkpoints of encoders. Default: `cache` beside the
+    output."""
     overwrite: bool = False
     """Replace an earlier result in the folder."""
     seed: int = 0
@@ -55,9 +54,9 @@ class TrainingJob(RayFlag, ABC):
     """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
 
     SYSTEM: ClassVar[str]  # its name in `raycase train`
-    FORMER: ClassVar[dict[str, Any]]  # flags of earlier versions, as `FitRecipe` has them
-    FROZEN: ClassVar[bool] = False  # the encoder: trials of a sweep share its vectors, and take one CPU each
-    SHARED_BY: ClassVar[str] = "model"  # the flag that decides what trials share
+    RECIPE: ClassVar[type[FitRecipe]]  # what is trained by; its fields are flags of the job
+    FROZEN: ClassVar[bool] = False  # the encoder: fits are short and never resumed; trials of a sweep take one CPU each
+    SHARED_BY: ClassVar[Sequence[str]] = ("model",)  # flags that decide what `shared` gives
     NOT_SWEPT: ClassVar[Sequence[str]] = ()  # flags that are the same for all cells of a sweep
 
     # ------------------------------------------------------------------------------------------------ of the request
@@ -105,9 +104,9 @@ class TrainingJob(RayFlag, ABC):
     # ------------------------------------------------------------------------------------------- what each kind says
 
     @property
-    @abstractmethod
     def recipe(self) -> Any:
         """Everything that determines the weights besides the data, the system and the seed."""
+        return self.RECIPE.of(self)
 
     @abstractmethod
     def config(self) -> Any:
@@ -136,7 +135,7 @@ class TrainingJob(RayFlag, ABC):
             "seed": self.seed,
         }
 
-    def shared(self, config: Any, parts: Sequence[Any], runner: TextEmbedder) -> Any:
+    def shared(self, config: Any, parts: Sequence[Any], runner: Runner) -> Any:
         """What all fits on this data share, trials of a sweep among them."""
         return parts
 
@@ -154,42 +153,14 @@ class TrainingJob(RayFlag, ABC):
     ) -> Any:
         """Run the whole fit on the data of `prepared`; returns what `save` saves."""
         fitting = self.fitting(on_gpu=runner.on_gpu)
-        return runner.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints)
+        resume = not self.FROZEN
+        return runner.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints, resume=resume)
 
     @abstractmethod
     def save(
         self, config: Any, parts: dict[str, Any], data: tuple[Any, Any], fitted: Any, record: dict[str, Any]
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`, `record` among them."""
-
-    # ------------------------------------------------------------------------------------------------------ of sweeps
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        """The metrics in a sweep's table of trials; the first chooses the best epoch and the best cell."""
-        return CORRELATIONS
-
-    @property
-    def swept(self) -> Sequence[str]:
-        """The flags in which cells of a sweep may differ: those that change the weights."""
-        common = {f.name for f in fields(TrainingJob)} - {"model", "compute"}
-        return [f.name for f in fields(self) if f.name not in common and f.name not in self.NOT_SWEPT]
-
-    def named(self, config: Any) -> Self:
-        """This job with the choices that the system made where flags were not given."""
-        return self
-
-    def replaced(self, **flags: Any) -> Self:
-        """This job with other flags."""
-        return replace(self, **flags)
-
-    def settings(self) -> dict[str, Any]:
-        """What tells cells of a sweep apart, by flag, without what has no effect."""
-        return {name: plain(getattr(self, name)) for name in self.swept} | self.FORMER
-
-    def derived(self, input_dim: int) -> dict[str, Any]:
-        """Flags whose default the data decide, for a fit on vectors of this dimension."""
-        return {}
 
 
 def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
@@ -225,19 +196,12 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
     return metrics
 
 
-def plain(value: Any) -> Any:
-    """The value of a flag as the table of trials has it."""
-    if isinstance(value, tuple):
-        fractions = {depth: Fraction(depth).limit_denominator(100) for depth in value}
-        return " ".join(str(short) if float(short) == depth else repr(depth) for depth, short in fractions.items())
-    return str(value) if isinstance(value, Enum) else value
-
-
 def fit_metrics(state: FitState) -> dict[str, Any]:
     """Metrics of the best epoch, and of every epoch."""
-    best = state.history[state.best_epoch - 1]
     return {
-        "validation": {name: value for name, value in best.items() if name not in ("epoch", "loss", "seconds", "mib")},
+        "validation": {
+            name: value for name, value in state.best_line.items() if name not in ("epoch", "loss", "seconds", "mib")
+        },
         "best_epoch": state.best_epoch,
         "epochs": len(state.history),
         "history": state.history,

@@ -5,25 +5,102 @@ Each process gets the same batches and computes its shard of each; the loss is a
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from raycase.data.json_values import figure, finite
 from raycase.errors import WorkError
-from raycase.training.fit_state import FitConfig, FitState, Weights, best_epoch_of, not_finite
 
+Weights = dict[str, Tensor]
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
 Evaluation = Callable[[nn.Module], dict[str, float]]
+
+TITLES = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
+TITLES |= {"rte": "RTE", "eis": "EIS"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitConfig:
+    """Settings of the loop. `select` names the metric of early stopping and of the best epoch (larger is better)."""
+
+    epochs: int
+    patience: int
+    learning_rate: float
+    weight_decay: float = 0.0
+    warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
+    seed: int = 0
+    select: str = "spearman"
+    rates: Mapping[str, float] = field(default_factory=dict)  # peak rates other than `learning_rate`: prefix -> rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitState:
+    """The state of a fit after an epoch, from which `fit` resumes as if it had never stopped.
+
+    Holds only trained weights, no frozen ones; of `fit` it is good until the next epoch begins.
+    """
+
+    weights: Weights
+    best: Weights  # of the best epoch so far
+    moments: Weights  # of the optimizer: "NUMBER OF THE WEIGHT.NAME"
+    history: list[dict[str, float]]  # a line per epoch
+    best_epoch: int  # 0: no figure that chooses the best is a number so far
+    select: str  # the metric that chooses it
+
+    @property
+    def line(self) -> dict[str, float]:
+        """The metrics of the last epoch."""
+        return self.history[-1]
+
+    @property
+    def best_line(self) -> dict[str, float]:
+        """The metrics of the best epoch."""
+        return self.history[self.best_epoch - 1]
+
+    def to_bytes(self) -> bytes:
+        """One safetensors file, with the history in its header."""
+        parts = {"weights": self.weights, "best": self.best, "moments": self.moments}
+        tensors = {f"{part}/{name}": t.contiguous() for part, named in parts.items() for name, t in named.items()}
+        return save(tensors, metadata={"history": json.dumps(self.history), "select": self.select})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> FitState:
+        """Read what `to_bytes` wrote."""
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        parts: dict[str, Weights] = {"weights": {}, "best": {}, "moments": {}}
+        for key, tensor in load(data).items():
+            part, name = key.split("/", 1)
+            parts[part][name] = tensor
+        history, select = json.loads(header["history"]), header["select"]
+        return cls(**parts, history=history, best_epoch=best_epoch_of(history, select), select=select)
+
+
+def show(line: dict[str, float]) -> None:
+    """Print the metrics of an epoch."""
+    scores = "".join(f"{title} {figure(line[name]):>6}  " for name, title in TITLES.items() if name in line)
+    print(
+        f"epoch {line['epoch']:>3}  loss {line['loss']:.4f}  {scores}{line['seconds']:.2f} s  {line['mib']:,} MiB",
+        flush=True,
+    )
+
+
+def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
+    """The first epoch with the highest value of `select`, counted from 1; 0 where no epoch has a finite one."""
+    epochs = [i for i, line in enumerate(history) if finite(line[select]) is not None]
+    return 1 + max(epochs, key=lambda i: history[i][select]) if epochs else 0
 
 
 def fit(
@@ -48,15 +125,13 @@ def fit(
     groups = _parameter_groups(inner, config)
     peaks = [group["lr"] for group in groups]
     trained = [weight for group in groups for weight in group["params"]]
-    not_finite_before = not_finite(trained)  # an encoder may come with some, in rows of unused tokens
+    not_finite_before = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
     history: list[dict[str, float]] = []
     best: Weights = {}
     if state is not None:
-        if misfit := state.misfit(_trained(inner), trained, config):
-            raise WorkError(f"{state.uri}: expected the state of this fit, got {misfit}; remove it")
         restore(inner, state.weights)
-        optimizer.load_state_dict(optimizer.state_dict() | {"state": deepcopy(state.optimizer["state"])})
+        _restore_moments(optimizer, state.moments)
         history, best = list(state.history), state.best
     del state  # as large as what is trained
     best_epoch = best_epoch_of(history, config.select)
@@ -68,7 +143,7 @@ def fit(
         mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
         if not math.isfinite(mean_loss):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
-        if not_finite(trained) > not_finite_before:  # by the last step, after its loss
+        if _not_finite(trained) > not_finite_before:  # by the last step, after its loss
             raise WorkError(f"epoch {epoch}: expected finite weights, got NaN or infinity; lower the learning rate")
         scores = _evaluate(inner.eval(), evaluate)
         cost = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
@@ -78,9 +153,10 @@ def fit(
         yield FitState(
             weights=_trained(inner),
             best=best,
-            optimizer=optimizer.state_dict(),
+            moments=_moments(optimizer),
             history=list(history),
             best_epoch=best_epoch,
+            select=config.select,
         )
     if not best_epoch:
         raise WorkError(
@@ -164,6 +240,26 @@ def peak_mib(device: torch.device) -> int:
 
 def _seed(*parts: int) -> int:
     return int(np.random.SeedSequence(parts).generate_state(1)[0])
+
+
+def _not_finite(weights: Iterable[Tensor]) -> int:
+    """How many numbers are NaN or infinite."""
+    return sum(int(weight.detach().isfinite().logical_not().sum()) for weight in weights)
+
+
+def _moments(optimizer: torch.optim.Optimizer) -> Weights:
+    """The moments of each weight."""
+    state = optimizer.state_dict()["state"]
+    return {f"{index}.{name}": tensor for index, of in state.items() for name, tensor in of.items()}
+
+
+def _restore_moments(optimizer: torch.optim.Optimizer, moments: Weights) -> None:
+    """Load copies of the moments into an optimizer of the same weights."""
+    state: dict[int, Weights] = {}
+    for key, tensor in moments.items():
+        index, name = key.split(".", 1)
+        state.setdefault(int(index), {})[name] = tensor.clone()
+    optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def _trained(module: nn.Module) -> Weights:

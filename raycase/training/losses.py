@@ -1,15 +1,23 @@
-"""Losses over a whole batch: pure functions of the (cosines, ratings) of pairs, or of the vectors of triples.
+"""Losses over a whole batch: pure functions of (cosines, ratings) or of vectors. Metrics of rated pairs.
 
-Shapes: B pairs or triples, D dimensions.
+Shapes: N rated pairs, B pairs or triples of a batch, P vectors, D dimensions, M of them: the nested ones and all,
+R ranges of scores.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from raycase.data.rated import NOT_APPLICABLE
+from raycase.encoder.cosines import pair_cosines
+from raycase.evaluation.metrics import pearson, spearman
+from raycase.systems.mixsp import MOST, UPPER, Similarity
 
 
 class Loss(StrEnum):
@@ -39,6 +47,47 @@ def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
 
 
 LOSSES = {Loss.SQUARED: squared_error, Loss.PEARSON: pearson_loss}
+
+
+# -------------------------------------------------------------- vectors that can be cut (Kusupati et al., 2022, eq. 1)
+
+
+def nested_range(nested: Sequence[int], dim: int) -> tuple[bool, str]:
+    """For `check_ranges`: whether all nested dimensions are below the whole one, and what is expected."""
+    return all(0 < n < dim for n in nested), f"dimensions below {dim}"
+
+
+def nested_cosines(first_BD: Tensor, second_BD: Tensor, dims: Sequence[int]) -> Tensor:
+    """The cosine of two vectors of a pair, over their first dimensions alone: (B, D), (B, D) -> (B, M)."""
+    return torch.stack([F.cosine_similarity(first_BD[:, :d], second_BD[:, :d]) for d in dims], dim=1)
+
+
+def nested_loss(cosines_BM: Tensor, targets_B: Tensor, loss: Loss) -> Tensor:
+    """The mean of the loss over the dimensions."""
+    return torch.stack([LOSSES[loss](cosines_B, targets_B) for cosines_B in cosines_BM.unbind(1)]).mean()
+
+
+def nested_correlations(
+    vectors_PD: np.ndarray, pair_index_N2: np.ndarray, ratings_N: np.ndarray, nested: Sequence[int]
+) -> dict[str, float]:
+    """The `correlations` of the cosines, and Spearman x 100 over all pairs at each nested dimension."""
+    metrics = correlations(pair_cosines(vectors_PD, pair_index_N2), ratings_N)
+    for dim in nested:
+        metrics[f"spearman_{dim}"] = 100 * spearman(pair_cosines(vectors_PD[:, :dim], pair_index_N2), ratings_N)
+    return metrics
+
+
+def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float]:
+    """Spearman and Pearson x 100 over all pairs, and Spearman x 100 without label -1."""
+    rated = ratings_N != NOT_APPLICABLE
+    return {
+        "spearman": 100 * spearman(scores_N, ratings_N),
+        "pearson": 100 * pearson(scores_N, ratings_N),
+        "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
+    }
+
+
+# -------------------------------------------------------------------------------------------------- contrastive losses
 
 
 def contrastive_loss(
@@ -93,3 +142,53 @@ def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -
     """InfoNCE: the positive of anchor i is row i of the first candidates, its negatives are all other candidates."""
     scores = anchors_BD @ torch.cat(candidates).T / temperature
     return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))
+
+
+# ------------------------------------------------------------------------------------------ scores without a condition
+
+
+def scored_loss(cosines_B: Tensor, ratings_B: Tensor) -> Tensor:
+    """Mean of (cos - score / 5)^2: sentence encoders on STS (Reimers and Gurevych, 2019)."""
+    return squared_error(cosines_B, ratings_B / MOST)
+
+
+def mixsp_loss(
+    outputs_BK: Tensor,
+    ratings_B: Tensor,
+    *,
+    ranges: Sequence[float] = (UPPER,),
+    similarity: Similarity = Similarity.LINEAR,
+    similarity_weight: float = 7e-4,
+    range_weight: float = 1e-4,
+    temperature: float = 0.05,
+) -> Tensor:
+    """MixSP's loss (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the
+    pair's range from the first sentence + from the second) / 2 (eqs. 4 and 2; with two ranges it is binary).
+
+    outputs_BK: the logit of the similarity, or a cosine; each sentence's logits of the R ranges; with contrastive
+    similarity, both projections z. ratings_B: 0 to 5. ranges: the lowest score of each range after the first.
+
+    With cosine the first term is its squared error. With contrastive it is the mean of -log v(z_i1, z_i2) / sum over j
+    of v(z_i1, z_j2) over the pairs i of the uppermost range, v = exp(cos / temperature); the paper gives no formula.
+    """
+    count = len(ranges) + 1
+    similarity_B, scores_B = outputs_BK[:, 0], (ratings_B / MOST).to(outputs_BK)
+    first_BR, second_BR = outputs_BK[:, 1 : 1 + 2 * count].chunk(2, dim=1)
+    range_B = torch.bucketize(ratings_B, torch.tensor(ranges).to(ratings_B), right=True)
+    match similarity:
+        case Similarity.LINEAR:
+            score_loss = F.binary_cross_entropy_with_logits(similarity_B, scores_B)
+        case Similarity.COSINE:
+            score_loss = squared_error(similarity_B, scores_B)
+        case Similarity.CONTRASTIVE:
+            score_loss = _contrast(outputs_BK[:, 1 + 2 * count :], range_B == count - 1, temperature)
+    range_loss = (F.cross_entropy(first_BR, range_B) + F.cross_entropy(second_BR, range_B)) / 2
+    return similarity_weight * score_loss + range_weight * range_loss
+
+
+def _contrast(z_BZ: Tensor, same_B: Tensor, temperature: float) -> Tensor:
+    """InfoNCE of the pairs with the same meaning, against all second sentences; 0 if there are no such pairs."""
+    if not same_B.any():
+        return z_BZ.sum() * 0
+    first_BD, second_BD = (F.normalize(part, dim=1) for part in z_BZ.chunk(2, dim=1))
+    return info_nce(first_BD[same_B], [second_BD[same_B], second_BD[~same_B]], temperature)

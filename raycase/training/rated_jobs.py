@@ -11,19 +11,17 @@ from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompt_flags import TextFlags
 from raycase.errors import RequestError, note
-from raycase.evaluation.graph_metrics import MEASURES
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import LEAST_COSINE, CsrConfig, csr, default_router, least_cosine
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
-from raycase.training.encoder_fit import Objective, PairObjective, RatedRecipe, TunePairs
-from raycase.training.encoder_job import FineTuneJob, TuningTask
+from raycase.training.encoder_fit import FineTuneJob, Objective, PairObjective, TunePairs, TuningTask
 from raycase.training.graph_fit import GraphObjective, GraphTexts
 from raycase.training.job import data_metrics, part_metrics
 from raycase.training.losses import Loss
+from raycase.training.recipe import RatedRecipe
 
-FORMER_PROMPT = dict.fromkeys(("template", "pool"))  # flags that are a file of --prompt now
 MARGIN = 0.02  # SimKGC's, subtracted from the score of the true tail in training
 
 
@@ -31,12 +29,7 @@ MARGIN = 0.02  # SimKGC's, subtracted from the score of the true tail in trainin
 class RatedJob(FineTuneJob, RatedRecipe):
     """Fine-tune an encoder on rated pairs."""
 
-    FORMER: ClassVar = RatedRecipe.FORMER | {"margin": MARGIN}
-
-    @property
-    def recipe(self) -> RatedRecipe:
-        """Everything that determines the weights besides the data, the system and the seed."""
-        return RatedRecipe.of(self)
+    RECIPE = RatedRecipe
 
     def objective(self, config: FineTunedConfig) -> Objective:
         """The loss and the measures."""
@@ -61,25 +54,16 @@ class GraphJob(RatedJob):
     """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion; --train and --validation are
     then .tsv files of head, relation, tail, with entities.tsv and relations.tsv in the folder of --train, and the loss
     is SimKGC's."""
-    limit: int | None = None
-    """kgc: train on this many triples only, counted in both directions."""
 
     def objective(self, config: FineTunedConfig) -> Objective:
         """The loss and the measures of the task. Raises RequestError."""
         if self.task == "kgc":
             return _graph_objective(self, config)
-        if self.limit is not None:
-            raise RequestError("--limit: expected --task kgc, got rated")
         return super().objective(config)
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
         return super().read_parts() if self.task == "rated" else _read_graph(self)
-
-    @property
-    def metric_names(self) -> Sequence[str]:
-        """The metrics of the task."""
-        return super().metric_names if self.task == "rated" else MEASURES
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data."""
@@ -93,7 +77,6 @@ class BiEncoderJob(TextFlags, GraphJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     SYSTEM = "bi-encoder"
-    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT
 
     prompt: str | None = None
     """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
@@ -128,7 +111,6 @@ class CrossEncoderJob(RatedJob):
     """
 
     SYSTEM = "cross-encoder"
-    FORMER: ClassVar = RatedJob.FORMER | {"pair_encoding": "tokenizer", "limit": None}
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
@@ -190,8 +172,6 @@ class LoraJob(TextFlags, RatedJob):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     SYSTEM = "lora"
-    FORMER: ClassVar = RatedJob.FORMER | FORMER_PROMPT | {"limit": None}
-    NOT_SWEPT = ("merged",)
 
     loss: Loss = Loss.PEARSON
     """squared, or pearson (the paper's)."""
@@ -204,14 +184,12 @@ class LoraJob(TextFlags, RatedJob):
     """Rank of the adapters."""
     alpha: float = 32.0
     """The adapters' product is multiplied by alpha / rank."""
-    adapter_dropout: float = 0.05
-    """Dropout on the input of each adapter."""
     merged: bool = True
     """Save the encoder with the adapters merged into it; else only the adapters, a small file."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        names = ("rank", "alpha", "adapter_dropout", "merged")
+        names = ("rank", "alpha", "merged")
         return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
 
 
@@ -232,9 +210,7 @@ def _graph_objective(job: GraphJob, config: Any) -> GraphObjective:
     """Of knowledge graph completion. Raises RequestError."""
     if config.dim != config.plain_dim:
         raise RequestError(f"--task kgc: expected vectors as long as the encoder's, got {config.label}")
-    if job.limit is not None and job.limit < 2:
-        raise RequestError(f"--limit: expected at least 2 triples, got {job.limit}")
-    return GraphObjective(config=config, margin=MARGIN, limit=job.limit)
+    return GraphObjective(config=config, margin=MARGIN)
 
 
 def _read_graph(job: GraphJob) -> tuple[GraphPart, GraphPart]:
@@ -251,7 +227,7 @@ def _graph(job: GraphJob, config: FineTunedConfig, train: GraphPart, validation:
     """The task of knowledge graph completion."""
     parts = {"train": train.triples, "validation": validation.triples}
     return TuningTask(
-        identity=["kgc", MARGIN, job.limit],
+        identity=["kgc", MARGIN],
         data={part: part_metrics(triples, len(triples) // 2) for part, triples in parts.items()},
         texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
     )

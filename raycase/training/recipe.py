@@ -1,15 +1,25 @@
-"""What the recipes of all systems share."""
+"""What the recipes of all systems share, and the recipes of fine-tuning and of condition pooling's head."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from raycase.errors import at_least, check_ranges
-from raycase.training.fit_state import FitConfig
+from raycase.systems.top import MOST_NUMBER, MOST_WIDTH, Activation, HeadConfig
+from raycase.training.loop import FitConfig
+from raycase.training.losses import Loss, nested_range
 
 Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
 SHARE = "a share in [0, 1)"
+
+LEAST_DIM = 512  # of condition pooling's vectors, by default
+# Factor of the teachers' loss, and epochs of the fit with them; these and the next were measured
+# (`results/condition_pooling.md`).
+DISTILLED_WEIGHT, DISTILLED_EPOCHS = 4.0, 12
+UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE, UNFROZEN_EPOCHS = 64, 2e-4, 3  # peak rate of the head
+# Peak rate of an encoder of this width; wider ones take a lower one in proportion (Yang et al., 2022, table 3)
+ENCODER_LEARNING_RATE, OF_WIDTH = 1e-4, 384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,16 +27,12 @@ class FitRecipe:
     """Everything that determines the weights besides the data, the system and the seed."""
 
     learning_rate: float
-    weight_decay: float = 0.0
-    """Decoupled weight decay (AdamW)."""
     batch_size: int
     epochs: int
-    patience: int
-    """Stop after this many epochs without a better one."""
 
-    # Flags of earlier versions at the only value that is left: the fingerprints by which begun and finished fits and
-    # sweeps are known have them in.
-    FORMER: ClassVar[dict[str, Any]] = {"average": 0.0}
+    PATIENCE: ClassVar[int]  # epochs without a better one, after which a fit stops
+    WEIGHT_DECAY: ClassVar[float] = 0.0  # decoupled (AdamW)
+    WARMUP: ClassVar[float | None] = None  # share of the steps up to the peak learning rate, then down to 0
 
     @classmethod
     def of(cls, flags: Any) -> Self:
@@ -36,22 +42,144 @@ class FitRecipe:
     @property
     def record(self) -> dict[str, Any]:
         """The recipe by name, as fingerprints and `metrics.json` have it."""
-        return asdict(self) | self.FORMER
+        return asdict(self)
 
     @property
     def expected(self) -> Ranges:
         """Whether each field is in its range, and what is expected."""
         return {
             "learning_rate": (0 < self.learning_rate < float("inf"), "a number above 0"),
-            "weight_decay": (0 <= self.weight_decay < float("inf"), "a number of at least 0"),
-            **at_least(1, self, "batch_size", "epochs", "patience"),
+            **at_least(1, self, "batch_size", "epochs"),
         }
 
     def check(self) -> None:
         """Raise RequestError for a value out of its range."""
         check_ranges(self, self.expected)
 
-    def fit_config(self, seed: int, select: str = "spearman", **more: Any) -> FitConfig:
-        """The settings of the loop; `select` names the metric of early stopping."""
-        names = ("epochs", "patience", "learning_rate", "weight_decay")
-        return FitConfig(**{name: getattr(self, name) for name in names}, seed=seed, select=select, **more)
+    def fit_config(self, seed: int, **more: Any) -> FitConfig:
+        """The settings of the loop; more: those that are not the recipe's."""
+        settings = {"patience": self.PATIENCE, "weight_decay": self.WEIGHT_DECAY, "warmup": self.WARMUP} | more
+        return FitConfig(epochs=self.epochs, learning_rate=self.learning_rate, seed=seed, **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneRecipe(FitRecipe):
+    """Everything that determines the weights of a fine-tuned encoder besides the data, the system, the loss and the
+    seed."""
+
+    learning_rate: float = 1e-4
+    """Peak learning rate of AdamW."""
+    batch_size: int = 32
+    """Rated pairs per batch, over all workers."""
+    dropout: float | None = None
+    """Dropout of every layer of the encoder. Default: as in its configuration."""
+    epochs: int = 3
+    """Maximum number of epochs, over which the learning rate falls to 0."""
+
+    PATIENCE: ClassVar[int] = 3
+    WEIGHT_DECAY: ClassVar[float] = 0.1
+    WARMUP: ClassVar[float | None] = 0.1
+
+    @property
+    def expected(self) -> Ranges:
+        """Whether each field is in its range, and what is expected."""
+        return super().expected | {"dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedRecipe(TuneRecipe):
+    """A `TuneRecipe` with a loss over ratings."""
+
+    loss: Loss = Loss.SQUARED
+    """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenHeadRecipe(FitRecipe):
+    """Everything that determines one fit of the head, on a frozen encoder, besides the data and the seed."""
+
+    layers: tuple[float, ...] = (2 / 3, 1.0)
+    """Layers whose states the head reads, as fractions of the encoder's depth: 0 the input of the first, 1 the output
+    of the last."""
+    heads: int = 8
+    """Number of attention distributions that are mixed."""
+    head_dim: int = 64
+    """Dimension of the queries and keys of each."""
+    dim: int | None = None
+    """Dimension of the vectors. Default: 512, or that of the encoder's states where it is larger, so that the plain
+    vector has room."""
+    activation: Activation = Activation.GELU
+    """Non-linearity of the words' values."""
+    dropout: float = 0.3
+    """Dropout on the states of words and conditions."""
+    gate: bool = True
+    """Whether the condition gates the dimensions of the vector."""
+    nested: tuple[int, ...] = ()
+    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
+    loss: Loss = Loss.SQUARED
+    """squared is the mean squared error; pearson one minus the correlation over the batch."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    batch_size: int = 256
+    """Rated pairs per step, over all workers."""
+    epochs: int = 5
+    """Number of epochs, over which the learning rate falls to 0."""
+
+    PATIENCE: ClassVar[int] = 5
+    WEIGHT_DECAY: ClassVar[float] = 0.01
+    WARMUP: ClassVar[float | None] = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(FrozenHeadRecipe):
+    """Everything that determines the head, which takes several fits with teachers or with --unfreeze."""
+
+    teachers: int = 0
+    """Number of heads that are fitted first, with the following seeds. Besides the ratings the head then learns the
+    mean of what they say of the same sentences under other conditions."""
+    unfreeze: bool = False
+    """After the fit on the frozen encoder, train encoder and head together."""
+    plain_share: float = 0.5
+    """Share of the plain vector in the vectors of sentences unlike the training data; 0: none."""
+    plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
+    """Four distances of a sentence from the training data, 1 that of a usual sentence: the share begins at the first
+    and is full from the second; it rises again from the third, and from the fourth there is only the plain vector."""
+
+    @property
+    def expected(self) -> Ranges:
+        """Whether each field is in its range, and what is expected."""
+        a, b, c, d = self.plain_rise
+        return super().expected | {
+            **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
+            **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
+            "dropout": (0 <= self.dropout < 1, SHARE),
+            "nested": nested_range(self.nested, self.dim or LEAST_DIM),
+            **at_least(0, self, "teachers"),
+            "plain_share": (0 <= self.plain_share < 1, SHARE),
+            "plain_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
+        }
+
+    @property
+    def distilled(self) -> HeadRecipe:
+        """The recipe of the fit with teachers."""
+        return replace(self, epochs=DISTILLED_EPOCHS)
+
+    @property
+    def unfrozen(self) -> HeadRecipe:
+        """The recipe of the fit with the encoder."""
+        return replace(
+            self, epochs=UNFROZEN_EPOCHS, batch_size=UNFROZEN_BATCH_SIZE, learning_rate=UNFROZEN_LEARNING_RATE
+        )
+
+    def head(self, states_dim: int) -> HeadConfig:
+        """The shape of the head for states of this dimension."""
+        return HeadConfig(
+            states_dim=states_dim,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
+            activation=self.activation,
+            dropout=self.dropout,
+            gate=self.gate,
+            nested=tuple(sorted(set(self.nested))),
+        )

@@ -8,14 +8,20 @@ from typing import Any, ClassVar
 
 from raycase.data.rated import RatedPairs, read_scored, rows_in
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError, note
+from raycase.errors import RequestError, check_ranges, note
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
-from raycase.training.encoder_fit import PairLoss, PairObjective, TunePairs, TuneRecipe
-from raycase.training.encoder_job import FineTuneJob, TuningTask
+from raycase.training.encoder_fit import FineTuneJob, PairLoss, PairObjective, TunePairs, TuningTask
 from raycase.training.job import data_metrics
-from raycase.training.scored_losses import mixsp_loss, scored_loss
+from raycase.training.losses import mixsp_loss, scored_loss
+from raycase.training.recipe import TuneRecipe
+
+
+class ScoredRecipe(TuneRecipe):
+    """A `TuneRecipe` of more epochs."""
+
+    PATIENCE: ClassVar[int] = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +38,8 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     """Scored pairs per batch, over all workers."""
     epochs: int = 10
     """Maximum number of epochs, over which the learning rate falls to 0."""
-    patience: int = 10
-    """Stop after this many epochs without a better one."""
 
-    @property
-    def recipe(self) -> TuneRecipe:
-        """Everything that determines the weights besides the data, the system and the seed."""
-        return TuneRecipe.of(self)
+    RECIPE = ScoredRecipe
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -99,7 +100,6 @@ class MixSpJob(ScoredJob):
     """
 
     SYSTEM = "mixsp"
-    FORMER: ClassVar = ScoredJob.FORMER | {"pair_encoding": "tokenizer"}
 
     select: Select = Select.HARD
     """hard: only the most probable projector. soft: the weighted sum of all, a mixture of experts, without the router's
@@ -111,26 +111,22 @@ class MixSpJob(ScoredJob):
     similarity: Similarity = Similarity.LINEAR
     """How two projections become a score: linear, a layer over both; cosine, with its squared error as the loss;
     contrastive, a cosine with InfoNCE against the batch's other pairs as the loss."""
-    similarity_weight: float | None = None
-    """alpha_1, the weight of the similarity's loss (eq. 5). Default: 7e-4; 0 with --select none, which has no other."""
     range_weight: float | None = None
     """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
 
     @property
     def terms(self) -> dict[str, Any]:
-        """The settings of the loss. Raises RequestError."""
-        defaults = {
+        """The settings of the loss."""
+        router = 0.0 if self.select is Select.SOFT else 1e-4
+        return {
             "similarity_weight": 0.0 if self.select is Select.NONE else 7e-4,
-            "range_weight": 0.0 if self.select is Select.SOFT else 1e-4,
+            "range_weight": router if self.range_weight is None else self.range_weight,
         }
-        given = {name: getattr(self, name) for name in defaults}
-        weights = {name: default if given[name] is None else given[name] for name, default in defaults.items()}
-        for name, weight in weights.items():
-            if not 0 <= weight < float("inf"):
-                raise RequestError(f"--{name.replace('_', '-')}: expected a number of at least 0, got {weight:g}")
-        if self.select is Select.NONE and weights["similarity_weight"]:
-            raise RequestError(f"--similarity-weight: expected 0 with --select none, got {self.similarity_weight:g}")
-        return weights
+
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range, or that contradict each other."""
+        super().check_flags()
+        check_ranges(self, {"range_weight": (self.range_weight is None or self.range_weight >= 0, "at least 0")})
 
     def loss(self) -> PairLoss:
         """The loss over the module's outputs and the scores."""

@@ -1,200 +1,195 @@
-"""A sweep over the settings of a fit, by search or grid; writes a table of trials, a summary and the best model.
+"""The request of a sweep, the cells of its grid or the space of its search, and its results.
 
-Independent of Ray: the runner of the trials is an argument. What is fitted, the training job says.
+A cell is a choice of flags, a trial a cell with a seed. Each trial that ended is a file in `trials/`, put atomically.
+`raycase.distributed.tune` runs them.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import statistics
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from fractions import Fraction
+from importlib.resources import files
+from typing import Any, get_args, get_type_hints
+
+import pandas as pd
 
 from raycase.data.provenance import provenance
-from raycase.data.storage import fingerprint, locate
-from raycase.errors import MOST_SEED, WorkError, note, visible
-from raycase.systems.model_folder import METRICS
-from raycase.training.job import train
-from raycase.training.runner import Runner
-from raycase.training.sweep_cells import Cell, Space, most_epochs
-from raycase.training.sweep_job import Sweep
-from raycase.training.sweep_plots import choices_plot, has_matplotlib
-from raycase.training.sweep_report import summary, titled
-from raycase.training.sweep_trials import (
-    Table,
-    Trial,
-    best_cell,
-    cell_scores,
-    finalists,
-    finished_trials,
-    make_trial,
-    stopped_by,
-)
-from raycase.training.trial_runner import Data, OpenTrialRunner, Round, Search, TrialRunner
+from raycase.data.storage import Location, fingerprint, json_file, locate
+from raycase.errors import RequestError, at_least, check_ranges
+from raycase.training.job import TrainingJob
 
-MOST_SHOWN, EVERY_S = 8, 10.0  # cells in a progress report; seconds between two reports
+SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"
+RESULTS = (TRIALS, "results.parquet", "results.csv", "results.md", "tune", BEST)
+SAMPLERS = ("choice", "uniform", "loguniform", "randint", "lograndint")
+BUILT_IN: dict[str, Any] = json.loads(files("raycase.training").joinpath("sweeps.json").read_text(encoding="utf-8"))
 
-
-def tune(job: Sweep, open_trials: OpenTrialRunner) -> dict[str, Any]:
-    """Run the sweep, write its tables, train the best cell again and save it. Raises RequestError and WorkError."""
-    began = time.time()
-    job.check()
-    config = job.training.config()
-    base = Cell(job=job.training.named(config))
-    grid, space, sharing = job.cells(base)
-    configs = {cell.data_key: cell.job.config() for cell in sharing}
-    for cell in (base, *sharing, *(grid or ())):
-        cell.job.check_system(configs.get(cell.data_key, config))
-    parts = job.training.read_parts()
-    models = {key: system.describe() for key, system in configs.items()}
-    identity = job.identity(base, grid, space, models, [part.data_sha256 for part in parts])
-    job.check_folder(identity["fingerprint"])
-    runner = open_trials(**job.resources, cache=job.training.cache_location)
-    data = {cell.data_key: cell.job.shared(configs[cell.data_key], parts, runner) for cell in sharing}
-    embedded = time.time()
-    job.claim_folder(identity)
-    table = job.table(base)
-    work = _Work(job=job, base=base, table=table, runner=runner, data=data)
-    if grid:
-        done = finished_trials(table.read())
-        cells = {cell.key: cell for cell in grid}
-        gaps = work.run([(c, s) for s in job.trial_seeds for c in grid if (c.key, s) not in done], phase="grid")
-    else:
-        assert space is not None
-        gaps = work.search(space)
-        cells = {t.key: t.cell(base) for t in table.read()}
-    trials = table.write()
-    failed = [t for t in trials if t.score is None]
-    if len(failed) == len(trials):
-        raise WorkError(f"expected trials that end, got {len(failed)} that failed; the first: {failed[0].stopped}")
-    best, metric = best_cell(trials), base.metric_names[0]
-    values = {
-        "trials": len(trials),
-        "failed": len(failed),
-        "cells": len(cell_scores(trials)),
-        "best": {
-            "key": best.first.key,
-            base.job.SHARED_BY: best.first.settings.get(base.job.SHARED_BY),
-            f"{metric}_mean": best.mean,
-            f"{metric}_deviation": best.deviation,
-            "seeds": len(best.scores),
-        },
-        "seconds": round(time.time() - began, 1),
-        "embed_seconds": round(embedded - began, 1),
-        "fit_seconds": round(sum(t.seconds for t in trials), 1),
-        "overhead_per_trial": round(statistics.median(gaps), 3) if gaps else None,
-    }
-    _save_best(job, cells[best.first.key], best.first.seed, parts, runner)
-    _report(job, base, table, trials)
-    return values | {"output": str(job.training.folder)}
-
-
-def _save_best(job: Sweep, cell: Cell, seed: int, parts: Sequence[Any], runner: Runner) -> None:
-    """Train the best cell with its first seed, as `train` does, into `best`; a stopped training resumes."""
-    folder = job.training.folder / "best"
-    cache = job.training.cache_location.uri
-    training = cell.job.replaced(seed=seed, output=str(folder), cache=cache, overwrite=False)
-    metrics = locate(str(folder)) / METRICS
-    if metrics.exists():
-        name = fingerprint(training.identity(training.config(), parts))
-        if metrics.read_json().get("fingerprint") != name:  # the best of fewer trials
-            locate(str(folder)).remove()
-    train(training, lambda **_: runner)
-
-
-def _report(job: Sweep, base: Cell, table: Table, trials: Sequence[Trial]) -> None:
-    """Write `summary.md` and, if matplotlib is installed, the plot."""
-    plotted = has_matplotlib()
-    text = summary(trials, provenance(), base=base, grid=job.grid, plotted=plotted)
-    (table.root / "summary.md").put(text.encode())
-    if plotted and (image := choices_plot(trials, titled(base))):
-        (table.root / "choices.png").put(image)
-
-
-# --------------------------------------------------------------------------------------------------------- the trials
+Choices = Mapping[str, Any]  # flag -> value, as a grid or a search gave it
+Space = Mapping[str, Mapping[str, list[Any]]]  # flag -> {"uniform": [0, 0.5]}: a function of `ray.tune`, its arguments
+Trial = dict[str, Any]  # choices, seed, phase, error; score (None where it failed) and other figures of the best epoch
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Work:
-    """The trials of a sweep, on its runner."""
+class TuneFlags:
+    """Search the flags of a training command, or run a grid of them: raycase tune [OPTIONS] -- SYSTEM FLAGS.
 
-    job: Sweep
-    base: Cell
-    table: Table
-    runner: TrialRunner
-    data: Data
+    What follows -- is what follows `raycase train`; its flags hold for every trial but those that are varied. The same
+    command again keeps the trials that ended.
+    """
 
-    def search(self, space: Space) -> list[float]:
-        """Search with one seed, then run the best cells with the other seeds. Returns the overheads of `run`."""
-        gaps: list[float] = []
-        seed = self.job.training.seed
-        earlier = [t for t in self.table.read() if t.phase == "search"]
-        if len(earlier) < self.job.count:
-            search = Search(
-                count=self.job.count - len(earlier),
-                base=self.base,
-                space=space,
-                seed=seed,
-                # by the earlier trials, else a resumed search would draw the first points again
-                sampler_seed=(seed + len(earlier)) % (MOST_SEED + 1),
-                points=[(t.chosen, t.score) for t in earlier if t.score is not None],
-            )
-            gaps += self.run([], phase="search", search=search)
-        trials = self.table.read()
-        by_key = {t.key: t.cell(self.base) for t in trials}
-        best = finalists(trials, self.job.finalists, self.job.trial_seeds)
-        return gaps + self.run([(by_key[key], seed) for key, seed in best], phase="finals")
+    trials: int | None = None
+    """Number of cells in a search, which Optuna's tree-structured Parzen estimator chooses; ASHA stops those that fall
+    behind after their eighth epoch. Default: 60 on a frozen encoder, 20 where the encoder is trained."""
+    space: str | None = None
+    """JSON file of what a search chooses from: flags, each with a sampler of Ray Tune, as {"dropout": {"uniform":
+    [0, 0.5]}, "layers": {"choice": [1, 2]}}. Default: the system's own."""
+    grid: str | None = None
+    """Run a grid instead of a search: a name (case: table7, figure4; condition-pooling: ablation; dualcse, simcse:
+    table7; mixsp: table4), or a file NAME.json of lists, as {"dropout": [0.1, 0.3]}, or of several such objects."""
+    seeds: int = 3
+    """Seeds per cell of a grid, and of the three best cells of a search."""
 
-    def run(self, trials: Sequence[tuple[Cell, int]], *, phase: str, search: Search | None = None) -> list[float]:
-        """Run a round, write each finished trial to the table and print the best cells from time to time.
-
-        Returns the overhead of trials beyond their fits, in seconds.
-        """
-        if not trials and search is None:
-            return []
-        default = phase == "search" if self.job.asha is None else self.job.asha
-        total = search.count if search else len(trials)
-        progress = _Progress(self.base, self.table, self.data, phase, total=total)
-        longest = most_epochs(search.space, self.base) if search else 0
-        epochs = max([longest, *(cell.job.recipe.epochs for cell, _ in trials)])
-        asha = default and phase != "finals"
-        asked = Round(trials=trials, search=search, epochs=epochs, asha=asha)
-        gaps = self.runner.run(asked, self.data, progress.record)
-        progress.show()
-        return gaps
+    def over(self, training: TrainingJob) -> Sweep:
+        """The sweep over a training job."""
+        return Sweep(**vars(self), training=training)
 
 
-@dataclass
-class _Progress:
-    """Writes the finished trials of a round to the table, and prints the best cells so far."""
+@dataclass(frozen=True, kw_only=True)
+class Sweep(TuneFlags):
+    """A sweep over a training job."""
 
-    base: Cell
-    table: Table
-    data: Data
-    phase: str
-    total: int
-    finished: int = 0
-    shown: float = field(default_factory=time.time)
+    training: TrainingJob
 
-    def record(self, cell: Cell, seed: int, *, history: Sequence[dict[str, float]], error: str | None) -> None:
-        """Write a trial to the table: a `Record`."""
-        dim = getattr(self.data[cell.data_key][0], "dim", 0)  # texts have none
-        if error:
-            history, stopped = [], error
-        else:
-            stopped = stopped_by(history, cell)
-        trial = make_trial(cell, seed=seed, phase=self.phase, input_dim=dim, history=history, stopped=stopped)
-        self.table.put(trial)
-        if trial.score is None:
-            note(f"trial {trial.key}, seed {seed}, failed: {visible(stopped)}")
-        self.finished += 1
-        if time.time() - self.shown > EVERY_S:
-            self.show()
+    @property
+    def root(self) -> Location:
+        """The output folder."""
+        return locate(str(self.training.folder))
 
-    def show(self) -> None:
-        """Print the best cells so far."""
-        self.shown = time.time()
-        note(f"{self.phase}: {self.finished} of {self.total} trials; best so far")
-        for score in cell_scores(self.table.read())[:MOST_SHOWN]:
-            note(f"  {score.text():<16} {score.first.label}")
+    @property
+    def trial_seeds(self) -> range:
+        """The seeds of a cell."""
+        return range(self.training.seed, self.training.seed + self.seeds)
+
+    def check(self) -> None:
+        """Raise RequestError for flags that contradict each other or are out of range."""
+        named = {"--grid": self.grid, "--space": self.space}
+        is_file = {flag: file if file and file.endswith(".json") else None for flag, file in named.items()}
+        self.training.check_source(is_file, (SWEEP, *RESULTS))
+        self.training.check_flags()
+        both = self.space is not None and self.grid is not None
+        ranges = at_least(1, self, "trials", "seeds") | {"space": (not both, "none beside --grid")}
+        check_ranges(self, ranges)
+        check_ranges(self.training, {"workers": (self.training.workers == 1, "1, as a trial is one process")})
+
+    def cells(self) -> list[Choices]:
+        """The cells of the grid, each once: the product of an object of lists, or those of several. Raises
+        RequestError."""
+        assert self.grid is not None
+        built_in = BUILT_IN.get(self.training.SYSTEM, {}).get("grids", {})
+        if not self.grid.endswith(".json") and self.grid not in built_in:
+            raise RequestError(f"--grid: expected {', '.join([*built_in, 'a file NAME.json'])}, got {self.grid}")
+        grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in[self.grid]
+        cells: dict[str, Choices] = {}
+        try:
+            for lists in grid if isinstance(grid, list) else [grid]:
+                for values in itertools.product(*lists.values()):
+                    cell = dict(zip(lists, values, strict=True))
+                    changed(self.training, cell)
+                    cells[text_of(cell)] = cell
+        except (AttributeError, TypeError, ValueError) as error:
+            raise RequestError(f"--grid {self.grid}: expected lists of values by flag, got: {error}") from error
+        if not cells:
+            raise RequestError(f"--grid {self.grid}: expected lists of values by flag, got none")
+        return list(cells.values())
+
+    def search_space(self) -> Space:
+        """What a search chooses from; its values are those of flags. Raises RequestError."""
+        own = BUILT_IN.get(self.training.SYSTEM, {}).get("space", {})
+        space = json_file(self.space, "--space") if self.space else own
+        try:
+            for flag, sampler in space.items():
+                [(kind, given)] = sampler.items()
+                if kind not in SAMPLERS:
+                    raise ValueError(f"{kind}, which is none of {', '.join(SAMPLERS)}")
+                for value in given:
+                    changed(self.training, {flag: value})
+        except (AttributeError, TypeError, ValueError) as error:
+            example = '{"dropout": {"uniform": [0, 0.5]}}'
+            raise RequestError(f"--space: expected samplers by flag, as {example}, got: {error}") from error
+        if not space:
+            raise RequestError(f"--space: expected a JSON file for {self.training.SYSTEM}, got none")
+        return space
+
+    def read_trials(self) -> list[Trial]:
+        """Every trial that ended."""
+        folder = self.root / TRIALS
+        return [(folder / name).read_json() for name in sorted(folder.list())]
+
+    def put_trial(self, trial: Trial) -> None:
+        """Write a trial that ended."""
+        name = fingerprint(trial["choices"])[:10]
+        (self.root / TRIALS / f"{name}-{trial['seed']}.json").put_json(trial)
+
+
+def changed(job: TrainingJob, choices: Choices) -> TrainingJob:
+    """The job with some flags replaced. Raises RequestError for unknown flags and values out of range."""
+    common = {f.name for f in fields(TrainingJob)} - {"model", "compute"}
+    known = [f.name for f in fields(job) if f.name not in common and f.name not in job.NOT_SWEPT]
+    if unknown := [flag for flag in choices if flag not in known]:
+        raise RequestError(f"{unknown[0]!r}, which is none of {', '.join(known)}")
+    hints = get_type_hints(type(job))
+    job = replace(job, **{flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()})
+    job.check_flags()
+    return job
+
+
+def _typed(flag: str, value: Any, hint: Any) -> Any:
+    """A value of a JSON file as the flag's; several numbers are a text, as "2/3 1", or a list."""
+    kinds = get_args(hint) or (hint,)
+    if Ellipsis in kinds:
+        return tuple(float(Fraction(part)) for part in (value.split() if isinstance(value, str) else value))
+    if value is not None and isinstance(kinds[0], type) and issubclass(kinds[0], Enum):
+        return kinds[0](value)
+    fits = type(value) in kinds or (float in kinds and type(value) is int) or value in kinds
+    if not fits and not (value is None and type(None) in kinds):
+        raise RequestError(f"{flag} {json.dumps(value)}")
+    return value
+
+
+def text_of(choices: Choices) -> str:
+    """Choices in a line."""
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in choices.items()) or "as the flags"
+
+
+def by_cell(trials: Sequence[Trial]) -> list[tuple[list[float], list[Trial]]]:
+    """The scores and the trials of each cell, the best first: by their mean, among the cells of the most seeds."""
+    cells: dict[str, list[Trial]] = {}
+    for trial in sorted(trials, key=lambda t: t["seed"]):
+        cells.setdefault(text_of(trial["choices"]), []).append(trial)
+    scored = [([t["score"] for t in of if t["score"] is not None], of) for of in cells.values()]
+    return sorted(scored, key=lambda cell: (len(cell[0]), statistics.fmean(cell[0] or [0])), reverse=True)
+
+
+def write_results(job: Sweep, trials: Sequence[Trial]) -> None:
+    """Write `results.parquet` and `results.csv`, a row for each trial, and `results.md`, one for each cell."""
+    rows = [t | {f"config/{name}": v for name, v in t["choices"].items()} for _, of in by_cell(trials) for t in of]
+    table = pd.DataFrame(rows).drop(columns="choices")
+    (job.root / "results.parquet").put(table.to_parquet(index=False))
+    (job.root / "results.csv").put(table.to_csv(index=False).encode())
+    made, metric = provenance(), next((t["metric"] for t in trials if "metric" in t), "score")
+    lines = [
+        "# Sweep\n",
+        f"{len(trials)} trials. Figures: {metric} x 100 on the validation data, of the best epoch; mean ± sample "
+        "standard deviation over the seeds. These data also chose epoch and cell, so the best are optimistic.\n",
+        f"    {made['command']}\n\nCommit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}.\n",
+        f"| {metric} | seeds | failed | cell |\n|---|---|---|---|",
+    ]
+    for scores, of in by_cell(trials):
+        mean = f"{statistics.fmean(scores):.2f}" if scores else ""
+        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+        lines.append(f"| {mean}{spread} | {len(scores)} | {len(of) - len(scores)} | {text_of(of[0]['choices'])} |")
+    (job.root / "results.md").put(("\n".join(lines) + "\n").encode())

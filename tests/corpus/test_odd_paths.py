@@ -18,8 +18,8 @@ from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.csfcube import read_cube
 from raycase.search.search_job import read_queries
-from raycase.training.projector_job import ProjectorJob
-from raycase.training.sweep_cells import Cell, grid_of
+from raycase.training.projector import ProjectorJob
+from raycase.training.sweep import Sweep
 
 ODD = "50% %41 é#x?*[1]::{a}+b&c=d~"
 
@@ -57,7 +57,7 @@ PAIRS = "sentence1,sentence2,condition,label,score\na dog,a cat,color,1,1\na dog
 PREMISES = "premise,explicit_entailment,implied_entailment,neutral,contradiction\n" + "a,b,c,d,e\n" * 2
 CANDIDATES = '{"query": "a", "positive": ["b"], "negative": ["c"]}'
 PAPER = '{"id": 1, "title": "a", "sentences": [{"text": "a", "facet": "method"}]}'
-CELL = Cell(job=ProjectorJob(train="", validation="", output=""))
+JOB = ProjectorJob(train="", validation="", output="")
 READERS = {  # name of the file -> content, and who reads it
     "rated.csv": (PAIRS, lambda path: read_rated(path, "--train")),
     "scored.csv": (PAIRS, lambda path: read_scored(path, "--test")),
@@ -66,7 +66,7 @@ READERS = {  # name of the file -> content, and who reads it
     "queries.jsonl": ('{"text": "a"}', read_queries),
     "conditions.txt": ("color\n", lambda path: read_conditions([path])),
     "conditions.csv": ("condition\ncolor\n", lambda path: read_conditions([path])),
-    "grid.json": ('{"dropout": [0.1]}', lambda path: grid_of(path, CELL)),
+    "grid.json": ('{"dropout": [0.1]}', lambda path: Sweep(grid=path, training=JOB).cells()),
     "job.json": ("{}", lambda path: locate(path).read_json()),
     "relations.tsv": ("id\ttext\nr\tis\n", lambda path: read_graph(os.path.dirname(path), "--data")),
     "corpus.jsonl": (PAPER, lambda path: read_cube(os.path.dirname(path))),

@@ -24,8 +24,8 @@ from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
 from raycase.search.join import JoinJob
 from raycase.search.search_job import SearchJob, search
-from raycase.training.projector_job import ProjectorJob
-from raycase.training.sweep_job import Sweep
+from raycase.training.projector import ProjectorJob
+from raycase.training.sweep import Sweep
 
 WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
 OVER, INSIDE = "expected another place than", "expected another place than one in the index or output"

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
+from raycase.distributed.fit import make_scaling
 from safetensors.torch import load_file
 from uncached import LocalRunner, open_local_runner
 
@@ -23,7 +24,6 @@ from raycase.corpus.request import EmbedJob
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import prepare_ray
-from raycase.distributed.fit import make_scaling
 from raycase.distributed.train import open_runner
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS as HEAD_WEIGHTS
@@ -32,7 +32,7 @@ from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
 from raycase.training.loop import FitState
-from raycase.training.projector_fit import best_projector, fit_projector
+from raycase.training.projector import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
 
 EPOCHS = 200  # enough to be killed in the middle

@@ -1,157 +1,131 @@
-"""A sweep on Ray Tune: its trials are those of a sweep in one process; Optuna's search, ASHA, resources."""
+"""A sweep on Ray Tune: its trials are fits of one process; Optuna's search, ASHA, what a stopped sweep keeps."""
 
+import json
 from dataclasses import replace
-from functools import partial
-from types import SimpleNamespace
 
+import pandas as pd
 import pytest
-import torch
+import small
 from safetensors.torch import load_file
-from sweeps import head_sweep, sweep_of, trials_of
-from uncached import LocalRunner, open_local_trials
+from uncached import open_local_runner
 
-from raycase.distributed.tune import cpus_of_a_trial, open_trials, tune
-from raycase.errors import RequestError
-from raycase.training import sweep
-
-LONG = partial(pytest.param, marks=pytest.mark.long)
-
-
-def elsewhere(job, folder):
-    """The same sweep in another folder."""
-    return replace(job, training=replace(job.training, output=str(folder)))
+from raycase.distributed.tune import resources, tune
+from raycase.errors import RequestError, WorkError
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.job import train
+from raycase.training.sweep import Sweep, changed
 
 
-def tune_trials(job):
-    """Trials on Ray, over vectors of this process."""
+@pytest.fixture
+def make(projector, tmp_path):
+    """Makes a sweep of a system, of a projector by default, over the shared pairs."""
 
-    def opened(**options):
-        here = LocalRunner("cpu")
-        run = open_trials(**options).run
-        parts = {name: getattr(here, name) for name in ("vectors_of", "states_of", "fit", "on_gpu")}
-        return SimpleNamespace(run=run, **parts)
+    def made(values, kind="grid", system="case", **options):
+        (tmp_path / f"{kind}.json").write_text(json.dumps(values))
+        flags = {name: options.pop(name) for name in ("trials", "seeds") if name in options}
+        training = TRAIN_JOBS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
+        return Sweep(**{kind: str(tmp_path / f"{kind}.json")}, **flags, training=training)
 
-    return sweep.tune(job, opened)
+    return made
 
 
-@pytest.mark.cluster
-def test_trials_on_ray_are_those_of_one_process(make_sweep, cluster, tmp_path):
-    grid = {"learning_rate": [1e-9, 1e-2, 1e37]}
-    job = make_sweep(grid, seeds=1, seed=4, dropout=0.3, epochs=3, cpus_per_trial=3)  # one after the other
-    result = tune(job)
-    assert result["overhead_per_trial"] < 1, "expected the next trial in the process of the last"
-    here = elsewhere(job, tmp_path / "here")
-    wanted = sweep.tune(here, open_local_trials)
-    assert [(r["trials"], r["failed"], r["best"]["key"]) for r in (result, wanted)] == [
-        (3, 1, result["best"]["key"])
-    ] * 2
-    for on_ray, plain in zip(trials_of(job), trials_of(here), strict=True):
-        for name in ("spearman", "spearman_rated", "pearson"):
-            assert on_ray[name] == (plain[name] and pytest.approx(plain[name], abs=1e-3))
-            del on_ray[name], plain[name]
-        assert on_ray | {"seconds": 0} == plain | {"seconds": 0}
-    assert not list(tmp_path.rglob("*.pkl"))
+def results(job):
+    return pd.read_parquet(job.training.folder / "results.parquet")
 
 
 @pytest.mark.cluster
-def test_heads_on_ray_are_those_of_one_process(rated, cluster, tmp_path):
-    job = head_sweep(tmp_path, rated, {"layers": ["1", "0 2/3"], "gate": [False]}, seeds=1, epochs=2)
-    here = elsewhere(job, tmp_path / "here")
-    assert tune_trials(job)["best"]["key"] == sweep.tune(here, open_local_trials)["best"]["key"]
-    for on_ray, plain in zip(trials_of(job), trials_of(here), strict=True):
-        assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
-        assert [on_ray[name] for name in ("key", "layers", "epochs")] == [plain[n] for n in ("key", "layers", "epochs")]
+def test_trials_are_fits_of_one_process_and_the_best_is_a_model(make, cluster, tmp_path, capsys):
+    job = make({"learning_rate": [1e-9, 1e-2, 3e38]}, seeds=2, seed=4, dropout=0.3)
+    found = tune(job)
+    assert (found["trials"], found["failed"], found["best"]["cell"]) == (6, 2, "learning rate 0.01")
+    table = results(job).set_index(["config/learning_rate", "seed"])
+    for rate, seed in ((1e-9, 4), (1e-2, 5)):
+        cell = replace(changed(job.training, {"learning_rate": rate}), output=str(tmp_path / f"{rate}"), seed=seed)
+        wanted = train(cell, open_local_runner)
+        row = table.loc[rate, seed]
+        assert row["score"] == row["spearman"] == pytest.approx(wanted["validation"]["spearman"], abs=1e-2)
+        assert row["epochs"] == 2
+    assert "expected a finite loss" in table.loc[3e38, 4]["error"]
+    best = json.loads((job.training.folder / "best" / "metrics.json").read_text())
+    assert best["validation"]["spearman"] == pytest.approx(table.loc[1e-2, 4]["score"], abs=1e-2)
+    assert list((job.training.folder / "tune").rglob("result.json")), "Tune's loggers write"
+    assert not list(job.training.folder.rglob("*.pkl"))
+
+    lost = next(f for f in (job.training.folder / "trials").iterdir() if json.loads(f.read_text())["score"])
+    lost.unlink()
+    before = {f: f.stat().st_mtime_ns for f in (job.training.folder / "best").iterdir()}
+    capsys.readouterr()
+    assert tune(job)["best"] == found["best"]
+    assert capsys.readouterr().err.count("grid: ") == 1 + 2, "the lost trial, and those that failed"
+    assert {f: f.stat().st_mtime_ns for f in before} == before
+    with pytest.raises(RequestError, match="got another"):
+        tune(replace(job, training=replace(job.training, dropout=0.4)))
+    only = make({"learning_rate": [3e38]}, seeds=1, output=str(tmp_path / "only"))
+    with pytest.raises(WorkError, match=r"1 that failed; the first: .*expected a finite loss"):
+        tune(only)
 
 
 @pytest.mark.cluster
-def test_a_fine_tuned_encoder_on_ray_is_that_of_one_process(scored, tiny_model, cluster, tmp_path):
-    files = {name: scored[name] for name in ("train", "validation")}
-    settings = {"seeds": 1, "seed": 2, "epochs": 2, "compute": "float32", "cpus_per_trial": 1, "model": str(tiny_model)}
-    grid = {"route": ["own"], "learning_rate": [1e-3, 1e30]}
-    job = sweep_of("mixsp", tmp_path, grid, output=str(tmp_path / "ray"), **settings, **files)
-    here = elsewhere(job, tmp_path / "here")
-    found, wanted = tune(job), sweep.tune(here, open_local_trials)
-    assert (found["failed"], found["best"]["key"]) == (1, wanted["best"]["key"])
-    (on_ray, failed), (plain, _) = trials_of(job), trials_of(here)
-    assert (on_ray["route"], on_ray["key"]) == ("own", plain["key"])
-    assert on_ray["spearman"] == pytest.approx(plain["spearman"], abs=0.05)
-    assert "expected a finite loss" in failed["stopped"]
-    saved = [load_file(run.training.folder / "best" / "extra.safetensors") for run in (job, here)]
-    assert all(torch.allclose(tensor, saved[1][name], atol=1e-5) for name, tensor in saved[0].items())
-
-
-@pytest.mark.parametrize(
-    ("nodes", "gpus", "cpus"),
-    [
-        ([{"CPU": 2.0}], 0, 2),
-        ([{"CPU": 4.0}, {"CPU": 16.0}, {}], 0, 16),
-        ([{"CPU": 16.0, "GPU": 1.0}], 1, 16),
-        ([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 30.0, "GPU": 4.0}], 1, 7),
-        ([{"CPU": 8.0, "GPU": 1.0}], 0.25, 2),
-        ([{"CPU": 4.0, "GPU": 8.0}], 1, 1),
-        ([{"CPU": 4.0}], 1, 1),
-    ],
-)
-def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(nodes, gpus, cpus):
-    assert cpus_of_a_trial(nodes, gpus) == cpus
+def test_a_search_runs_its_trials_then_the_seeds_of_its_best_and_goes_on(make, cluster):
+    space = {"prompt": {"choice": ["concat-sc", "concat-sc+concat-cs"]}, "dropout": {"uniform": [0.0, 0.5]}}
+    space |= {"layers": {"randint": [1, 3]}, "dim": {"choice": [None, 8]}, "epochs": {"choice": [1, 2]}}
+    job = make(space, "space", trials=4, seeds=2)
+    assert tune(job)["best"]["seeds"] == 2
+    table = results(job)
+    assert table["phase"].value_counts().to_dict() == {"search": 4, "finals": 3}
+    assert table["config/dropout"].nunique() == 4
+    tune(replace(job, trials=5))
+    assert results(job)["phase"].value_counts()["search"] == 5
 
 
 @pytest.mark.cluster
-def test_a_search_of_fine_tuned_encoders_by_optuna(scored, tiny_model, cluster, tmp_path):
-    files = {name: scored[name] for name in ("train", "validation")}
-    settings = {"trials": 3, "finalists": 1, "seeds": 1, "epochs": 1, "compute": "float32", "model": str(tiny_model)}
-    job = sweep_of("mixsp", tmp_path, output=str(tmp_path / "sweep"), **settings, **files)
-    assert tune(job)["failed"] == 0
-    assert len({t["similarity_weight"] for t in trials_of(job)}) == 3
-
-
-@pytest.mark.cluster
-def test_a_search_of_heads_by_optuna(rated, cluster, tmp_path):
-    job = head_sweep(tmp_path, rated, trials=3, finalists=1, epochs=1)
-    assert tune_trials(job)["failed"] == 0
-    assert sorted(t["phase"] for t in trials_of(job)) == ["finals", "search", "search", "search"]
-    assert len({t["dropout"] for t in trials_of(job)}) == 3
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("resumed", [False, LONG(True)])
-def test_a_search_runs_its_trials_then_the_seeds_of_its_best(make_sweep, cluster, resumed):
-    prompts = ["concat-sc", "concat-sc+concat-cs"]
-    space = {"prompt": {"choice": prompts}, "dropout": {"uniform": [0.0, 0.5]}, "layers": {"randint": [1, 3]}}
-    space |= {"dim": {"choice": [None, 8]}, "epochs": {"choice": [1, 2]}}
-    job = make_sweep(trials=3, finalists=1, epochs=2, space=space)
-    result = tune_trials(job)
-    trials = trials_of(job)
-    phases = [t["phase"] for t in trials]
-    assert (phases.count("search"), phases.count("finals"), result["best"]["seeds"]) == (3, 1, 2)
-    assert len({t["dropout"] for t in trials}) == 3 and {t["layers"] for t in trials} <= {1, 2}
-    assert {t["prompt"]: t["input_dim"] for t in trials}.items() <= {"concat-sc": 32, "concat-sc+concat-cs": 64}.items()
-    assert all(t["key"] == result["best"]["key"] for t in trials if t["phase"] == "finals")
-    if resumed:  # by the values that the search drew, not by those in the table
-        more = replace(job, trials=4)
-        tune_trials(more)
-        assert [t["phase"] for t in trials_of(more)].count("search") == 4
+def test_heads_and_fine_tuned_encoders(make, cluster, rated, scored, tiny_model, tmp_path):
+    head = {"heads": 2, "head_dim": 8, "dim": 16, "prompt": None, "pooling": None}
+    head = {n: v for n, v in head.items() if n not in ("prompt", "pooling")}
+    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "compute": "float32"}
+    grid = {"layers": ["1", "0 2/3"], "gate": [False]}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    model = small.save_bert(tmp_path / "encoder")
+    training = TRAIN_JOBS["condition-pooling"](output=str(tmp_path / "heads"), model=model, epochs=2, **files, **head)
+    job = Sweep(grid=str(tmp_path / "grid.json"), seeds=1, training=training)
+    tune(job)
+    assert results(job)["score"].notna().all()
+    files = {name: scored[name] for name in ("train", "validation")} | {"model": str(tiny_model), "compute": "float32"}
+    (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [0.001]}')
+    training = TRAIN_JOBS["mixsp"](output=str(tmp_path / "mixsp"), epochs=1, **files)
+    job = Sweep(grid=str(tmp_path / "grid.json"), seeds=1, training=training)
+    tune(job)
+    alone = replace(changed(training, {"route": "own", "learning_rate": 0.001}), output=str(tmp_path / "alone"))
+    wanted = train(alone, open_local_runner)
+    assert results(job)["spearman"].item() == pytest.approx(wanted["validation"]["spearman"], abs=0.05)
+    saved = load_file(training.folder / "best" / "extra.safetensors")
+    assert saved.keys() == load_file(alone.folder / "extra.safetensors").keys()
 
 
 @pytest.mark.long
-def test_asha_stops_what_falls_behind(make_sweep, cluster):
-    rates = [1e-2, 1e-9, 2e-9, 3e-9, 4e-9, 5e-9]
-    job = make_sweep({"learning_rate": rates}, seeds=1, asha=True, epochs=30, patience=30)
-    tune_trials(job)
-    trials = {t["learning_rate"]: t for t in trials_of(job)}
-    assert trials[1e-2]["epochs"] == 30
-    assert any(t["stopped"] == "asha" and t["epochs"] < 30 for t in trials.values())
+def test_asha_stops_what_falls_behind(make, cluster):
+    space = {"learning_rate": {"choice": [1e-2, 1e-9, 2e-9, 3e-9]}, "dropout": {"uniform": [0, 0.1]}}
+    job = make(space, "space", trials=12, seeds=1, epochs=30)
+    tune(job)
+    assert results(job)["epochs"].min() < 30
 
 
-def test_a_sweep_without_ray_is_refused(make_sweep):
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "wanted"),
+    [
+        ([{"CPU": 4.0}, {"CPU": 16.0}, {}], None, (16, 0)),
+        ([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 30.0, "GPU": 4.0}], None, (7, 1)),
+        ([{"CPU": 8.0, "GPU": 1.0}], 0.25, (2, 0.25)),
+        ([{"CPU": 4.0, "GPU": 8.0}], None, (1, 1)),
+    ],
+)
+def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(monkeypatch, nodes, gpus, wanted):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+    files = {"train": "", "validation": "", "output": "", "gpus_per_worker": gpus}
+    assert resources(TRAIN_JOBS["mixsp"](**files)) == wanted
+    assert resources(TRAIN_JOBS["case"](**files)) == (1, 0)
+
+
+def test_a_sweep_without_ray_is_refused(make):
     with pytest.raises(RequestError, match="--no-ray: expected Ray"):
-        tune(make_sweep(ray=False))
-
-
-def test_a_trial_that_fits_on_no_node_is_refused(make_sweep, cluster, tmp_path):
-    job = make_sweep(cpus_per_trial=99, overwrite=True)
-    job.training.folder.mkdir()
-    (job.training.folder / "sweep.json").write_text("{}")
-    with pytest.raises(RequestError, match="--cpus-per-trial"):
-        tune(job)
-    assert [f.name for f in job.training.folder.iterdir()] == ["sweep.json"]
+        tune(make({}, ray=False))

@@ -14,7 +14,7 @@ from uncached import open_local_runner
 
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.training import job as jobs
-from raycase.training.inference_jobs import DualCseJob
+from raycase.training.inferences import DualCseJob
 
 
 def test_the_test_is_welchs():

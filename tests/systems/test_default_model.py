@@ -20,7 +20,7 @@ from raycase.systems.condition_head import WEIGHTS
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.registry import load, resolve
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector import ProjectorJob
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]

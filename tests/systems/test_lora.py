@@ -24,10 +24,11 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.training.catalogue import TRAIN_JOBS
-from raycase.training.encoder_fit import PairObjective, RatedRecipe, TunePairs, fit_tuned
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector import ProjectorJob
+from raycase.training.recipe import RatedRecipe
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.

@@ -17,8 +17,9 @@ from raycase.systems.baselines import sentence_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
-from raycase.training.encoder_fit import PairObjective, TunePairs, TuneRecipe, fit_tuned
-from raycase.training.scored_losses import mixsp_loss, scored_loss
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
+from raycase.training.losses import mixsp_loss, scored_loss
+from raycase.training.recipe import TuneRecipe
 
 
 @pytest.fixture
@@ -300,7 +301,7 @@ FITS = {
 def test_it_learns(name, folder, scored):
     make, choices, loss = FITS[name]
     config = make(folder, **choices)
-    recipe = TuneRecipe(epochs=12, patience=12, batch_size=8, learning_rate=2e-3, dropout=0.0)
+    recipe = TuneRecipe(epochs=12, batch_size=8, learning_rate=2e-3, dropout=0.0)
     data = [texts_of(config, scored[part]) for part in ("train", "validation")]
     *_, state = fit_tuned(*data, recipe, PairObjective(config=config, loss=loss))
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]

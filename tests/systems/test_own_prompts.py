@@ -20,7 +20,7 @@ from raycase.systems.case import save
 from raycase.systems.lora import lora
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector import ProjectorJob
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'

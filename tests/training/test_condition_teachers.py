@@ -15,7 +15,7 @@ from raycase.data.rated import read_rated
 from raycase.errors import RequestError
 from raycase.systems.pair_scores import prepare_pairs, score_pairs
 from raycase.systems.registry import load
-from raycase.training import condition_head_fit, condition_head_job, condition_recipe
+from raycase.training import condition_head_fit, condition_head_job, recipe
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import MORE_CONDITIONS, fit_condition_head, group_batches, with_pseudo_labelled
 from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
@@ -98,7 +98,7 @@ def test_a_batch_has_taught_rows_of_its_own_pairs_of_sentences(train, pseudo_lab
 def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch):
     """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
     monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 100.0)
-    recipe = replace(RECIPE, epochs=60, patience=60, learning_rate=0.01)
+    recipe = replace(RECIPE, epochs=60, learning_rate=0.01)
     losses = [
         state.line["loss"]
         for state in fit_condition_head(train, pairs(seed=1), recipe, pseudo_labelled=pseudo_labelled)
@@ -117,7 +117,7 @@ def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
 
 @pytest.fixture
 def job(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(condition_recipe, "DISTILLED_EPOCHS", 2)
+    monkeypatch.setattr(recipe, "DISTILLED_EPOCHS", 2)
     data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
     files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}

@@ -20,15 +20,10 @@ from raycase.systems.csr import CsrForm, Router, csr
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.registry import embeds
-from raycase.training.encoder_fit import (
-    PairObjective,
-    RatedRecipe,
-    TunePairs,
-    fit_tuned,
-    length_batches,
-)
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import LOSSES, Loss
+from raycase.training.recipe import RatedRecipe
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +45,9 @@ def same(a, b):
     ("name", "values", "wanted"),
     [
         ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
-        ("weight_decay", [-0.1, math.inf, math.nan], "a number of at least 0"),
-        ("warmup", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("batch_size", [0, -1], "at least 1"),
         ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("epochs", [0], "at least 1"),
-        ("patience", [0], "at least 1"),
     ],
 )
 def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
@@ -190,7 +182,7 @@ def test_the_loss_is_the_recipes(loss):
 def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on():
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
-    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2, weight_decay=0.0)
+    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2)
     state = last(fit_tuned(train, validation, recipe, PairObjective(config=module)))
     asked = module.asked
     assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)

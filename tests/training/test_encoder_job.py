@@ -29,7 +29,7 @@ from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
-from raycase.training.inference_jobs import DualCseJob
+from raycase.training.inferences import DualCseJob
 from raycase.training.job import train
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob

@@ -24,9 +24,10 @@ from raycase.evaluation.entailment_metrics import (
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.mixsp import mixsp
-from raycase.training.encoder_fit import TuneRecipe, fit_tuned
-from raycase.training.inference_fit import Dual, DualObjective, InferenceTexts
+from raycase.training.encoder_fit import fit_tuned
+from raycase.training.inferences import Dual, DualObjective, InferenceTexts
 from raycase.training.losses import dual_loss
+from raycase.training.recipe import TuneRecipe
 
 
 def angles(*degrees):
@@ -205,14 +206,14 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
     terms = {term: term not in left_out for term in ("contradiction", "intra")}
     module = small.disturb(Dual(config.trainable(0.0))).eval()
     batch = np.array([3, 0, 11])
-    objective = DualObjective(config=config, temperature=0.1, **terms)
+    objective = DualObjective(config=config, **terms)
     found = objective.batch_loss(texts, TuneRecipe())(module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None, None)
     r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
     one = name == "simcse"
     terms["intra"] = terms["intra"] and not one
-    wanted = dual_loss(torch.stack(r), torch.stack(r if one else u), temperature=0.1, **terms)
+    wanted = dual_loss(torch.stack(r), torch.stack(r if one else u), **terms)
     assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
@@ -222,7 +223,7 @@ def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_pat
 def test_it_learns(name, inferences, tmp_path):
     config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
     data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
-    recipe = TuneRecipe(epochs=12, patience=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
+    recipe = TuneRecipe(epochs=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
     *_, state = fit_tuned(*data, recipe, DualObjective(config=config))
     assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
     best = state.history[state.best_epoch - 1]

@@ -14,7 +14,7 @@ from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import DualCseForm
 from raycase.training import job as jobs
-from raycase.training.inference_jobs import DualCseJob, SimCseJob
+from raycase.training.inferences import DualCseJob, SimCseJob
 
 fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
@@ -31,7 +31,6 @@ def tuning(inferences, tiny_model, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (DualCseJob, {"temperature": 0.0}, "--temperature: expected a number above 0"),
         (DualCseJob, {"train": "nowhere.csv"}, "--train"),
         (SimCseJob, {"epochs": 0}, "--epochs"),
     ],

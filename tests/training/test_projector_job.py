@@ -18,7 +18,7 @@ from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
-from raycase.training.projector_fit import best_projector, fit_projector
+from raycase.training.projector import best_projector, fit_projector
 
 train = partial(jobs.train, open_runner=open_local_runner)
 
@@ -62,14 +62,6 @@ def test_a_nested_fit_reports_the_figures_that_its_cut_vectors_have(training):
         train(replace(training, dim=8))
 
 
-def test_a_fit_of_all_dimensions_alone_is_saved_as_before(training):
-    train(training)
-    metrics, saved = (json.loads((training.folder / file).read_text()) for file in ("metrics.json", "raycase.json"))
-    assert "nested" not in metrics["recipe"].keys() | saved["projector"].keys()
-    assert metrics["validation"].keys() == {"spearman", "pearson", "spearman_rated"}
-    assert "cut to" not in (training.folder / "README.md").read_text()
-
-
 def test_a_nested_dimension_above_the_encoders_is_refused_before_anything_is_embedded(training):
     with pytest.raises(RequestError, match=r"--nested: expected dimensions below 32, got \(40,\)"):
         jobs.train(replace(training, nested=(40,)), lambda **_: pytest.fail("expected no runner"))
@@ -83,36 +75,6 @@ def test_overwriting_replaces_the_model(training):
         train(job)
     train(replace(job, overwrite=True))
     assert worst(weights(job), plain_fit(job).state_dict()) == 0
-
-
-def test_several_workers_need_ray(training):
-    with pytest.raises(RequestError, match="--workers: expected 1 in a single process, got 2"):
-        train(replace(training, workers=2))
-
-
-def test_a_stopped_job_resumes(training):
-    """Stopped after an epoch by an error, it ends as if never stopped, and no state is left."""
-
-    class StoppedRunner(LocalRunner):
-        def fit(self, fitting, *arguments, **options):
-            def stopped(*arguments, **options):
-                for state in fitting(*arguments, **options):
-                    yield state
-                    if len(state.history) == 2:
-                        return
-
-            super().fit(stopped, *arguments, **options)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        jobs.train(training, lambda **_: StoppedRunner("cpu"))
-    assert not (training.folder / "raycase.json").exists()
-    fits = (training.cache_location / "fits").path
-    assert list((training.cache_location / "fits").fs.glob(f"{fits}/*/state.safetensors"))
-    metrics = train(training)
-    assert [line["epoch"] for line in metrics["history"]] == [1, 2, 3, 4]
-    assert worst(weights(training), plain_fit(training).state_dict()) == 0
-    assert not list((training.cache_location / "fits").fs.glob(f"{fits}/*"))
 
 
 BAD = {

@@ -38,11 +38,9 @@ def test_pairs_that_are_all_validation_pairs_are_refused(scored, tiny_model, tmp
     with pytest.raises(RequestError, match="--train: expected pairs that are not in --validation, got none"):
         fine_tune(MixSpJob(output=str(tmp_path / "x"), **both))
     heavy = MixSpJob(output=str(tmp_path / "x"), range_weight=-0.1, **both)
-    with pytest.raises(RequestError, match="--range-weight: expected a number of at least 0, got"):
+    with pytest.raises(RequestError, match="--range-weight: expected at least 0, got"):
         fine_tune(replace(heavy, validation=scored["validation"]))
     assert replace(heavy, range_weight=None).terms["range_weight"] == 1e-4
     assert replace(heavy, range_weight=None, select=Select.SOFT).terms["range_weight"] == 0
     plain = replace(heavy, range_weight=None, select=Select.NONE)
     assert plain.terms == {"similarity_weight": 0, "range_weight": 1e-4}
-    with pytest.raises(RequestError, match="--similarity-weight: expected 0 with --select none, got 1"):
-        fine_tune(replace(plain, similarity_weight=1.0, validation=scored["validation"]))

@@ -1,150 +1,136 @@
-"""A sweep in one process: it finds the planted best, resumes, keeps what failed, and refuses wrong requests."""
+"""Sweeps before and after their trials: the papers' grids, grids and spaces of files, what is refused, the results."""
 
 import json
-import sys
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 
+import pandas as pd
 import pytest
-from sweeps import trials_of
-from uncached import open_local_trials
 
-import raycase
-from raycase.errors import RequestError, WorkError
-from raycase.training import sweep
-
-tune = partial(sweep.tune, open_trials=open_local_trials)
+from raycase.errors import RequestError
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.sweep import BUILT_IN, Sweep, by_cell, changed, text_of, write_results
 
 
-def over(job, **flags):
-    """The sweep over the training job with other flags."""
-    return replace(job, training=replace(job.training, **flags))
+def sweep(system="case", folder=None, grid=None, space=None, **options):
+    """A sweep; a grid or a space that is no name stands in a file of the folder."""
+    named = {}
+    for name, values in (("grid", grid), ("space", space)):
+        if values is not None and not isinstance(values, str):
+            (folder / f"{name}.json").write_text(json.dumps(values))
+            values = str(folder / f"{name}.json")
+        named[name] = values
+    files = {"train": "a.csv", "validation": "b.csv", "output": str(folder or "out")}
+    return Sweep(**named, **options, training=TRAIN_JOBS[system](**files))
 
 
-def test_a_tiny_sweep_finds_the_planted_best_and_saves_it(make_sweep, tmp_path):
-    job = make_sweep({"learning_rate": [1e-9, 1e-2], "dim": [8, 64]})
-    result = tune(job)
-    trials = trials_of(job)
-    assert (result["trials"], result["cells"], result["failed"], len(trials)) == (8, 4, 0, 8)
-    assert {t["seed"] for t in trials} == {0, 1} and {t["input_dim"] for t in trials} == {32}
-    assert trials[0]["learning_rate"] == 1e-2 and trials[-1]["learning_rate"] == 1e-9
-    folder = job.training.folder
-    best = json.loads((folder / "best" / "metrics.json").read_text())
-    assert best["recipe"]["learning_rate"] == 1e-2
-    assert raycase.load(str(folder / "best")).dim == best["recipe"]["dim"]
-    [first] = [t for t in trials if (t["key"], t["seed"]) == (result["best"]["key"], best["seed"])]
-    assert best["validation"]["spearman"] == pytest.approx(first["spearman"], abs=0.1)
-    assert f"{result['best']['spearman_mean']:.2f} ± " in (folder / "summary.md").read_text()
-    assert not list(tmp_path.rglob("*.pkl"))
+def test_table_7_and_figure_4_of_the_case_paper():
+    job = sweep(grid="table7")
+    trained = [changed(job.training, cell) for cell in job.cells()]
+    assert len(trained) == 2 + 2 * 4 * 2
+    assert {(t.layers, t.dropout) for t in trained} == {
+        (0, 0.2),
+        (0, 0.0),
+        *((n, d) for n in (1, 2) for d in (0.15, 0)),
+    }
+    dims = [changed(job.training, cell).dim for cell in sweep(grid="figure4").cells()]
+    assert dims == [50, *range(100, 1001, 100)]
 
 
-def test_a_sweep_resumes_with_the_trials_its_table_lacks(make_sweep):
-    job = make_sweep({"dropout": [0.0, 0.2]}, seeds=1)
-    tune(job)
-    files = sorted((job.training.folder / "trials").iterdir())
-    before = {f: f.stat().st_mtime_ns for f in files}
-    files[0].unlink()
-    more = replace(job, seeds=2)
-    assert tune(more)["trials"] == 4
-    after = {f: f.stat().st_mtime_ns for f in (job.training.folder / "trials").iterdir()}
-    assert len(after) == 4 and after[files[1]] == before[files[1]]
-    assert tune(more)["trials"] == 4  # nothing is left to do
+@pytest.mark.parametrize(
+    ("system", "grid", "cells"),
+    [("condition-pooling", "ablation", 10), ("dualcse", "table7", 9), ("simcse", "table7", 9), ("mixsp", "table4", 10)],
+)
+def test_the_grids_of_other_systems(system, grid, cells):
+    job = sweep(system, grid=grid)
+    assert len(job.cells()) == cells
 
 
-def test_another_search_space_is_refused_and_nothing_touched(make_sweep):
-    job = make_sweep({"dropout": [0.0]}, seeds=1)
-    tune(job)
-    before = (job.training.folder / "sweep.json").read_bytes()
-    other = make_sweep({"dropout": [0.1]}, seeds=1)
-    with pytest.raises(RequestError, match="got another"):
-        tune(other)
-    assert (job.training.folder / "sweep.json").read_bytes() == before
-    assert tune(over(other, overwrite=True))["trials"] == 1
+@pytest.mark.parametrize("system", TRAIN_JOBS)
+def test_every_system_has_a_space_and_what_it_offers_can_be(system):
+    assert sweep(system).search_space() == BUILT_IN[system]["space"]
 
 
-def test_a_sweep_reads_prompts_of_ones_own(make_sweep, tmp_path):
-    own = {"template": "{sentence}: {condition}", "base_template": "{condition}", "pool": "condition"}
-    files = {name: str(tmp_path / f"{name}.json") for name in ("one", "two", "base")}
-    for name, changed in {"one": {}, "two": {"views": ["template", "concat-sc"]}}.items():
-        Path(files[name]).write_text(json.dumps(own | changed))
-    job = make_sweep({"prompt": ["concat-sc", files["one"], files["two"]]}, seeds=1, epochs=2)
-    tune(job)
-    dims = {"concat-sc": 32, files["one"]: 32, files["two"]: 64}
-    assert {t["prompt"]: t["input_dim"] for t in trials_of(job)} == dims
-    best = raycase.load(str(job.training.folder / "best")).config
-    assert best.subtract and best.encoder.reads_own == (best.encoder.own is not None)
-    Path(files["two"]).write_text(json.dumps(own | {"base_template": "{condition}.", "views": ["template"]}))
-    with pytest.raises(RequestError, match="got another"):
-        tune(job)
-    with pytest.raises(RequestError, match="--prompt: expected a file"):
-        tune(make_sweep({"prompt": ["template"]}, prompt="concat-sc", overwrite=True))
+def test_a_grid_is_the_product_of_its_lists_and_a_list_of_them_has_the_cells_of_each(tmp_path):
+    job = sweep("condition-pooling", tmp_path, [{}, {"layers": ["1", "0 2/3"], "gate": [False, False]}])
+    trained = [changed(job.training, cell) for cell in job.cells()]
+    assert [(t.layers, t.gate) for t in trained] == [((2 / 3, 1), True), ((1,), False), ((0, 2 / 3), False)]
+    assert [text_of(cell) for cell in job.cells()][1:] == ["layers 1, gate False", "layers 0 2/3, gate False"]
 
 
-def test_a_sweep_trains_nested_dimensions_and_refuses_those_that_a_cell_cannot_have(make_sweep):
-    job = make_sweep({"dim": [8, 16]}, seeds=1, epochs=2, nested=(4,))
-    tune(job)
-    assert raycase.load(str(job.training.folder / "best"), dim=4).dim == 4
-    for grid, nested in (({"dim": [8, 16]}, (8,)), ({"dropout": [0.1]}, (32,))):
-        with pytest.raises(RequestError, match="--nested: expected dimensions below"):
-            tune(make_sweep(grid, nested=nested, output=f"{job.training.output}-2"))
-    with pytest.raises(RequestError, match="--nested: expected dimensions below 50"):
-        tune(make_sweep(trials=1, nested=(64,)))
+@pytest.mark.parametrize(
+    ("grid", "said"),
+    [
+        ("table8", "expected table7, figure4, a file NAME.json, got table8"),
+        ([1, 2], "expected lists of values by flag"),
+        ([], "got none"),
+        ({"dropout": []}, "got none"),
+        ({"dropout": 0.1}, "expected lists of values by flag"),
+        ({"dropout": [2]}, r"--dropout: expected a share in \[0, 1\), got 2"),
+        ({"dropout": ["high"]}, 'got: dropout "high"'),
+        ({"dropout": [None, True]}, "got: dropout true"),
+        ({"activation": ["loud"]}, "loud"),
+        ({"nested": [[2]]}, "got: 'nested', which is none of"),
+        ({"seed": [1]}, "got: 'seed', which is none of"),
+        ({"dim": [10**30]}, "--dim"),
+    ],
+)
+def test_a_grid_that_is_none_is_refused(tmp_path, grid, said):
+    with pytest.raises(RequestError, match=f"--grid.*{said}"):
+        sweep(folder=tmp_path, grid=grid).cells()
 
 
-def test_a_search_needs_ray(make_sweep):
-    with pytest.raises(RequestError, match="--grid: expected one in a single process, got a search"):
-        tune(make_sweep(trials=1))
-
-
-def test_optuna_and_matplotlib_are_optional(make_sweep, monkeypatch):
-    for name in ("matplotlib", "matplotlib.figure", "optuna"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(RequestError, match="--trials: expected the package optuna"):
-        tune(make_sweep(trials=2))
-    job = make_sweep({"dropout": [0.1]}, seeds=1, epochs=1)
-    tune(job)
-    assert "The plots were left out" in (job.training.folder / "summary.md").read_text()
-    assert not (job.training.folder / "choices.png").exists()
-
-
-def test_a_failed_trial_is_kept_with_its_reason(make_sweep):
-    job = make_sweep({"learning_rate": [1e-3, 1e37]}, seeds=1)
-    assert tune(job)["failed"] == 1
-    good, bad = trials_of(job)
-    assert good["spearman"] is not None and bad["spearman"] is None
-    assert "expected a finite loss" in bad["stopped"]
-    assert "## Failed" in (job.training.folder / "summary.md").read_text()
-    with pytest.raises(WorkError, match="1 that failed"):
-        tune(make_sweep({"learning_rate": [1e37]}, seeds=1, overwrite=True))
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        ([1], "got: "),
+        ({}, "got none"),
+        ({"dropout": [0.1]}, "got: "),
+        ({"dropout": {"normal": [0, 1]}}, "got: normal, which is none of choice, uniform"),
+        ({"dropout": {"uniform": [0, 2]}}, "--dropout: expected a share"),
+        ({"layers": {"uniform": [0.5, 1]}}, "got: layers 0.5"),
+        ({"teachers": {"choice": [1]}}, "'teachers', which is none of"),
+    ],
+)
+def test_a_space_that_is_none_is_refused(tmp_path, space, said):
+    with pytest.raises(RequestError, match=f"--space.*{said}"):
+        sweep(folder=tmp_path, space=space).search_space()
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"trials": 0}, "--trials"),
-        ({"seeds": 0}, "--seeds"),
-        ({"cpus_per_trial": 0}, "--cpus-per-trial"),
-        ({"grid": "table8"}, "--grid: expected table7, figure4, a file NAME.json, got table8"),
-        ({"grid": "missing.json"}, "--grid: expected a JSON file"),
-        ({"grid": "table7", "space": {"dropout": {"choice": [0.1]}}}, "--space: expected none beside --grid"),
-        ({"prompt": "loud"}, "--prompt"),
-        ({"seed": -1}, "--seed"),
-        ({"workers": 2}, "--workers: expected 1"),
-        ({"gpus_per_worker": 1.0}, "--gpus-per-worker: expected none in a sweep"),
+        ({"seeds": 0}, "--seeds: expected at least 1"),
+        ({"trials": 0}, "--trials: expected at least 1"),
+        ({"space": "a.json", "grid": "table7"}, "--space: expected none beside --grid"),
+        ({"training": {"workers": 2}}, "--workers: expected 1"),
+        ({"training": {"dropout": 1.0}}, "--dropout"),
     ],
 )
-def test_wrong_flags_are_refused(make_sweep, change, said):
+def test_wrong_flags_are_refused(tmp_path, change, said):
+    job = sweep(folder=tmp_path / "out")
+    change = {n: replace(job.training, **v) if n == "training" else v for n, v in change.items()}
     with pytest.raises(RequestError, match=said):
-        tune(make_sweep(**change))
+        replace(job, **change).check()
 
 
-def test_a_refused_request_leaves_the_sweep_that_is_there(make_sweep):
-    job = make_sweep({"dropout": [0.0]}, seeds=1)
-    tune(job)
-    before = {f: f.stat().st_mtime_ns for f in job.training.folder.rglob("*")}
-    with pytest.raises(RequestError):
-        tune(over(replace(job, cpus_per_trial=0), overwrite=True))
-    with pytest.raises(RequestError):
-        tune(over(job, overwrite=True, train=job.training.validation))
-    assert {f: f.stat().st_mtime_ns for f in job.training.folder.rglob("*")} == before
+def trial(score, seed=0, **choices):
+    figures = {"metric": "spearman", "spearman": score, "epochs": 3} if score is not None else {"error": "it diverged"}
+    return {"choices": choices, "seed": seed, "phase": "grid", "error": "", "score": score} | figures
+
+
+def test_cells_are_ranked_by_their_mean_among_those_with_the_most_seeds(tmp_path):
+    trials = [trial(50, 0, dim=1), trial(52, 1, dim=1), trial(60, dim=2), trial(51, 0, dim=3), trial(53, 1, dim=3)]
+    trials += [trial(None, dim=4), trial(70, 0, dim=5), trial(None, 1, dim=5)]
+    ranked = by_cell(trials)
+    assert [of[0]["choices"]["dim"] for _, of in ranked] == [3, 1, 5, 2, 4]
+    assert [scores for scores, _ in ranked][:2] == [[51, 53], [50, 52]]
+    job = sweep(folder=tmp_path)
+    for each in trials:
+        job.put_trial(each)
+    assert sorted(map(repr, job.read_trials())) == sorted(map(repr, trials))
+    write_results(job, job.read_trials())
+    table = pd.read_parquet(tmp_path / "results.parquet")
+    assert table["config/dim"].tolist() == [3, 3, 1, 1, 5, 5, 2, 4]
+    assert table["error"].tolist()[-1] == pd.read_csv(tmp_path / "results.csv")["error"].tolist()[-1] == "it diverged"
+    rows = [line for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("|")]
+    assert rows[2] == "| 52.00 ± 1.41 | 2 | 0 | dim 3 |" and rows[-1] == "|  | 0 | 1 | dim 4 |"

@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 import torch
 from helpers import rated_rows, to_csv
-from uncached import LocalRunner, open_local_runner, open_local_trials
+from uncached import LocalRunner, open_local_runner
 
 from raycase.cli import main
 from raycase.data.rated import read_rated
-from raycase.data.storage import json_bytes, locate
+from raycase.data.storage import json_bytes
 from raycase.encoder.cosines import cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.procedure import undefined_values
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import job as jobs
-from raycase.training import sweep
-from raycase.training.checkpoint import Checkpoint
 from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
 
 NAN = math.nan
@@ -86,32 +84,6 @@ def test_labels_that_float32_cannot_hold_or_tell_apart_are_refused(tmp_path):
     ):
         with pytest.raises(RequestError, match=said):
             read_rated(to_csv(rated_rows(10, 0).assign(label=label), tmp_path / "a.csv"), "--train")
-
-
-@pytest.mark.parametrize("harm", ["cut", "flipped", "another's"])
-def test_a_state_that_was_altered_is_refused(tmp_path, harm):
-    state, *_ = fitted([1.0])
-    checkpoint = Checkpoint(locate(str(tmp_path / "fit")))
-    checkpoint.put(state)
-    data = bytearray(checkpoint.state.read())
-    if harm == "another's":
-        checkpoint = Checkpoint(locate(str(tmp_path / "other")))
-    data = data[: len(data) // 2] if harm == "cut" else data
-    if harm == "flipped":
-        data[-3] ^= 4
-    checkpoint.state.put(bytes(data))
-    with pytest.raises(WorkError, match=r"expected the state of a fit, got .*remove it"):
-        checkpoint.read()
-
-
-def test_a_trial_that_diverges_is_named_and_never_the_best(make_sweep, capsys):
-    job = make_sweep({"learning_rate": [3e38, 1e-2]}, seeds=1)
-    result = sweep.tune(job, open_trials=open_local_trials)
-    assert result["failed"] == 1 and result["best"]["spearman_mean"] is not None
-    assert "seed 0, failed: epoch 1: expected a finite loss" in capsys.readouterr().err
-    job = make_sweep({"learning_rate": [3e38]}, seeds=1, output=f"{job.training.output}-2")
-    with pytest.raises(WorkError, match="1 that failed; the first: epoch 1"):
-        sweep.tune(job, open_trials=open_local_trials)
 
 
 def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_model, tmp_path, capsys):

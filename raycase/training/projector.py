@@ -6,23 +6,39 @@ Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D d
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.errors import at_least, check_ranges
-from raycase.systems.contracts import PairVectors
-from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project, recorded_settings
+from raycase.data.fetch import is_trained
+from raycase.data.provenance import provenance
+from raycase.encoder.prompt_flags import PromptFlags, read_prompt
+from raycase.errors import RequestError, at_least, check_ranges
+from raycase.systems.baselines import BiEncoderConfig
+from raycase.systems.case import CaseConfig, write_case_folder
+from raycase.systems.case import resolve as resolve_case
+from raycase.systems.contracts import PairVectors, pair_vectors
+from raycase.systems.lora import LoraConfig
+from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project
+from raycase.systems.registry import resolve
 from raycase.systems.top import MOST_WIDTH, Activation
+from raycase.training.job import TrainingJob, data_metrics, fit_metrics
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
-from raycase.training.losses import Loss, unit_ratings
-from raycase.training.nested import nested_correlations, nested_cosines, nested_loss, nested_range
+from raycase.training.losses import (
+    Loss,
+    nested_correlations,
+    nested_cosines,
+    nested_loss,
+    nested_range,
+    unit_ratings,
+)
 from raycase.training.recipe import SHARE, FitRecipe, Ranges
+from raycase.training.runner import Fitting, Runner
 
-OUTPUT_DIM, DROPOUT = 512, 0.15
+OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +48,7 @@ class ProjectorRecipe(FitRecipe):
     dim: int | None = None
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
     layers: int = 1
-    """0: linear; 1: linear and activation; 2: a hidden layer before them."""
-    hidden: int = 1024
-    """Width of the hidden layer of --layers 2."""
+    """0: linear; 1: linear and activation; 2: a hidden layer of 1,024 before them."""
     activation: Activation = Activation.LEAKY_RELU
     """The non-linearity."""
     dropout: float | None = None
@@ -53,15 +67,7 @@ class ProjectorRecipe(FitRecipe):
     """Rated pairs per step, over all workers."""
     epochs: int = 60
     """Maximum number of epochs."""
-    patience: int = 10
-    """Stop after this many epochs without a better one."""
-
-    FORMER: ClassVar = FitRecipe.FORMER | {"rating_map": "unit"}
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The recipe by name, as fingerprints and `metrics.json` have it."""
-        return recorded_settings(self) | self.FORMER
+    PATIENCE: ClassVar[int] = 10
 
     @property
     def dropout_share(self) -> float:
@@ -72,7 +78,7 @@ class ProjectorRecipe(FitRecipe):
     def expected(self) -> Ranges:
         """Whether each field is in its range, and what is expected."""
         return super().expected | {
-            **at_least(1, self, "dim", "hidden", most=MOST_WIDTH),
+            **at_least(1, self, "dim", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
             "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
@@ -86,16 +92,13 @@ class ProjectorRecipe(FitRecipe):
             input_dim=input_dim,
             output_dim=dim,
             layers=self.layers,
-            hidden=self.hidden,
+            hidden=HIDDEN,
             activation=self.activation,
             dropout=self.dropout_share,
             dropout_at=self.dropout_at,
             bias=self.bias,
             nested=tuple(sorted(set(self.nested))),
         )
-
-
-RECIPE_FIELDS = tuple(f.name for f in fields(ProjectorRecipe))
 
 
 def fit_projector(
@@ -153,3 +156,75 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
     projector = Projector(config)
     projector.load_state_dict(state.best)
     return projector.eval()
+
+
+# -------------------------------------------------------------------------------------------------------------- the job
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
+    """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder."""
+
+    SYSTEM = "case"
+    RECIPE = ProjectorRecipe
+    FROZEN = True
+    SHARED_BY = ("prompt", "pooling", "subtract", "model", "compute")
+    NOT_SWEPT = ("nested",)
+
+    def config(self) -> CaseConfig:
+        """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
+        if not is_trained(self.model):
+            return resolve_case(self.model, **self.text_choices, subtract=self.subtract)
+        system = resolve(self.model, **self.prompt_choices | {"subtract": None})
+        if not isinstance(system, (BiEncoderConfig, LoraConfig)):
+            raise RequestError(
+                f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
+                f"{self.model}"
+            )
+        return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
+
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range."""
+        self.recipe.check()
+        read_prompt(self.prompt)
+
+    def check_system(self, config: CaseConfig) -> None:
+        """Raise RequestError for nested dimensions above those of g, which the system decides."""
+        self.recipe.projector(config.views_dim)
+
+    def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        """Everything that determines the weights."""
+        recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
+        return super().identity(config, parts) | {"recipe": recipe}
+
+    def shared(self, config: CaseConfig, parts: Sequence[Any], runner: Runner) -> list[PairVectors]:
+        """The vectors before g."""
+        cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
+        return [pair_vectors(rated, config, runner.vectors_of, **cached) for rated in parts]
+
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        """The fit of g."""
+        return fit_projector
+
+    def save(
+        self,
+        config: CaseConfig,
+        parts: dict[str, Any],
+        data: tuple[PairVectors, PairVectors],
+        fitted: FitState,
+        record: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Write the model folder of a fit; returns the contents of `metrics.json`."""
+        _, validation = data
+        shape = self.recipe.projector(validation.dim)
+        metrics = {
+            **record,
+            **fit_metrics(fitted),
+            "zero_shot": projector_evaluation(validation)(torch.nn.Identity()),
+            "data": data_metrics(parts),
+            "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
+            "provenance": provenance(),
+        }
+        g = best_projector(fitted, shape)
+        write_case_folder(self.folder, replace(config, projector=shape), g, metrics)
+        return metrics
