@@ -115,7 +115,7 @@ class Sweep(TuneFlags):
                 [(kind, given)] = sampler.items()
                 if kind not in SAMPLERS:
                     raise ValueError(f"{kind}, which is none of {', '.join(SAMPLERS)}")
-                for value in given:
+                for value in (given[0], given[1] - 1) if "randint" in kind else given:
                     changed(self.training, {flag: value})
         except (AttributeError, TypeError, ValueError) as error:
             example = '{"dropout": {"uniform": [0, 0.5]}}'

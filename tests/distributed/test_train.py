@@ -1,7 +1,6 @@
 """Training on Ray Train equals training in one process: with one worker or two, killed or not; what it refuses."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ import pandas as pd
 import pytest
 import torch
 from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
-from raycase.distributed.fit import make_scaling
 from safetensors.torch import load_file
 from uncached import LocalRunner, open_local_runner
 
@@ -24,19 +22,15 @@ from raycase.corpus.request import EmbedJob
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import prepare_ray
-from raycase.distributed.train import open_runner
+from raycase.distributed.train import make_scaling, open_runner
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS as HEAD_WEIGHTS
 from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
-from raycase.training.loop import FitState
 from raycase.training.projector import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
-
-EPOCHS = 200  # enough to be killed in the middle
-
 
 train = partial(jobs.train, open_runner=open_runner)
 HERE, ON_RAY = VectorCache(lambda *_: in_process), VectorCache(prepare_ray)
@@ -130,44 +124,28 @@ def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, c
         assert line["spearman_8"] == pytest.approx(wanted["spearman_8"], abs=1e-2)
 
 
-@pytest.mark.long
-def test_a_moved_cache_serves(training, cluster, rated, tmp_path):
-    plain_fit(training)  # fills the cache
-    shutil.copytree(rated / "cache", tmp_path / "moved", copy_function=shutil.copy)
-    before = {f: f.stat().st_mtime_ns for f in (tmp_path / "moved").glob("*/vectors/embeddings/*")}
-    job = replace(training, cache=str(tmp_path / "moved"), seed=3)
-    train(job)
-    assert {f: f.stat().st_mtime_ns for f in before} == before
-    assert worst(weights(job), plain_fit(job)[3].state_dict()) < 1e-5
-
-
 @pytest.mark.cluster
-def test_a_run_that_is_killed_resumes_and_ends_as_if_it_had_not_been(training, cluster, tmp_path):
-    job = replace(training, epochs=EPOCHS, patience=EPOCHS)
-    fill_cache(job, job.train)
-    fill_cache(job, job.validation)
-    flags = ["--train", job.train, "--validation", job.validation, "--model", job.model, "--prompt", "concat-sc"]
-    flags += ["--pooling", "mean", "--compute", "float32", "--output", job.output, "--cache", job.cache]
-    flags += ["--epochs", str(EPOCHS), "--patience", str(EPOCHS), "--batch-size", "20"]
+def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, tiny_model, cluster, tmp_path):
+    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "model": str(tiny_model)}
+    settings = files | {"compute": "float32", "cache": str(tmp_path / "cache"), "batch_size": 20, "epochs": 8}
+    job = CsrJob(output=str(tmp_path / "killed"), **settings)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (settings | {"output": job.output}).items()]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, str(ROOT / "jobs" / "train.py"), "case", *flags]
+    command = [sys.executable, str(ROOT / "jobs" / "train.py"), "csr", *flags]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as run:
         for line in run.stdout:
-            if line.startswith("epoch   5"):
+            if line.startswith("epoch   2"):
                 run.send_signal(signal.SIGKILL)
                 break
     assert not (job.folder / "raycase.json").exists()
-    [file] = (job.cache_location / "fits").fs.glob(f"{job.cache}/fits/*/state.safetensors")
-    done = len(FitState.from_bytes(Path(file).read_bytes(), f"fits/{Path(file).parent.name}").history)
-    assert 5 <= done < EPOCHS, "expected a run that is killed in the middle"
     metrics = train(job)
-    assert [line["epoch"] for line in metrics["history"]] == list(range(1, EPOCHS + 1))
-    _, _, state, g = plain_fit(job)
-    assert worst(weights(job), g.state_dict()) < 1e-6
-    assert metrics["best_epoch"] == state.best_epoch
-    assert not list((Path(job.cache) / "fits").iterdir()), "expected no state left of a finished run"
+    assert [line["epoch"] for line in metrics["history"]] == list(range(1, len(metrics["history"]) + 1))
+    wanted = jobs.train(replace(job, output=str(tmp_path / "one")), open_local_runner)
+    for found, line in zip(metrics["history"], wanted["history"], strict=True):
+        assert found["loss"] == pytest.approx(line["loss"], abs=1e-4)
+    assert not list((Path(job.cache) / "fits").iterdir()), "expected no checkpoint left of a finished run"
 
 
 def test_a_pair_without_a_vector_is_named(training, tmp_path):
