@@ -7,24 +7,22 @@ Shapes: Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-import math
-import os
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raycase.data.storage import locate
-from raycase.distributed.cluster import cause
+from raycase.distributed.cluster import cause, nodes
 from raycase.distributed.resources import CPU_STEP, join_cluster
 from raycase.distributed.shard_actor import ShardActor, ShardRequest
 from raycase.errors import WorkError
@@ -40,27 +38,47 @@ START_SECONDS = 300.0  # for actors to come up, on machines that are busy
 POLL_SECONDS = 0.1
 LOST = (RayActorError, OutOfMemoryError, ObjectLostError)  # the process ended, or its machine with the answer
 DEATHS = 3  # of actors at one request, after which it is not asked again
-ANY = -1  # in the place of a shard's number, where any actor may answer
 INLINE_BYTES = 2**16  # a larger request is put into the object store once for all shards
 
 _missing: ContextVar[set[int] | None] = ContextVar("missing", default=None)
 
 
-@dataclass(eq=False)
-class ShardReplica:
-    """An actor of a shard, as this process knows it."""
+class ShardReplicas:
+    """The actors of a shard: a request goes to the one with the fewest under way, and to another where it dies."""
 
-    actor: Any
-    under_way: set[ray.ObjectRef] = field(default_factory=set)
-    ping: ray.ObjectRef | None = None  # of one that did not answer
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self.actors = actors
+        self.under_way: Counter[Any] = Counter()
+        self.pings: dict[Any, ray.ObjectRef] = {}  # of actors that did not answer; nothing else is asked of them
+        self.away = 0.0  # since when none answers
 
-    def lost(self) -> None:
-        """It did not answer: nothing is asked of it until it does again."""
-        self.ping = self.actor.ping.remote()
+    def ask(self, request: Any, wait: float) -> Nearest | None:
+        """The answer; None where `DEATHS` actors died of the request, or none has been there for so many seconds."""
+        for _ in range(DEATHS):
+            actor = self._first_up(wait)
+            if actor is None:
+                return None
+            self.under_way[actor] += 1
+            try:
+                return ray.get(actor.nearest.remote(request))
+            except LOST:
+                self.pings[actor] = actor.ping.remote()
+            finally:
+                self.under_way[actor] -= 1
+        return None
 
-    def is_up(self) -> bool:
-        """Whether it may be asked."""
-        ping = self.ping  # threads share a replica
+    def _first_up(self, wait: float) -> Any | None:
+        """The actor to ask, once one is up."""
+        while not (up := [actor for actor in self.actors if self._is_up(actor)]):
+            self.away = self.away or time.monotonic()
+            if time.monotonic() - self.away >= wait:
+                return None
+            time.sleep(POLL_SECONDS)
+        self.away = 0.0
+        return min(up, key=self.under_way.__getitem__)
+
+    def _is_up(self, actor: Any) -> bool:
+        ping = self.pings.get(actor)
         if ping is None:
             return True
         if not ray.wait([ping], timeout=0)[0]:
@@ -68,66 +86,10 @@ class ShardReplica:
         try:
             ray.get(ping)
         except LOST:
-            self.lost()
+            self.pings[actor] = actor.ping.remote()
             return False
-        if self.ping is ping:  # else another thread lost it meanwhile
-            self.ping = None
+        self.pings.pop(actor, None)
         return True
-
-
-@dataclass(eq=False)
-class Asking:
-    """A request on its way to one replica of each shard."""
-
-    request: Any
-    shards: Mapping[int, Sequence[ShardReplica]]
-    answers: dict[int, Nearest] = field(default_factory=dict)
-    asked: dict[ray.ObjectRef, tuple[int, ShardReplica]] = field(default_factory=dict)
-    deaths: Counter[int] = field(default_factory=Counter)
-
-    def __post_init__(self) -> None:
-        self.to_ask = set(self.shards)
-
-    def ask(self, shard: int) -> bool:
-        """Ask the shard's replica with the fewest requests under way; False where none is up, or too many died."""
-        up = [replica for replica in self.shards[shard] if replica.is_up()]
-        if not up or self.deaths[shard] >= DEATHS:
-            return False
-        replica = min(up, key=lambda replica: len(replica.under_way))
-        ref = replica.actor.nearest.remote(self.request)
-        replica.under_way.add(ref)
-        self.asked[ref] = shard, replica
-        self.to_ask.remove(shard)
-        return True
-
-    def give_up(self, shard: int) -> None:
-        """Ask the shard no more: it has no answer."""
-        self.to_ask.remove(shard)
-
-    def wait(self) -> None:
-        """Wait for an answer or, where shards are still to be asked, a moment."""
-        if not self.asked:
-            time.sleep(POLL_SECONDS if self.to_ask else 0)
-            return
-        done, _ = ray.wait(list(self.asked), num_returns=1, timeout=POLL_SECONDS if self.to_ask else None)
-        for ref in done:
-            self._take(ref)
-
-    def _take(self, ref: ray.ObjectRef) -> None:
-        """An answer that came; a shard whose replica died of it or before it is to be asked again."""
-        shard, replica = self.asked.pop(ref)
-        replica.under_way.discard(ref)
-        try:
-            self.answers[shard] = ray.get(ref)
-        except LOST:
-            replica.lost()
-            self.deaths[shard] += 1
-            self.to_ask.add(shard)
-
-    def forget(self) -> None:
-        """Wait for no answer any more, where one of them was an error."""
-        for ref, (_, replica) in self.asked.items():
-            replica.under_way.discard(ref)
 
 
 class ShardActors:
@@ -142,37 +104,24 @@ class ShardActors:
         """Start them, each replica of a shard on another node if there are as many. Raises RequestError for a local
         index on several nodes, and WorkError where they do not start."""
         join_cluster([("--index", locate(uri))])
-        self.wait, self.partial = wait, partial
-        self.away: dict[int, float] = {}  # since when a shard has no replica that answers
-        every = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-        if not every:
-            raise WorkError(f"expected a node with CPUs for {shards * replicas} shards of {uri}, got none")
-        share = min(node["Resources"]["CPU"] for node in every) / math.ceil(shards * replicas / len(every))
-        own = (
-            "" if ray.get_runtime_context().get_actor_id() else os.environ.get("OMP_NUM_THREADS", "")
-        )  # Ray sets an actor's
-        threads = max(1, int(own if own.isdecimal() else share))
-        self.replicas: list[list[ShardReplica]] = []
-        remote: Any = ray.remote(ShardActor)
-        for shard in range(shards):
-            actors = []
-            for replica in range(replicas):
-                node = every[(shard + replica) % len(every)]["NodeID"]
-                options = {
-                    "num_cpus": CPU_STEP,  # it computes while a query is answered, and keeps no job from its CPUs
-                    "max_restarts": -1,
-                    "max_task_retries": 0,  # asked again here, perhaps of another replica
-                    "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True),
-                }
-                actors.append(remote.options(**options).remote(uri, shard, shards, limits, threads))
-            self.replicas.append([ShardReplica(actor) for actor in actors])
-        pings = [replica.actor.ping.remote() for replicas_ in self.replicas for replica in replicas_]
+        self.wait, self.partial, count = wait, partial, shards * replicas
+        remote: Any = ray.remote(
+            num_cpus=CPU_STEP,  # it computes while a query is answered, and keeps no job from its CPUs
+            max_restarts=-1,
+            max_task_retries=0,  # asked again here, perhaps of another replica
+            scheduling_strategy="SPREAD",
+        )(ShardActor)
+        threads = max(1, int(sum(node.get("CPU", 0) for node in nodes()) / count))
+        actors = [remote.remote(uri, i // replicas, shards, limits, threads) for i in range(count)]
+        self.shards = [ShardReplicas(actors[i : i + replicas]) for i in range(0, count, replicas)]
+        self.every = ShardReplicas(actors)  # where any of them may answer
+        pings = [actor.ping.remote() for actor in actors]
         try:
-            _, late = ray.wait(pings, num_returns=len(pings), timeout=START_SECONDS)
+            _, late = ray.wait(pings, num_returns=count, timeout=START_SECONDS)
             if late:
                 raise WorkError(
-                    f"expected {len(pings)} processes of {CPU_STEP} CPUs for the shards of {uri}, got "
-                    f"{len(pings) - len(late)} within {START_SECONDS:g} s; free CPUs, or use fewer --replicas"
+                    f"expected {count} processes of {CPU_STEP} CPUs for the shards of {uri}, got {count - len(late)} "
+                    f"within {START_SECONDS:g} s; free CPUs, or use fewer --replicas"
                 )
             ray.get(pings)
         except RayError as error:
@@ -184,42 +133,25 @@ class ShardActors:
 
     def ask_all(self, request: ShardRequest) -> list[Nearest | None]:
         """The answer of each shard; None for one that stays away. Raises RequestError and WorkError."""
-        answers = self._ask(request, dict(enumerate(self.replicas)))
-        return [answers.get(shard) for shard in range(len(self.replicas))]
+        return self._ask(request, self.shards)
 
     def ask_any(self, request: ShardRequest) -> Nearest:
         """The answer of one actor. Raises RequestError and WorkError."""
-        every = [replica for replicas in self.replicas for replica in replicas]
-        answers = self._ask(request, {ANY: every})
-        if not answers:
+        [answer] = self._ask(request, [self.every])
+        if answer is None:
             raise WorkError(
-                f"expected an answer of one of {len(every)} processes of shards, got none for {self.wait:g} s, or they "
-                "died of it; see the cluster's memory and machines"
+                f"expected an answer of one of {len(self.every.actors)} processes of shards, got none for "
+                f"{self.wait:g} s, or they died of it; see the cluster's memory and machines"
             )
-        return answers[ANY]
+        return answer
 
-    def _ask(self, request: ShardRequest, shards: Mapping[int, Sequence[ShardReplica]]) -> dict[int, Nearest]:
-        """Ask one replica of each shard, again where it died, until all have answered or stay away."""
+    def _ask(self, request: ShardRequest, shards: Sequence[ShardReplicas]) -> list[Nearest | None]:
         given: Any = request if request.vectors.nbytes < INLINE_BYTES else ray.put(request)
-        asking = Asking(given, shards)
         try:
-            while asking.to_ask or asking.asked:
-                for shard in sorted(asking.to_ask):
-                    if asking.ask(shard):
-                        self.away.pop(shard, None)
-                    elif asking.deaths[shard] >= DEATHS or self._is_away(shard):
-                        asking.give_up(shard)
-                asking.wait()
+            with ThreadPoolExecutor(len(shards)) as pool:
+                return list(pool.map(lambda shard: shard.ask(given, self.wait), shards))
         except RayError as error:
             raise cause(error) from error
-        finally:
-            asking.forget()
-        return asking.answers
-
-    def _is_away(self, shard: int) -> bool:
-        """Whether a shard without a replica that answers has been waited for long enough."""
-        now = time.monotonic()
-        return now - self.away.setdefault(shard, now) >= self.wait
 
 
 class ShardedIndex(Index):
@@ -251,7 +183,8 @@ class ShardedIndex(Index):
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
         """By one actor: the index of a column is on disk, and that of all rows."""
-        return self.actors.ask_any(self._request(vectors_QD, condition, k, where, approximate=options))
+        request = partial(ShardRequest, version=self.dataset.version, vectors=vectors_QD, condition=condition, k=k)
+        return self.actors.ask_any(request(where=where, approximate=options))
 
     def _compare(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
@@ -260,9 +193,8 @@ class ShardedIndex(Index):
         if condition is not None and self.is_pooled(condition):
             questions, temperatures = self.asked(condition)
             asked = questions.cpu(), temperatures.cpu()
-        answers = self.actors.ask_all(
-            self._request(vectors_QD, condition, k, where, candidates=candidates, asked=asked)
-        )
+        request = partial(ShardRequest, version=self.dataset.version, vectors=vectors_QD, condition=condition, k=k)
+        answers = self.actors.ask_all(request(where=where, candidates=candidates, asked=asked))
         missing = {shard for shard, answer in enumerate(answers) if answer is None}
         if missing:
             lost = self._missing_rows(missing)
@@ -278,23 +210,11 @@ class ShardedIndex(Index):
                 collected |= missing
         return merge_top_k([answer for answer in answers if answer is not None])
 
-    def _request(
-        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, **options: Any
-    ) -> ShardRequest:
-        version = self.dataset.version
-        return ShardRequest(version=version, vectors=vectors_QD, condition=condition, k=k, where=where, **options)
-
     def _missing_rows(self, shards: set[int]) -> Missing:
-        fragments = shard_fragments(self.dataset, len(self.actors.replicas))
-        lost = sorted(fragment for shard in shards for fragment in fragments[shard])
+        fragments = shard_fragments(self.dataset, len(self.actors.shards))
+        lost = [fragment for shard in shards for fragment in fragments[shard]]
         rows = sum(self.dataset.get_fragment(fragment).metadata.num_rows for fragment in lost)
-        return Missing(
-            rows=rows,
-            of=self.metadata.rows,
-            shards=sorted(shards),
-            of_shards=len(fragments),
-            fragments=lost,
-        )
+        return Missing(rows=rows, of=self.metadata.rows, shards=sorted(shards), of_shards=len(fragments))
 
 
 def open_sharded(
@@ -303,17 +223,14 @@ def open_sharded(
     model: str | None = None,
     limits: Limits = Limits(),  # noqa: B008
     shards: int | None = None,
-    replicas: int = 1,
-    wait: float = 30.0,
-    partial: bool = False,
+    **flags: Any,
 ) -> ShardedIndex:
     """`Index.open`, whose rows are searched by actors, on the cluster that RAY_ADDRESS names or a Ray of this process.
 
-    shards: default: the index's. For replicas, wait and partial see `ShardActors`. Raises RequestError and WorkError.
+    shards: default: the index's. flags: of `ShardActors`. Raises RequestError and WorkError.
     """
     index = Index.open(uri, model=model, limits=limits)
-    shards = shards or index.metadata.shards
-    return ShardActors(index.root.uri, shards, limits=limits, replicas=replicas, wait=wait, partial=partial).over(index)
+    return ShardActors(index.root.uri, shards or index.metadata.shards, limits=limits, **flags).over(index)
 
 
 class InShards:
@@ -329,7 +246,7 @@ class InShards:
         if index.metadata.shards == 1 and not self.also_one:
             self.actors = None
             return index
-        if self.actors is None or len(self.actors.replicas) != index.metadata.shards:
+        if self.actors is None or len(self.actors.shards) != index.metadata.shards:
             self.actors = None  # those of another number of shards end first
             self.actors = ShardActors(index.root.uri, index.metadata.shards, limits=index.limits, **self.flags)
         return self.actors.over(index)

@@ -75,14 +75,10 @@ class Missing:
     of: int  # rows of the index
     shards: list[int]  # from 0
     of_shards: int
-    fragments: list[int]  # of the index's dataset
 
     def __str__(self) -> str:
         numbers = ", ".join(str(shard + 1) for shard in self.shards)
-        some = ", ".join(map(str, self.fragments[:8])) + (", ..." if len(self.fragments) > 8 else "")
-        return (
-            f"{self.rows:,} of {self.of:,} rows (shard {numbers} of {self.of_shards}: the dataset's fragments {some})"
-        )
+        return f"{self.rows:,} of {self.of:,} rows (shard {numbers} of {self.of_shards})"
 
 
 def with_missing(answers: pa.Table, missing: Missing) -> pa.Table:

@@ -50,18 +50,17 @@ def sharded(cluster, home):
 
 
 def end(actors):
-    for replicas in actors.replicas:
-        for replica in replicas:
-            ray.kill(replica.actor)
+    for actor in actors.every.actors:
+        ray.kill(actor)
 
 
-def pid(replica):
-    return ray.get(replica.actor.__ray_call__.remote(lambda actor: os.getpid()))
+def pid(actor):
+    return ray.get(actor.__ray_call__.remote(lambda actor: os.getpid()))
 
 
-def kill(replica):
+def kill(actor):
     """Its process ends, at once; Ray starts another."""
-    os.kill(pid(replica), signal.SIGKILL)
+    os.kill(pid(actor), signal.SIGKILL)
 
 
 def test_answers_are_those_of_one_index(sharded, home):
@@ -87,7 +86,7 @@ def test_answers_are_those_of_one_index(sharded, home):
 def test_a_shard_that_died_is_asked_again(sharded, home):
     """Killed between queries, and in the middle of one: its first attempt ends its process."""
     wanted = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, 10)
-    ((first,), (second,)) = sharded.actors.replicas
+    first, second = sharded.actors.every.actors
     kill(first)
     assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
 
@@ -95,9 +94,9 @@ def test_a_shard_that_died_is_asked_again(sharded, home):
         actor.shard.nearest = lambda *_: os._exit(1)
 
     before = pid(second)
-    ray.get(second.actor.__ray_call__.remote(die_at_the_next))
+    ray.get(second.__ray_call__.remote(die_at_the_next))
     assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
-    assert pid(second) != before and not second.under_way and not sharded.actors.away
+    assert pid(second) != before and not any(sharded.actors.shards[1].under_way.values())
 
 
 class Poison:
@@ -113,7 +112,7 @@ class Poison:
 def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
     monkeypatch.setattr(module, "DEATHS", 2)
     request = ShardRequest(version=1, vectors=Poison(), condition=None, k=1, where=None)
-    assert sharded.actors._ask(request, {0: sharded.actors.replicas[0]}) == {}
+    assert sharded.actors._ask(request, sharded.actors.shards[:1]) == [None]
     with pytest.raises(WorkError, match=r"expected an answer of one of 2 processes of shards, got none"):
         sharded.actors.ask_any(request)
     assert len(sharded.search(QUERIES, KNOWN, 3)) == 6
@@ -123,8 +122,8 @@ def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
 def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monkeypatch, capsys):
     sharded = open_sharded(str(home / "i.lance"), wait=0.5)
     wanted = sharded.search(QUERIES, ASKED, 250)
-    ray.kill(sharded.actors.replicas[1][0].actor)
-    with pytest.raises(WorkError, match=r"got none for 0.5 s.* of 2\d\d of 500 rows \(shard 2 of 2: .* fragments 1, "):
+    ray.kill(sharded.actors.every.actors[1])
+    with pytest.raises(WorkError, match=r"got none for 0.5 s.* of 2\d\d of 500 rows \(shard 2 of 2\)"):
         sharded.search(QUERIES, ASKED, 10)
 
     sharded.actors.partial = True
@@ -142,10 +141,9 @@ def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monke
     job = SearchJob(index=str(home / "i.lance"), query=tuple(QUERIES), condition=(ASKED,), ray=True, partial=True)
     result = placement.search(replace(job, output=str(tmp_path / "a")))
     assert (result["answers"], result["rows_missing"], result["shards_missing"]) == (20, missing.rows, [2])
-    assert f"missing are {missing.rows} of 500 rows (shard 2 of 2: " in capsys.readouterr().err
-    assert missing_of(pq.read_table(tmp_path / "a")) == missing
+    assert f"missing are {missing.rows} of 500 rows (shard 2 of 2)" in capsys.readouterr().err
 
-    ray.kill(sharded.actors.replicas[0][0].actor)
+    ray.kill(sharded.actors.every.actors[0])
     with pytest.raises(WorkError, match=r"got none for 0.5 s.* of 500 of 500 rows"):
         sharded.search(QUERIES, ASKED, 10)
 
@@ -155,20 +153,21 @@ def test_replicas_answer_for_each_other(cluster, home):
     """Without waiting; and the one that is back is asked again."""
     index = open_sharded(str(home / "i.lance"), shards=1, replicas=2, wait=0)
     wanted = index.search(QUERIES, ASKED, 10)
-    first, second = index.actors.replicas[0]
+    [shard] = index.actors.shards
+    first, second = shard.actors
+
+    def both_are_up():
+        return shard._is_up(first) and shard._is_up(second)
+
     for killed, other in ((first, second), (second, first)):
-        wait_for(lambda: first.is_up() and second.is_up(), 120)
+        wait_for(both_are_up, 120)
         kill(killed)
-        other.under_way.add("a query that takes long")  # so the one that was killed is asked first
+        shard.under_way[other] += 9  # so the one that was killed is asked first
         for _ in range(3):
             assert index.search(QUERIES, ASKED, 10).equals(wanted)
-        assert other.ping is None
-        other.under_way.clear()
-    wait_for(lambda: first.is_up() and second.is_up(), 120)
-    first.under_way.add("a query that takes long")
-    assert index.search(QUERIES, ASKED, 10).equals(wanted)
-    versions = [ray.get(one.actor.__ray_call__.remote(lambda actor: actor.version)) for one in (first, second)]
-    assert index.dataset.version in versions
+        assert other not in shard.pings
+        shard.under_way[other] -= 9
+    wait_for(both_are_up, 120)
 
 
 @pytest.mark.cluster
@@ -180,7 +179,7 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     before = in_shards(Index.open(uri))
     first = before.search(QUERIES, ASKED, 300)
     outputs = (str(home / "later"), str(home / "out"))
-    build(IndexJob(embeddings=outputs, output=uri, delete="id < 20", kind="hnsw"))
+    build(IndexJob(embeddings=outputs, output=uri, delete="id < 20", kind="ivf-rq"))
     one, after = Index.open(uri), in_shards(Index.open(uri))
     assert after.actors is before.actors
     exact = Options(exact=True)
@@ -206,7 +205,7 @@ def test_the_processes_end_where_an_index_is_no_longer_in_shards(home, tmp_path,
 
     class Actors:
         def __init__(self, uri, shards, **flags):
-            self.replicas = [[]] * shards
+            self.shards = [None] * shards
 
         def over(self, index):
             return module.ShardedIndex(self, index)
@@ -216,8 +215,8 @@ def test_the_processes_end_where_an_index_is_no_longer_in_shards(home, tmp_path,
     shutil.copytree(home / "i.lance", uri)
     live = LiveIndex(open=partial(open_index, uri, model=None, words_bytes=2**30, shard=InShards()), checked_for=-1.0)
     actors = weakref.ref(live.index.actors)
-    assert len(actors().replicas) == SHARDS
-    build(IndexJob(output=uri, shards=1, reindex=True))
+    assert len(actors().shards) == SHARDS
+    build(IndexJob(embeddings=(str(home / "words"),), output=uri, overwrite=True))
     assert live.on(lambda index: (type(index), index.metadata.shards)) == (Index, 1)
     assert actors() is None
     assert isinstance(InShards(also_one=True)(live.index), module.ShardedIndex)

@@ -27,7 +27,7 @@ SEARCH = """
 
     def search():
         equal = index.search(*asked).equals(wanted)
-        where = [replica.actor.__ray_call__.remote(node) for (replica,) in index.actors.replicas]
+        where = [actor.__ray_call__.remote(node) for actor in index.actors.every.actors]
         print(json.dumps({"equal": equal, "nodes": ray.get(where)}), flush=True)
 
     def node(_):
