@@ -3,8 +3,8 @@
 from fastapi.testclient import TestClient
 
 from raycase.serving.app import make_app
-from raycase.serving.engine import Engine
 from raycase.serving.serve_job import ServeJob, check_serve
+from raycase.serving.service import Engine
 
 TOKEN = "0123456789abcdef" * 2
 

@@ -37,10 +37,9 @@ from raycase.distributed.shards import InShards
 from raycase.errors import RequestError, WorkError, note
 from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
-from raycase.serving.engine import Engine
 from raycase.serving.live_index import open_index
 from raycase.serving.serve_job import TOKEN, ServeJob, ServeSettings, check_serve, free_port
-from raycase.serving.service import EmbeddedText, Service
+from raycase.serving.service import EmbeddedText, Engine, Service
 from raycase.systems.registry import resolve_embedder
 
 NAME = "raycase"  # of the application, and of its deployment

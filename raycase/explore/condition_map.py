@@ -6,18 +6,19 @@ Shapes: C maps, N rows, D dimensions, k neighbours.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from raycase.data.schema import CONDITION
 from raycase.encoder.words import Word
-from raycase.explore.grouping import MapSettings, arrange, group
-from raycase.explore.positions import to_steps
+from raycase.explore.positions import NEIGHBOURS, nearest_rows, place, principal_axes
 from raycase.search.answers import TEXT
 from raycase.search.facet_words import score_words
+from raycase.search.facets import find_clusters
 from raycase.search.index import Index
 from raycase.search.marks import looked_at
 from raycase.search.shown import weigh_answers, words_of_row
@@ -37,11 +38,6 @@ class ConditionMap:
     facet: np.ndarray  # (N,) numbered from 0, the largest first
     facet_words: list[list[str]]
     words: list[list[Word]] | None  # those of each text that the condition weighs most; None where none are weighed
-
-    @property
-    def steps(self) -> np.ndarray:
-        """The positions as 16-bit numbers: (N, 2)."""
-        return to_steps(self.positions)
 
 
 def weigh_words(index: Index, texts: Sequence[str], conditions: Sequence[str | None]) -> list[list[list[Word]] | None]:
@@ -64,34 +60,38 @@ def weigh_words(index: Index, texts: Sequence[str], conditions: Sequence[str | N
     return [None if condition is None else of_each[condition] for condition in conditions]
 
 
-def facet_words(facets: Iterable[Iterable[tuple[str, list[Word]]]]) -> list[list[str]]:
-    """The words that carry each facet of weighed texts."""
-    return [[word.word for word in each] for each in score_words(facets, FACET_WORDS, LIFT)]
-
-
 def make_map(
     vectors_ND: np.ndarray,
     condition: str | None,
     texts: Sequence[str],
     weighed: list[list[Word]] | None,
     before_N2: np.ndarray | None,
-    settings: MapSettings,
+    *,
+    neighbours: int,
+    clusters: int,
+    seed: int,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
-    groups = group(vectors_ND, settings)
+    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(max(NEIGHBOURS - 1, neighbours), len(vectors_ND) - 1))
+    block = np.arange(len(vectors_ND)), torch.from_numpy(vectors_ND)
+    count = min(clusters, len(vectors_ND))
+    facets = find_clusters(lambda: [block], count, most=count, seed=seed)
+    start_N2 = principal_axes(vectors_ND, seed) if before_N2 is None else before_N2
+    near = slice(NEIGHBOURS - 1)
     marked = None if weighed is None else [looked_at(words) for words in weighed]
-    words = marked or [every_word(text) for text in texts]
+    words = marked or [_every_word(text) for text in texts]
+    carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS, LIFT)
     return ConditionMap(
         condition=condition,
-        positions=arrange(vectors_ND, groups, before_N2, settings.seed),
-        rows=groups.rows[:, : settings.neighbours],
-        cosines=groups.cosines[:, : settings.neighbours],
-        facet=groups.facet,
-        facet_words=facet_words([(texts[row], words[row]) for row in of] for of in groups.clusters().members()),
+        positions=place(vectors_ND, cosines_Nk[:, near], rows_Nk[:, near], start_N2, seed),
+        rows=rows_Nk[:, :neighbours],
+        cosines=cosines_Nk[:, :neighbours],
+        facet=facets.cluster,
+        facet_words=[[word.word for word in each] for each in carried],
         words=marked,
     )
 
 
-def every_word(text: str) -> list[Word]:
+def _every_word(text: str) -> list[Word]:
     """All words of a text, with equal weights."""
     return [Word(*match.span(), 1.0) for match in re.finditer(r"\w+", text)]

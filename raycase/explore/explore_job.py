@@ -14,7 +14,6 @@ from raycase.data.places import HTML, File, check_paths
 from raycase.data.storage import locate
 from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.condition_map import ConditionMap, make_map, weigh_words
-from raycase.explore.grouping import MapSettings
 from raycase.explore.map_rows import MapRows, choose_rows
 from raycase.explore.page import map_page
 from raycase.explore.positions import LEAST_ROWS, import_umap
@@ -111,14 +110,14 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
     with lance_errors(index.root):
         rows = choose_rows(index, [*conditions], text=text, most=job.most_rows, seed=job.seed, where=job.where)
         weighed = weigh_words(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
-        settings = MapSettings(neighbours=job.neighbours, clusters=job.clusters, seed=job.seed)
+        settings = {"neighbours": job.neighbours, "clusters": job.clusters, "seed": job.seed}
         maps: list[ConditionMap] = []
         note(f"placing {len(rows.texts):,} rows; the first map takes some 15 s more, in which UMAP is compiled")
         for condition, words in zip(conditions, weighed, strict=True):
             began = time.time()
             vectors_ND = index.vectors_at(condition, rows.under(index, condition))
             before_N2 = maps[-1].positions if maps else None
-            maps.append(make_map(vectors_ND, condition, rows.texts, words, before_N2, settings))
+            maps.append(make_map(vectors_ND, condition, rows.texts, words, before_N2, **settings))
             name = "no condition" if condition is None else f'"{visible(condition, MOST_LABEL)}"'
             print(f"{len(rows.texts):,} rows under {name} placed in {time.time() - began:.0f} s", flush=True)
     return maps, rows

@@ -66,16 +66,14 @@ def choose_rows(
     most: int,
     seed: int,
     where: str | None = None,
-    words: bool = False,
 ) -> MapRows:
     """At most so many of the rows under all conditions (None: plain vectors) that pass a filter, in the order of the
-    index. text: the column with their texts; None: their ids are shown. words: only those with stored words.
+    index. text: the column with their texts; None: their ids are shown.
 
     Raises RequestError for fewer rows than a map has.
     """
     passing = None if where is None else checked_filter(index.dataset, index.root, where, "where")
     filters = dict.fromkeys(_filter_of(index, condition) for condition in conditions)
-    filters |= {_HAS_WORDS: None} if words else {}
     common_CN = common_rows([_rows(index, rows_filter, passing) for rows_filter in filters])
     of = common_CN.shape[1]
     if of < LEAST_ROWS:

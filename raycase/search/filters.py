@@ -6,14 +6,10 @@ It is parsed as one expression, checked, and written anew from what was parsed, 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Sequence
-from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from raycase.data.lance_dataset import import_lance
 from raycase.data.storage import Location
@@ -42,15 +38,13 @@ FUNCTIONS = frozenset(
     """.split()  # noqa: SIM905 a literal list would be 90 lines
 )
 RANDOM = {"random", "rand", "uuid", "gen_random_uuid"}
-UNITS = {"s": "Second", "ms": "Millisecond", "us": "Microsecond", "ns": "Nanosecond"}  # each 1,000 of the next
 
 
 def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str) -> Filter:
     """The filter on id and the kept columns of an index that some text in SQL asks for.
 
-    `"year"` and `` `year` `` name columns, with the case that they have; a literal beside a decimal, a date or a time
-    takes its type. Raises RequestError, in which it is `named` so, for anything else than one condition on these
-    columns, and for a part of it that reads no column, such as `1 = 1`.
+    `"year"` and `` `year` `` name columns, in their case. Raises RequestError, in which it is `named` so, for
+    anything else than one condition on these columns, and for a part of it that reads no column, such as `1 = 1`.
     """
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns])
@@ -159,9 +153,7 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
                 raise ValueError(f"a filter cannot have {_shown(node)}, which may be large")
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
-        field = _named(column.parts[0], schema)
-        column.parts[0].set("this", field.name)
-        _cast_literals(column, _part(field, column.parts[1:]), exp)
+        column.parts[0].set("this", _named(column.parts[0], schema))
     for node in reversed(nodes):
         if isinstance(node, exp.Identifier):
             node.set("quoted", True)
@@ -190,7 +182,7 @@ def _check_parts(parsed: Any, exp: Any) -> None:
             raise ValueError(f"{_shown(node)} reads no column, so it is the same for every row")
 
 
-def _named(identifier: Any, schema: pa.Schema) -> pa.Field:
+def _named(identifier: Any, schema: pa.Schema) -> str:
     """The column of this name; without quotes also in another case, if there is only one. Raises ValueError."""
     name, is_quoted = identifier.this, bool(identifier.args.get("quoted"))
     found = [other for other in schema.names if other == name]
@@ -200,82 +192,7 @@ def _named(identifier: Any, schema: pa.Schema) -> pa.Field:
         raise ValueError(
             f"there is no column {name[:MOST_LABEL]!r}" + ("; a text stands in single quotes" if is_quoted else "")
         )
-    return schema.field(found[0])
-
-
-def _part(field: pa.Field, names: Sequence[Any]) -> pa.DataType:
-    """The type of a column, or of a field in it."""
-    kind = field.type
-    for name in names:
-        place = kind.get_field_index(name.this) if pt.is_struct(kind) else -1
-        if place < 0:
-            return pa.null()
-        kind = kind.field(place).type
-    return kind
-
-
-def _cast_literals(column: Any, kind: pa.DataType, exp: Any) -> None:
-    """Give the literals that are compared with a column its type, where Lance would not."""
-    while isinstance(column.parent, exp.Paren):
-        column = column.parent
-    compared = column.parent
-
-    def cast(node: Any) -> Any:
-        literal = node.this if isinstance(node, exp.Neg) else node
-        if not isinstance(literal, exp.Literal):
-            return node
-        text = ("-" if literal is not node else "") + literal.this
-        typed = _typed(text, kind, is_text=literal.is_string)
-        if typed is None:
-            return node
-        return exp.Anonymous(this="arrow_cast", expressions=[exp.Literal.string(text) for text in typed])
-
-    if isinstance(compared, exp.In):
-        compared.set("expressions", [cast(node) for node in compared.expressions])
-    elif isinstance(compared, exp.Between):
-        compared.set("low", cast(compared.args["low"]))
-        compared.set("high", cast(compared.args["high"]))
-    elif isinstance(compared, (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)):
-        compared.set("this", cast(compared.this))
-        compared.set("expression", cast(compared.expression))
-
-
-def _typed(text: str, kind: pa.DataType, *, is_text: bool) -> tuple[str, str] | None:
-    """A literal beside a column of this type, and Arrow's name of the type that it takes; None: it stays as it is.
-
-    No literal loses a part: 2.505 is not 2.51, and noon is no midnight. Raises ValueError for what is no number, and a
-    time that is finer than the column's.
-    """
-    if pt.is_decimal(kind) or (pt.is_integer(kind) and not is_text and not text.lstrip("-").isdigit()):
-        try:
-            number = Decimal(text)
-            digits = max(0, -int(number.as_tuple().exponent))
-        except (ArithmeticError, ValueError) as error:
-            raise ValueError(f"expected a number, got {text[:MOST_LABEL]!r}") from error
-        if pt.is_integer(kind):
-            return f"{number:f}", f"Decimal128(38, {digits})"
-        wide = pt.is_decimal256(kind) or kind.precision > 38
-        return f"{number:f}", f"Decimal{256 if wide else 128}({76 if wide else 38}, {max(kind.scale, digits)})"
-    if not is_text:
-        return None
-    if pt.is_date(kind):
-        if "T" in text.upper() or ":" in text:
-            return text, "Timestamp(Nanosecond, None)"
-        return text, "Date32" if pt.is_date32(kind) else "Date64"
-    if pt.is_time(kind):
-        return text, f"Time{kind.bit_width}({_unit(text, kind.unit)})"
-    if pt.is_timestamp(kind):
-        zone = f'Some("{kind.tz}")' if kind.tz else "None"
-        return text, f"Timestamp({_unit(text, kind.unit)}, {zone})"
-    return None
-
-
-def _unit(text: str, unit: str) -> str:
-    """Arrow's name of a column's unit of time, which the fraction of a second in a text must fit."""
-    fraction = re.search(r"[.,]([0-9]+)", text)
-    if fraction and len(fraction[1].rstrip("0")) > 3 * [*UNITS].index(unit):
-        raise ValueError(f"{text[:MOST_LABEL]!r} is finer than the column, which has {UNITS[unit].lower()}s")
-    return UNITS[unit]
+    return str(found[0])
 
 
 def _shown(node: Any) -> str:

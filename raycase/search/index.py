@@ -17,7 +17,7 @@ from torch import Tensor
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH
-from raycase.errors import RequestError, WorkError, is_utf8, is_words, note
+from raycase.errors import RequestError, WorkError, is_words, note
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
@@ -103,16 +103,7 @@ class Index:
 
         Raises RequestError, in which the sentences are `named` so, for a text that cannot be embedded.
         """
-        vectors = embed_queries(self.encoder, sentences, condition, model=self.model, named=named, phrases=phrases)
-        column = PLAIN if condition is None else VECTOR
-        if column in self.dataset.schema.names:
-            expected = self.dataset.schema.field(column).type.list_size
-            if vectors.shape[1] != expected:
-                raise RequestError(
-                    f"expected vectors of the {vectors.shape[1]} dimensions of {self.model} in "
-                    f"{self.root.uri}, got {expected}; build it again from an output that verifies"
-                )
-        return vectors
+        return embed_queries(self.encoder, sentences, condition, model=self.model, named=named, phrases=phrases)
 
     # ---------------------------------------------------------------------------------------------------- sentences
 
@@ -341,19 +332,15 @@ class Index:
             )
         if asked is None or asked in self.metadata.conditions:
             return asked
-        if not is_utf8(asked):
-            raise RequestError(f"condition: expected text in UTF-8, got {asked[:80]!r}")
-        if self.metadata.words and asked.strip() and not exact:
+        if self.metadata.words and is_words(asked) and not exact:
             check_room(self.encoder.config, [asked], "condition")
             return asked
-        if not self.metadata.conditions:
+        names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
+        if not names or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
             raise RequestError(
-                f"condition: expected conditions in {self.root.uri}, got plain vectors alone; `raycase embed "
+                f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}; `raycase embed "
                 "--any-condition` stores what any condition needs"
             )
-        if not asked.strip() or exact or self.encoder.config.known_conditions is not None:
-            names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
-            raise RequestError(f"condition: expected one of the index's ({names}), got {asked!r}")
         return self.nearest_condition(asked)[0]
 
     @cached_property

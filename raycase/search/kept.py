@@ -22,8 +22,6 @@ from raycase.search.query_encoder import ask, load_query_encoder
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-MEMORY_BYTES = 2**35  # at most for the words of a batch; none are cached
-
 
 def keep_conditions(
     dataset: LanceDataset, metadata: IndexMetadata, conditions: Sequence[str], root: Location, model: str | None
@@ -52,7 +50,7 @@ def keep_conditions(
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
-        rows_with_words = StoredRows(dataset, root, metadata, WORDS, MEMORY_BYTES, keeps=False)
+        rows_with_words = StoredRows(dataset, root, metadata, WORDS, memory_bytes=0)
         blocks = PooledVectors(rows_with_words, asked).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])

@@ -6,7 +6,7 @@ Shapes: B rows of a batch, D dimensions, A axes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING, TypeVar
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
 
 V = TypeVar("V")
 
-ROW_BYTES = 300  # of a row that is remembered, beside its values
 BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose words or sketches are read at a time
 
-StoredRow = tuple[bytes, bytes, str]  # words or sketches, plain part, basis
 RowBatch = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
 CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
 
@@ -64,8 +62,7 @@ def cached_method(method: Callable[..., V], most: int) -> Callable[..., V]:
 
 class StoredRows:
     """The words of all rows that have them, or their sketches, ready to be pooled; cached if they fit into
-    `memory_bytes`, else read again each time. Of rows that are read alone the last that fit are remembered, as they are
-    stored."""
+    `memory_bytes`, else read again each time."""
 
     def __init__(
         self,
@@ -74,16 +71,12 @@ class StoredRows:
         metadata: IndexMetadata,
         column: str,
         memory_bytes: int,
-        *,
-        keeps: bool = True,
         fragments: Sequence[int] | None = None,
     ) -> None:
-        """column: WORDS or SKETCH; keeps: whether they are cached; fragments: whose rows alone are there; None: all."""
+        """column: WORDS or SKETCH; fragments: whose rows alone are there; None: all."""
         self.dataset, self.root, self.column, self.fragments = dataset, root, column, fragments
-        self.memory_bytes, self.keeps = memory_bytes, keeps
+        self.memory_bytes = memory_bytes
         self.cached: list[RowBatch] | None = None
-        self.remembered: dict[int, StoredRow] = {}
-        self.remembered_bytes = 0
         self.codes = cache(partial(read_basis, root))
         self.sketch = cache(lambda basis: read_sketch(root, metadata.sketches[basis]))
 
@@ -92,56 +85,27 @@ class StoredRows:
         if self.cached is not None:
             yield from self.cached
             return
-        self._forget(0)
         kept: list[RowBatch] = []
         size = 0
         for batch in self._read():
             size += batch[2].nbytes
-            if batch[2].nbytes > self.memory_bytes:
-                raise RequestError(
-                    f"--memory (search), Limits.words_bytes: expected room for {len(batch[0]):,} rows of "
-                    f"{self.column}, {batch[2].nbytes / 2**30:.2f} GiB, got {self.memory_bytes / 2**30:.2f}"
-                )
             kept.append(batch)
-            if not self.keeps or size > self.memory_bytes:
+            if size > self.memory_bytes:
                 kept.clear()
             yield batch
-        if self.keeps and size <= self.memory_bytes:
+        if size <= self.memory_bytes:
             self.cached = kept
 
     def at(self, offsets_B: np.ndarray) -> Iterator[RowBatch]:
         """The rows at these offsets."""
         for start in range(0, len(offsets_B), BATCH_ROWS):
             offsets = offsets_B[start : start + BATCH_ROWS]
-            found = {offset: self.remembered.get(offset) for offset in offsets.tolist()}
-            if missing := [offset for offset, row in found.items() if row is None]:
-                columns = self.dataset.take(missing, columns=self._columns)
-                rows = zip(*(columns[name].to_pylist() for name in self._columns), strict=True)
-                read = dict(zip(missing, rows, strict=True))
-                self._remember(read)
-                found |= read
-            values = zip(*found.values(), strict=True)
-            table = pa.table([pa.array(v, t) for v, t in zip(values, self._types, strict=True)], self._columns)
-            yield from self._by_basis(table.append_column(OFFSET, pa.array(offsets)))
-
-    def _remember(self, rows: Mapping[int, StoredRow]) -> None:
-        if self.cached is None and self.keeps:
-            self.remembered.update(rows)
-            self.remembered_bytes += sum(map(row_bytes, rows.values()))
-            self._forget(self.memory_bytes)
-
-    def _forget(self, nbytes: int) -> None:
-        """Forget the rows that were read first until the others take no more bytes than this."""
-        while self.remembered and self.remembered_bytes > nbytes:
-            self.remembered_bytes -= row_bytes(self.remembered.pop(next(iter(self.remembered))))
+            rows = self.dataset.take(offsets, columns=self._columns)
+            yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
 
     @property
     def _columns(self) -> list[str]:
         return [self.column, PLAIN_PART, BASIS]
-
-    @property
-    def _types(self) -> list[pa.DataType]:
-        return [self.dataset.schema.field(name).type for name in self._columns]
 
     def _read(self) -> Iterator[RowBatch]:
         columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
@@ -159,11 +123,6 @@ class StoredRows:
             except ValueError as error:
                 raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
             yield offsets_of(rows), basis, unpack_words(stored, codes if self.column == WORDS else None)
-
-
-def row_bytes(row: StoredRow) -> int:
-    """Of memory, about."""
-    return len(row[0]) + len(row[1]) + ROW_BYTES
 
 
 class PooledVectors:

@@ -56,8 +56,7 @@ class Shard:
         if fragments is not None:
             metadata = counted(dataset, metadata, fragments)
         words, sketches = (
-            StoredRows(dataset, root, metadata, column, limits.words_bytes, fragments=fragments)
-            for column in (WORDS, SKETCH)
+            StoredRows(dataset, root, metadata, column, limits.words_bytes, fragments) for column in (WORDS, SKETCH)
         )
         self.pooled, self.sketched = PooledVectors(words, ask), SketchedVectors(sketches, ask, metadata.words)
         self.vectors, self.sketch_vectors = (

@@ -6,10 +6,11 @@ Shapes: N texts, D dimensions.
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from fastapi import APIRouter, FastAPI
@@ -22,11 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from raycase import __version__
+from raycase.data.json_values import object_of_once
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search.facets import import_sklearn
-from raycase.serving.body import read_json
-from raycase.serving.engine import Engine
 from raycase.serving.guard import BODY_SECONDS, TOLD, Guard, Observe, problem
 from raycase.serving.schema import (
     EmbeddingRequest,
@@ -36,10 +36,28 @@ from raycase.serving.schema import (
     TooLargeError,
 )
 from raycase.serving.serve_job import ServeSettings
+from raycase.serving.service import Engine
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 BEGAN = int(time.time())
+
+
+def read_json(body: bytes) -> Any:
+    """The value of a body, as strictly as RFC 8259 has it. Raises ValueError, in one line, for what is no UTF-8 or no
+    JSON, for NaN and infinities, for an object with a name twice, and for nesting without end."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=object_of_once)
+    except UnicodeDecodeError as error:
+        raise ValueError(f"expected JSON in UTF-8, got another byte at {error.start:,}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"expected JSON, got at character {error.pos:,}: {error.msg}") from error
+    except RecursionError as error:
+        raise ValueError("expected JSON, got lists or objects nested too deeply") from error
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"expected JSON, which has no {name}")
 
 
 class JsonRequest(Request):

@@ -5,12 +5,14 @@ Shapes: N texts, D dimensions.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from transformers.utils.logging import disable_progress_bar
@@ -29,6 +31,7 @@ from raycase.systems.embeds import Embeds
 from raycase.systems.pairs import tokens_of_pairs
 from raycase.systems.registry import resolve_embedder, weighs_words
 
+Answered = TypeVar("Answered")
 log = logging.getLogger(__name__)
 # of a message: what stands between names and slashes, with two or more names; a scheme before it
 _PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
@@ -212,6 +215,22 @@ class Service:
         for path in sorted(self.hidden, key=len, reverse=True):
             message = message.replace(path, self.hidden[path])
         return visible(_PATH.sub("...", message), MOST_SHOWN)
+
+
+class Engine:
+    """A loaded service behind a thread. What waits and is no longer wanted is not begun."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="raycase")
+
+    async def run(self, work: Callable[..., Answered], *arguments: Any) -> Answered:
+        """The work's result, or what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+
+    async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        """`Service.embed`."""
+        return await self.run(self.service.embed, texts, conditions)
 
 
 def public_name(model: str) -> str:

@@ -169,66 +169,20 @@ def large_index(home):
     return index
 
 
-def counted(index, monkeypatch):
-    """The offsets of rows whose words are read for themselves, and how many are pooled each time, from now on."""
-    read, pooled = [], []
-    take, unpack = index.dataset.take, pooled_module.unpack_words
-
-    def taken(rows, columns):
-        read.extend(rows if WORDS in columns else ())
-        return take(rows, columns=columns)
-
-    def unpacked(words, codes):
-        pooled.append(len(words.finite) if codes is not None else 0)
-        return unpack(words, codes)
-
-    monkeypatch.setattr(index.dataset, "take", taken)
-    monkeypatch.setattr(pooled_module, "unpack_words", unpacked)
-    return read, pooled
-
-
-@pytest.mark.parametrize("where", [None, "year < 2012", "year < 2002"])
-def test_rows_are_read_once_and_pooled_once_under_a_condition(home, monkeypatch, where):
-    """And answers are those of an index that remembers nothing, whatever was asked before."""
-    options, index = Options(refine=3), large_index(home)
-    wanted = {c: large_index(home).search(QUERIES[:1], c, 10, where, options=options) for c in (ASKED, "dog")}
-    read, pooled = counted(index, monkeypatch)
-    assert index.search(QUERIES[:1], ASKED, 10, where, options=options).equals(wanted[ASKED])
-    assert sum(pooled) >= len(read) + 10 and len(read) >= 25
-    pooled.clear()
-    nearest = index.embed(QUERIES[:1], ASKED)
-    index.nearest(nearest, ASKED, 10, where, options=options)
-    assert 10 <= sum(pooled) < 20, "expected no row but the best, which are scored again"
-    for condition in ("dog", ASKED):
-        for queries in (QUERIES[1:], QUERIES[:1]):
-            found = index.search(queries, condition, 10, where, options=options)
-        assert found.equals(wanted[condition])
-    assert len(set(read)) == len(read), "expected no row to be read twice"
-    vectors = index.vectors
-    assert list(vectors.remembered.conditions) == ["dog", ASKED] and not vectors.cached
-    index.search(QUERIES, "dog", where=where, options=Options(exact=True))
-    assert vectors.cached or where == "year < 2002"
-    assert index.search(QUERIES[:1], ASKED, 10, where, options=options).equals(wanted[ASKED])
-
-
-def test_what_is_remembered_is_bounded(home):
-    """No more than the limits; with room for nothing the answers are the same."""
+@pytest.mark.parametrize("memory", [1, 60 * 11 * 4, 10**6])
+def test_what_is_remembered_is_bounded(home, memory):
+    """No more than the limit; with room for nothing the answers are the same."""
     options = Options(refine=3)
     wanted = large_index(home).search(QUERIES[1:], ASKED, 10, options=options)
-    for memory, words in ((1, 1), (60 * 11 * 4, 30_000), (10**6, 10**6)):
-        index = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=memory, words_bytes=10**6))
-        index.metadata.exact_below = 100
-        index.pooled.rows.memory_bytes = words
-        for condition in ("dog", ASKED, "number of people", ASKED):
-            for query in QUERIES:
-                found = index.search([query], condition, 10, options=options)
-                rows = index.pooled.rows
-                assert index.vectors.remembered.nbytes <= memory and rows.remembered_bytes <= words
-                assert rows.remembered_bytes == sum(map(pooled_module.row_bytes, rows.remembered.values()))
-            if condition == ASKED:
-                assert found.equals(wanted)
-        assert (index.vectors.remembered.nbytes > 0) == (memory > 1)
-        assert bool(index.pooled.rows.remembered) == (words > 1)
+    index = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=memory))
+    index.metadata.exact_below = 100
+    for condition in ("dog", ASKED, "number of people", ASKED):
+        for query in QUERIES:
+            found = index.search([query], condition, 10, options=options)
+            assert index.vectors.remembered.nbytes <= memory
+        if condition == ASKED:
+            assert found.equals(wanted)
+    assert (index.vectors.remembered.nbytes > 0) == (memory > 1)
 
 
 def test_few_candidates_less_than_the_rows_are_all_pooled(home, index):
@@ -318,8 +272,7 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "^condition: expected room for a s", search)
     for wordless in ("\u200b", "\ufeff\u2060", "\x00"):
         refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(wordless,)), "can read, got .* condition$", search)
-    for memory, words in ((1e-6, "expected room for 250 rows of word_codes"), (0, "--memory: expected GiB above 0")):
-        refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=memory), words, search)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",), memory=0), "--memory: expected GiB", search)
     plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)
     without = storing.indexed(tmp_path / "i.lance", output)

@@ -8,9 +8,9 @@ import pytest
 from served import TOKEN, client_of, refusal
 
 from raycase.serving import guard as guard_module
-from raycase.serving.engine import Engine
 from raycase.serving.guard import Guard
 from raycase.serving.serve_job import ServeJob, check_serve
+from raycase.serving.service import Engine
 
 JSON = {"Content-Type": "application/json"}
 
