@@ -337,10 +337,7 @@ class Index:
             return asked
         names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
         if not names or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
-            raise RequestError(
-                f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}; `raycase embed "
-                "--any-condition` stores what any condition needs"
-            )
+            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
         return self.nearest_condition(asked)[0]
 
     @cached_property
