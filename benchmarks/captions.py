@@ -36,8 +36,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names
 from raycase.evaluation.procedure import EmbedPairs, Task
-from raycase.evaluation.ranked import RankedSystem, rank_systems, ranked_values, render_ranked
-from raycase.evaluation.report import table
+from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
 from raycase.search.topk import top_k
 
 CAPTIONS, NEIGHBOURS = 20_000, 10

@@ -35,11 +35,10 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import cosines_to_mean, spearman
-from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting
+from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting, training_metrics
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import number, provenance_lines, table
 from raycase.evaluation.tasks import csts
-from raycase.evaluation.training_record import training_metrics
 from raycase.systems.case import CaseConfig
 from raycase.systems.contracts import Compute
 

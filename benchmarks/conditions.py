@@ -28,11 +28,10 @@ from turns import finish
 from raycase.data.json_values import finite
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import estimate, mean_of, spearman
+from raycase.evaluation.metrics import correlation_estimates, estimate, mean_of, spearman
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import interval, number, provenance_lines, table
-from raycase.evaluation.scores import correlation_estimates
 from raycase.evaluation.tasks import csts
 
 TIMES = ((0, 0), (1, 3), (4, 20), (21, 100), (101, None))  # rows of the training data: least and most of a group

@@ -21,10 +21,8 @@ from turns import finish, has_matplotlib, png
 from raycase.data.rated import RatedPairs
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, find_models
-from raycase.evaluation.procedure import embedder
-from raycase.evaluation.ranked import mean_interval
-from raycase.evaluation.report import interval, number, table
-from raycase.evaluation.scoring import load_scorer, plain_scores
+from raycase.evaluation.procedure import embedder, load_scorer, plain_scores
+from raycase.evaluation.report import interval, mean_interval, number, table
 from raycase.evaluation.tasks import sts
 from raycase.placement import vectors
 from raycase.systems.mixsp import UPPER, MixSpConfig

@@ -21,8 +21,7 @@ from scipy.stats import ttest_ind
 from turns import finish
 
 from raycase.data.json_values import from_json, loads
-from raycase.evaluation.procedure import ValuesBySystem
-from raycase.evaluation.report import NOT_AVAILABLE, difference, table
+from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, table
 from raycase.evaluation.tasks.catalogue import TASKS
 
 

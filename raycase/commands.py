@@ -168,7 +168,7 @@ def tune(job: Sweep) -> Result:
 
 def evaluate(job: EvaluateJob) -> Result:
     """Evaluate models on a task and write a report."""
-    from raycase.evaluation.scores import CORRELATIONS
+    from raycase.evaluation.metrics import CORRELATIONS
     from raycase.evaluation.tasks.catalogue import evaluate
     from raycase.placement import vectors
 

@@ -21,7 +21,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     ExploreJob.model FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model
     resamples seed activation alpha asks bias contradiction dropout dropout_at gate head_dim heads
-    intra layers loss merged nested plain_rise plain_share range_weight routed weight
+    intra layers loss nested plain_rise plain_share range_weight routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
 

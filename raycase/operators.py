@@ -80,7 +80,7 @@ class Embed:
         ]
         there = [i for i, reason in enumerate(reasons) if reason is None]
         vectors = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
-        repeated = _repeated(batch.drop_columns([name for name in ADDED if name in batch.column_names]), row_N)
+        repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
         shown = [None] * len(row_N) if own is None else [None if isinstance(c, bytes) else c for c in own]
         return (
             repeated.append_column(CONDITION, pa.array(shown, pa.string()))
@@ -131,7 +131,7 @@ class Pool:
         own = [name for name in (WORDS, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")
-        rows = _repeated(batch.drop_columns(own), np.repeat(np.arange(len(batch)), len(self.conditions)))
+        rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
         under = pa.array(list(self.conditions) * len(batch), pa.string())
         return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
 
@@ -155,18 +155,6 @@ def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.
     if taken := [name for name in added if name in batch.column_names]:
         raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
     return batch
-
-
-def _repeated(batch: pa.Table, row_N: np.ndarray) -> pa.Table:
-    """Rows of a batch, in their order; of columns that Arrow cannot take from (views, run-end encoded) one by one."""
-    columns = []
-    for column in batch.columns:
-        try:
-            columns.append(column.take(row_N))
-        except pa.ArrowNotImplementedError:
-            ones = [column.slice(row, 1).chunk(0) for row in row_N.tolist()]
-            columns.append(pa.chunked_array(ones, column.type))
-    return pa.Table.from_arrays(columns, schema=batch.schema)
 
 
 def _strings(batch: pa.Table, name: str) -> list[Any]:

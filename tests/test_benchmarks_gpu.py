@@ -30,7 +30,7 @@ def tiny_run(tmp_path):
     return arguments, lambda: {line["row"]: line for line in map(json.loads, output.read_text().splitlines())}
 
 
-@pytest.mark.parametrize("shape", ["qwen3-0.6b", "nv-embed", "e5-large"])
+@pytest.mark.parametrize("shape", ["qwen3-0.6b", "e5-large"])
 def test_every_row_is_there_and_right(gpu, tiny_run, shape):
     arguments, lines = tiny_run
     assert gpu.main([*arguments, shape, "--rows", "product", "flex", "engine", "units", "transformers", "pooling"]) == 0
@@ -51,15 +51,7 @@ def test_every_row_is_there_and_right(gpu, tiny_run, shape):
     assert ("engine, without sharing, captions, 8" in found) == causal
     assert not causal or found["engine, without sharing, captions, 8"]["sharing"] == 1
     pooled = [line["effective_tokens_per_s"] for name, line in found.items() if name.startswith("condition pooling")]
-    assert len(pooled) == (0 if shape == "nv-embed" else 3)
-
-
-def test_what_fails_or_comes_too_late_costs_no_other_row(gpu, tiny_run, monkeypatch):
-    arguments, lines = tiny_run
-    monkeypatch.setattr(gpu.Bench, "flex", lambda bench: 1 / 0)
-    assert gpu.main([*arguments, "minilm", "--rows", "flex", "eager, captions, 1"]) == 1
-    assert lines()["flex"]["error"].startswith("ZeroDivisionError")
-    assert lines()["engine, eager, captions, 1"]["cosine_dense"] > 0.999
+    assert len(pooled) == 3
 
 
 def test_without_time_on_a_bare_machine_its_file_says_what_was_skipped(tiny_run):
@@ -73,16 +65,3 @@ def test_without_time_on_a_bare_machine_its_file_says_what_was_skipped(tiny_run)
     assert machine["texts"] == 300
     assert len(others) > 10
     assert all(line["skipped"] == "after 0 s" for line in others)
-
-
-def test_texts_are_carried_or_refused(gpu, tmp_path, monkeypatch):
-    captions = tmp_path / "captions.parquet"
-    monkeypatch.setattr(gpu.shapes, "CAPTIONS", captions)
-    with pytest.raises(SystemExit, match=r"--texts: expected a Parquet file .* --pack"):
-        gpu.main(["--shape", "minilm", "--device", "cpu"])
-    pq.write_table(pa.table({"text": sentences(30), "other": range(30)}), captions)
-    assert gpu.main(["--pack", "20", str(tmp_path / "packed.parquet")]) == 0
-    assert gpu.shapes.read_texts(tmp_path / "packed.parquet") == sentences(30)[:20]
-    monkeypatch.setattr(gpu.shapes, "PACK_MIB", 0)
-    with pytest.raises(SystemExit, match="--pack: expected at most"):
-        gpu.main(["--pack", "20", str(tmp_path / "packed.parquet")])

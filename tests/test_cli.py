@@ -124,7 +124,7 @@ def test_flags_that_cannot_be_read_are_named(arguments, words, capsys):
 
 @pytest.mark.parametrize(
     ("command", "name", "usual"),
-    [(["train", "lora", *FILES], "merged", True), (["embed"], "subtract", None), (["embed"], "overwrite", False)],
+    [(["train", "case", *FILES], "bias", False), (["embed"], "subtract", None), (["embed"], "overwrite", False)],
 )
 def test_a_switch_can_be_given_either_way(command, name, usual):
     given = [getattr(parse([*command, *flags]), name) for flags in ([], [f"--{name}"], [f"--no-{name}"])]

@@ -78,24 +78,6 @@ def test_a_wrong_request_is_refused(tiny_model, options, batch, said):
         raycase.Embed(**{"model": str(tiny_model), **MODEL} | options)(batch)
 
 
-def test_columns_of_every_type_are_repeated(tiny_model):
-    texts = ["a dog", "two people", "a cat"]
-    columns = {
-        "text": pa.array(texts, pa.string_view()),
-        "raw": pa.array([b"x", None, b"y"], pa.binary_view()),
-        "run": pa.RunEndEncodedArray.from_arrays([2, 3], ["p", "q"]),
-        "name": pa.array(["u", "v", "u"]).dictionary_encode(),
-    }
-    embed = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], dtype=torch.float32, **MODEL)
-    wanted = embed(pa.table({"text": texts}))
-    batch = pa.table(columns)
-    for found in (embed(batch), pa.concat_tables([embed(batch.slice(0, 1)), embed(batch.slice(1))])):
-        np.testing.assert_allclose(vectors(found), vectors(wanted), atol=1e-5)
-        for name, column in columns.items():
-            assert found[name].to_pylist() == [value for value in column.to_pylist() for _ in range(2)]
-    assert embed(batch.slice(0, 0)).schema == embed(batch).schema
-
-
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     home = tmp_path_factory.mktemp("operators")

@@ -75,14 +75,6 @@ def test_errors_notes_and_warnings_are_one_short_line_without_secrets(capsys):
     assert not UNSEEN.search(line) and len(line) < 2000
 
 
-@pytest.mark.parametrize("words", [("-k", RAW[:-1] + "9" * 10**5), (f"--nope{RAW[:-1]}", "x" * 10**5)])
-def test_flags_that_are_wrong_are_quoted_escaped_and_cut(words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["search", "--index", "x", "--query", "a", *words])
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and not UNSEEN.search(said) and len(said.splitlines()) < 50
-
-
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     """An index whose texts and labels are hostile."""

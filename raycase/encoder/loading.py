@@ -1,4 +1,4 @@
-"""From the files of an encoder to a `TextEncoder`: weights, adapters, and saving them again."""
+"""From the files of an encoder to a `TextEncoder`: weights, and saving them again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.model_files import check_adapter, check_weights
+from raycase.encoder.model_files import check_weights
 from raycase.encoder.pickled_weights import as_safetensors, pickled_files
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.published import load_after, save_after
@@ -78,7 +78,7 @@ def load_encoder(
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
     `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded. Raises RequestError where weights, adapter, tokenizer, pooling or length do not fit the
+    model once it is loaded. Raises RequestError where weights, tokenizer, pooling or length do not fit the
     row.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -92,8 +92,6 @@ def load_encoder(
     in_rows = known and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     check_sizes(model, spec.source, spec.max_tokens)
-    if spec.adapter is not None:
-        model = merge_adapter(model, weights_folder(spec.adapter, large=True))
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
@@ -228,30 +226,6 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
     if encoder.pooler is not None:
         encoder.model.pooler, encoder.pooler = encoder.pooler, None
     return encoder.model
-
-
-def merge_adapter(model: PreTrainedModel, folder: str) -> PreTrainedModel:
-    """Add a LoRA adapter to the weights. Raises RequestError where it cannot be read or does not fit the model."""
-    peft = import_peft()
-    with encoder_errors(f"a readable adapter in {folder}"):
-        check_adapter(folder, peft.LoraConfig().to_dict())
-        adapted = peft.PeftModel.from_pretrained(model, folder)
-        weights = peft.load_peft_weights(folder, device="cpu")
-    expected = peft.get_peft_model_state_dict(adapted)
-    if weights.keys() != expected.keys():
-        raise RequestError(
-            f"--model: expected an adapter of {len(expected)} weights in {folder}, got {len(weights)} others"
-        )
-    return adapted.merge_and_unload()
-
-
-def import_peft() -> Any:
-    """The package peft, which reads adapters. Raises RequestError where it is not installed."""
-    try:
-        import peft
-    except ImportError as error:
-        raise RequestError("LoRA: expected the package peft, got none; pip install 'raycase[lora]'") from error
-    return peft
 
 
 def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:

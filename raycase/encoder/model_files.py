@@ -1,7 +1,7 @@
 """Which files of a model are read: those in its own folder, in formats that hold no code.
 
-transformers and peft read more than they are asked for: pickles that an index names, a tokenizer elsewhere, an adapter
-beside the weights. What leads there is refused before they are called.
+transformers reads more than it is asked for: pickles that an index names, a tokenizer elsewhere, an adapter
+beside the weights. What leads there is refused before it is called.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from raycase.data.fetch import MODEL_FILE, WEIGHTS_INDEX
+from raycase.data.fetch import WEIGHTS_INDEX
 from raycase.data.hub import file_of
 from raycase.data.json_values import loads
 from raycase.errors import RequestError
 
-ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER = "adapter_config.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 BESIDE_TOKENIZER, VOCABULARIES = (
     ("special_tokens_map.json", "added_tokens.json"),
     ("vocab.txt", "vocab.json", "merges.txt"),
 )
-# Fields of a LoRA adapter that say how its own weights are added. Others import modules, load further models or
-# initialise the encoder's weights anew, and must be as peft has them by default.
-LORA_FIELDS = {"r", "lora_alpha", "lora_dropout", "bias", "lora_bias", "use_rslora", "use_dora", "fan_in_fan_out"}
-LORA_FIELDS |= {"target_modules", "exclude_modules", "modules_to_save", "layers_to_transform", "layers_pattern"}
-LORA_FIELDS |= {"rank_pattern", "alpha_pattern", "peft_type", "peft_version", "task_type", "inference_mode"}
-LORA_FIELDS |= {"auto_mapping", "base_model_name_or_path", "revision"}  # of the encoder, which is loaded before
 
 
 def check_no_adapter(folder: str) -> None:
@@ -34,12 +28,9 @@ def check_no_adapter(folder: str) -> None:
     here = Path(folder)
     if not (here / ADAPTER).is_file():
         return
-    instead = f"the folder with {MODEL_FILE} that `raycase train lora` wrote"
-    if (here.absolute().parent / MODEL_FILE).is_file():
-        instead = str(here.absolute().parent)
     raise RequestError(
-        f"--model: expected an encoder, got a LoRA adapter in {folder} ({ADAPTER}); pass {instead}, or merge the "
-        "adapter into its encoder (merge_and_unload of peft) and pass the folder of both"
+        f"--model: expected an encoder, got a LoRA adapter in {folder} ({ADAPTER}); merge the adapter into its encoder "
+        "(merge_and_unload of peft) and pass the folder of both"
     )
 
 
@@ -61,19 +52,6 @@ def check_tokenizer(folder: str, pinned: dict[str, str]) -> None:
     whole = of_folder(folder, TOKENIZER_FILE, pinned)
     for name in BESIDE_TOKENIZER if whole else BESIDE_TOKENIZER + VOCABULARIES:
         of_folder(folder, name, pinned)
-
-
-def check_adapter(folder: str, defaults: dict[str, Any]) -> None:
-    """Raise ValueError for an adapter without safetensors, which peft would unpickle, and for what is no LoRA, or asks
-    for more than weights. defaults: the fields of peft's configuration."""
-    if not (Path(folder) / ADAPTER_WEIGHTS).is_file():
-        raise ValueError(f"no {ADAPTER_WEIGHTS}; raycase loads no pickled weights")
-    values = loads((Path(folder) / ADAPTER).read_text(encoding="utf-8"))
-    if values["peft_type"] != "LORA":
-        raise ValueError(f"the peft_type {values['peft_type']!r:.80} in {ADAPTER}, expected LORA")
-    for name in values.keys() - LORA_FIELDS:
-        if values[name] != defaults.get(name) and values[name]:
-            raise ValueError(f"{name} in {ADAPTER}, expected weights alone")
 
 
 def check_names(file: str, names: Any, ending: str) -> None:

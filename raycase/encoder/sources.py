@@ -135,7 +135,7 @@ def described(spec: EncoderSpec) -> dict[str, Any]:
 
     A choice that rows of version 0.1.0 had not is left out unless it was taken: their fingerprints hold.
     """
-    row = {k: v for k, v in spec.as_json().items() if k not in ("source", "adapter")}
+    row = {k: v for k, v in spec.as_json().items() if k != "source"}
     first, *others = spec.pooling
     row["pooling"] = (first, *(pooling for pooling in others if pooling is not Pooling.LATENT_END))
     if spec.pair_encoding is PairEncoding.ENDED:
@@ -145,22 +145,18 @@ def described(spec: EncoderSpec) -> dict[str, Any]:
     return row
 
 
-def weights_identity(source: str, adapter: str | None = None) -> str:
+def weights_identity(source: str) -> str:
     """Identifies the weights for good: commit on the hub, sha256 of local files, or listing of an object store.
 
     Raises RequestError where there are no weights.
     """
-    if adapter is not None:
-        return f"{weights_identity(source)} + {weights_identity(adapter)}"
     if is_remote(source):
         return remote_identity(source)
     folder = Path(weights_folder(source))
     if not folder.is_dir():
         return f"{folder}@{hub_commit(source)}"
-    files = sorted(folder.glob("*.safetensors"))
-    if not (folder / ADAPTER).is_file():
-        with encoder_errors(f"readable weights at {source}"):
-            files += pickled_files(str(folder), {})
+    with encoder_errors(f"readable weights at {source}"):
+        files = sorted(folder.glob("*.safetensors")) + pickled_files(str(folder), {})
     digest = hashlib.sha256()
     for file in files + [folder / name for name in IDENTIFYING if (folder / name).is_file()] + _vocabularies(folder):
         status = file.stat()

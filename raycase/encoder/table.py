@@ -54,7 +54,6 @@ class EncoderSpec:
     end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
     pair_encoding: PairEncoding = PairEncoding.ENDED  # a saved row without it was trained so
-    adapter: str | None = None  # folder of a LoRA adapter, merged into the weights on loading
     own: OwnPrompt | None = None  # of the view `template`
     published: Published | None = None  # of a sentence-transformers model; then `pooling` is its first
     lower_case: bool = False  # of texts, before they are tokenised
@@ -98,7 +97,7 @@ class EncoderSpec:
             below = path.removeprefix(HERE)
             return path if not inside else f"{folder}/{below}" if below else folder
 
-        return replace(self, source=resolved(self.source), adapter=self.adapter and resolved(self.adapter))
+        return replace(self, source=resolved(self.source))
 
 
 HERE = "./"  # prefix of a path inside a model folder; by itself the folder
@@ -107,6 +106,10 @@ HERE = "./"  # prefix of a path inside a model folder; by itself the folder
 def read_spec(row: Any) -> EncoderSpec:
     """The opposite of `EncoderSpec.as_json` and JSON. Raises ValueError for anything else, as an unknown prompt, and
     for no pooling, no tokens, and templates without their places."""
+    if isinstance(row, dict) and "adapter" in row:  # of version 0.2
+        if row["adapter"]:
+            raise ValueError("adapter: expected one that is merged into its encoder, got its folder; train it again")
+        row = {name: value for name, value in row.items() if name != "adapter"}
     try:
         spec = from_json(EncoderSpec, row)
         parse_views(spec.prompt)

@@ -1,4 +1,4 @@
-"""The command explain: which words of a text a condition looked at, shaded in a terminal, as figures elsewhere."""
+"""The command explain: which words of a text a condition looked at, in bold in a terminal, as figures elsewhere."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.places import check_paths
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
-from raycase.search.marks import BOLD, PLAIN, has_styles, in_words, looked_at, runs
-from raycase.systems.contracts import EmbedderConfig
+from raycase.search.marks import has_styles, in_bold, in_words, looked_at
 from raycase.systems.registry import resolve, stores_words, weighs_words
 
 PLAIN_LABEL = "without a condition"
-SHADES = (None, 230, 228, 221, 214)  # backgrounds of the 256 colours of a terminal, from no weight to the largest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     for text in texts:
         print(f'\n"{visible(text, MOST_SHOWN)}"')
         for each in (e for e in explained if e.text == text):
-            words = shaded(text, each.words) if styles else in_words(text, each.words)
+            words = in_bold(text, looked_at(each.words), len(text)) if styles else in_words(text, each.words)
             print(f"  {visible(each.label, MOST_LABEL)}: {words}")
     print()
     return {
@@ -105,7 +103,10 @@ def explain_pairs(model: str, pairs: Sequence[tuple[str, str]], plain: Sequence[
         ([text for text, _ in pairs], [condition for _, condition in pairs]),
     ]
     for texts, conditions in groups:
-        _check_texts(config, texts, conditions)
+        for row, reason in enumerate(config.prepare(texts, conditions).refused):
+            if reason is not None:
+                under = "" if conditions is None else f" under {conditions[row]!r}"
+                raise RequestError(f"--text: expected words, got {texts[row]!r}{under}: {reason}")
     disable_progress_bar()  # the weights load in a moment
     system = config.load()
     explained = []
@@ -117,26 +118,3 @@ def explain_pairs(model: str, pairs: Sequence[tuple[str, str]], plain: Sequence[
             for text, name, words in zip(texts, names, weights, strict=True)
         ]
     return explained
-
-
-def _check_texts(config: EmbedderConfig, texts: Sequence[str], conditions: Sequence[str] | None) -> None:
-    """Raise RequestError for a text that cannot be embedded."""
-    prepared = config.prepare(texts, conditions)
-    reasons = prepared.reasons
-    for i, row in enumerate(prepared.rows.tolist()):
-        if reasons[row] is not None:
-            under = "" if conditions is None else f" under {conditions[i]!r}"
-            raise RequestError(f"--text: expected words, got {texts[i]!r}{under}: {reasons[row]}")
-
-
-def shaded(text: str, words: Sequence[Word]) -> str:
-    """The text in one line for a terminal: the more weight, the stronger the background; `looked_at` in bold."""
-    chosen, largest = set(looked_at(words)), max((word.weight for word in words), default=0.0)
-
-    def style(piece: str, word: Word | None) -> str:
-        shade = SHADES[round((len(SHADES) - 1) * word.weight / largest)] if word and largest else None
-        bold = BOLD if word in chosen else ""
-        background = "" if shade is None else f"\033[38;5;16;48;5;{shade}m"  # black on it, in light and dark terminals
-        return f"{bold}{background}{visible(piece)}{PLAIN}" if bold or background else visible(piece)
-
-    return " ".join("".join(style(*piece) for piece in run) for run in runs(text, words))

@@ -12,10 +12,10 @@ from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths
 from raycase.encoder.prompt_flags import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
-from raycase.evaluation.report import REPORT
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
 
+REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
 TASKS_OF = {  # flags that some tasks alone have
     "qrels": ("csfcube",),

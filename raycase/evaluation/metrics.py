@@ -1,6 +1,7 @@
-"""Correlations, bootstrap intervals, measures of a ranking, isotropy: NumPy in, floats out.
+"""Correlations, bootstrap intervals, the spread of vectors: NumPy in, floats out; None if undefined.
 
-Shapes: N vectors or pairs of D dimensions, K directions, R resamples.
+Shapes: N vectors or pairs of D dimensions, P distinct (sentence, condition), K directions, R resamples. Estimates are
+x 100.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.encoder.cosines import cosines
 
 ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
@@ -149,60 +151,6 @@ def _resampled(
     return np.array([[metric(scores_N[draw], ratings_N[draw]) for draw in draws] for scores_N in systems])
 
 
-def average_precision(relevant_N: np.ndarray) -> float:
-    """Mean over the relevant items of the precision down to each: (N,) bool, best first; 0 without relevant items."""
-    ranks = np.flatnonzero(relevant_N) + 1
-    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
-
-
-def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:
-    """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs.
-
-    So scikit-learn and MTEB have it. relevant_N: bool; 0 without relevant items.
-    """
-    if not relevant_N.any():
-        return 0.0
-    at_least_RN = scores_N >= scores_N[relevant_N][:, None]
-    return float(np.mean((at_least_RN & relevant_N).sum(1) / at_least_RN.sum(1)))
-
-
-def reciprocal_rank_at(scores_N: np.ndarray, relevant_N: np.ndarray, k: int) -> float:
-    """1 / rank of the first relevant item in a ranking by scores, 0 if it is not among the first k.
-
-    Among equal scores it comes last: constant scores are no ranking. relevant_N: bool.
-    """
-    if not relevant_N.any():
-        return 0.0
-    rank = 1 + int((scores_N[~relevant_N] >= scores_N[relevant_N].max()).sum())
-    return 1 / rank if rank <= k else 0.0
-
-
-def full_recall_precision(relevant_N: np.ndarray) -> float:
-    """Precision of a ranking down to its last relevant item: (N,) bool, best first; 0 without relevant items.
-
-    CSFCube's script calls it R-precision, which elsewhere is the precision of the first R of R relevant items.
-    """
-    ranks = np.flatnonzero(relevant_N) + 1
-    return float(len(ranks) / ranks[-1]) if len(ranks) else 0.0
-
-
-def recall_at(relevant_N: np.ndarray, k: int) -> float:
-    """Share of the relevant items that are among the first k: (N,) bool, best first; 0 without relevant items."""
-    count = int(relevant_N.sum())
-    return float(relevant_N[:k].sum() / count) if count else 0.0
-
-
-def ndcg_at(grades_N: np.ndarray, k: int) -> float:
-    """Discounted gain of the first k of a ranking over that of the ideal ranking: (N,) grades in ranked order.
-
-    Gains are the grades themselves; the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
-    2002). 0 if no grade is above 0.
-    """
-    discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]
-    best = (np.sort(grades_N)[::-1] / discounts)[:k].sum()
-    return float((grades_N / discounts)[:k].sum() / best) if best > 0 else 0.0
-
-
 def mean_of(values_N: np.ndarray, _: np.ndarray) -> float:
     """The mean, for the bootstraps above."""
     return float(values_N.mean())
@@ -229,3 +177,62 @@ def cosines_to_mean(vectors_ND: np.ndarray) -> np.ndarray:
 def _unit(vectors_ND: np.ndarray) -> np.ndarray:
     norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
+
+
+DIRECTIONS = 1000  # k of eq. 5
+CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether pairs rated -1 are left out
+    "spearman": (spearman, False),
+    "spearman_rated": (spearman, True),
+    "pearson": (pearson, False),
+    "pearson_rated": (pearson, True),
+}
+Estimates = dict[str, dict[str, float] | None]
+
+
+def correlation_estimates(scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> Estimates:
+    """The `estimate` of each of `CORRELATIONS`. The bootstrap draws groups of pairs."""
+    return {
+        name: estimate(
+            metric,
+            scores_N[rows_N],
+            rated.ratings[rows_N],
+            groups_N=rated.groups[rows_N],
+            resamples=resamples,
+            seed=seed,
+        )
+        for name, metric, rows_N in _measured_rows(rated.ratings)
+    }
+
+
+def correlation_differences(
+    scores_N: np.ndarray, others_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int
+) -> Estimates:
+    """The `estimate_difference` of each of `CORRELATIONS` from that of the other scores."""
+    return {
+        name: estimate_difference(
+            metric,
+            scores_N[rows_N],
+            others_N[rows_N],
+            rated.ratings[rows_N],
+            groups_N=rated.groups[rows_N],
+            resamples=resamples,
+            seed=seed,
+        )
+        for name, metric, rows_N in _measured_rows(rated.ratings)
+    }
+
+
+def _measured_rows(ratings_N: np.ndarray) -> list[tuple[str, Correlation, np.ndarray]]:
+    """Each of `CORRELATIONS` by name, and which pairs it is measured over: (N,) bool."""
+    applicable_N = ratings_N != NOT_APPLICABLE
+    return [(n, m, applicable_N if only else np.ones_like(applicable_N)) for n, (m, only) in CORRELATIONS.items()]
+
+
+def vector_spread(vectors_PD: np.ndarray, *, seed: int) -> dict[str, Any]:
+    """Dimension, isotropy (CASE, eq. 5), mean and standard deviation of the cosines to the mean (appendix C)."""
+    to_mean_P = cosines_to_mean(vectors_PD)
+    return {
+        "dim": int(vectors_PD.shape[1]),
+        "isotropy": isotropy(vectors_PD, directions=DIRECTIONS, seed=seed),
+        "to_mean": {"mean": float(to_mean_P.mean()), "std": float(to_mean_P.std())},
+    }

@@ -12,12 +12,14 @@ import numpy as np
 from torch import nn
 
 from raycase.data.fetch import is_remote
+from raycase.data.json_values import loads
 from raycase.data.storage import PACKAGE, Location, locate
 from raycase.encoder.prompts import PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.systems.case import CaseConfig
+from raycase.systems.model_folder import METRICS
 from raycase.systems.projector import load_projector, project
 from raycase.systems.registry import embeds, resolve
 
@@ -122,6 +124,16 @@ def is_case(config: Any) -> bool:
     return isinstance(config, CaseConfig)
 
 
+def training_metrics(config: Any) -> Any:
+    """The content of `metrics.json` in the folder of a system; None where there is none, or no JSON."""
+    if config.local is None:
+        return None
+    try:
+        return loads((config.local / METRICS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a folder that was saved without training
+        return None
+
+
 def before_g(config: Any, **changes: Any) -> Any:
     """CASE without its projector, with changes to its configuration; any other system unchanged."""
     return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
@@ -131,8 +143,6 @@ def encoder_name(config: Any) -> str:
     """The encoder's name in the table of encoders, or its folder's; of a fine-tuned system, its model folder's."""
     if not isinstance(config, CaseConfig):
         return posixpath.basename(config.folder or config.model)
-    if config.encoder.adapter is not None:
-        return Path(config.encoder.adapter).parent.name
     source = config.encoder.source
     folder = Path(source).parent if source.endswith("/encoder") else Path(source)
     return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)

@@ -1,16 +1,21 @@
-"""metrics.json, and the parts that every report in Markdown has."""
+"""metrics.json and its report in Markdown: what every report has, and systems compared over the same queries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from raycase.data.json_values import UNDEFINED
 from raycase.data.storage import Location
+from raycase.evaluation.job import REPORT, EvaluateJob
+from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
 from raycase.systems.model_folder import METRICS
 
-REPORT = "report.md"
 NOT_AVAILABLE = "n/a"
+ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
 WHY_UNDEFINED = "all scores or all ratings are equal, there are too few, or one is not finite"
 UNDEFINED_VALUES = "undefined"  # key of metrics.json: which metrics of each system are undefined
 
@@ -58,3 +63,102 @@ def provenance_lines(metrics: dict[str, Any]) -> str:
     for system, names in metrics.get(UNDEFINED_VALUES, {}).items():
         lines += f"\n- undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}"
     return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedSystem:
+    """A system, and each measure of each query."""
+
+    name: str
+    what: str  # the vectors or scores that it ranks by, for people
+    values: dict[str, np.ndarray]  # group of queries -> (Q, measures); every system has the same queries
+
+
+def mean_interval(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
+    """The mean over queries with its 95 % interval: value, low, high."""
+    low, high = bootstrap_interval(mean_of, values_Q, values_Q, resamples=resamples, seed=seed)
+    return {"value": float(values_Q.mean()), "low": low, "high": high}
+
+
+def mean_difference(values_Q: np.ndarray, others_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
+    """The mean difference over the same queries: difference, low, high (95 %), p."""
+    return paired_bootstrap(mean_of, values_Q, others_Q, values_Q, resamples=resamples, seed=seed)
+
+
+def compare_systems(
+    systems: Sequence[RankedSystem], measures: Sequence[str], *, resamples: int, seed: int
+) -> list[dict[str, Any]]:
+    """Each system's figures by group of queries and measure, and their differences from the first system's."""
+    settings = {"resamples": resamples, "seed": seed}
+    columns = list(enumerate(measures))
+    first = systems[0]
+    compared = []
+    for system in systems:
+        figures = {
+            group: {name: mean_interval(values[:, i], **settings) for i, name in columns}
+            for group, values in system.values.items()
+        }
+        line: dict[str, Any] = {"name": system.name, "what": system.what, "figures": figures}
+        if system is not first:
+            line["against"] = {
+                group: {name: mean_difference(v[:, i], first.values[group][:, i], **settings) for i, name in columns}
+                for group, v in system.values.items()
+            }
+        compared.append(line)
+    return compared
+
+
+def rank_systems(
+    job: EvaluateJob,
+    *,
+    title: str,
+    about: str,
+    data: dict[str, Any],
+    measures: Sequence[str],
+    groups: Sequence[dict[str, Any]],
+    systems: Sequence[RankedSystem],
+) -> dict[str, Any]:
+    """Compare systems: a task's part of `metrics.json`; `groups` of queries have a name and a number of queries."""
+    return {
+        "title": title,
+        "about": about,
+        "data": data,
+        "measures": list(measures),
+        "groups": list(groups),
+        "systems": compare_systems(systems, measures, resamples=job.resamples, seed=job.seed),
+        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
+    }
+
+
+def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
+    """The value of each measure in each group of queries, by system."""
+    measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
+    names = {
+        (measure, group): measure if len(groups) == 1 else group if len(measures) == 1 else f"{measure}, {group}"
+        for measure in measures
+        for group in groups
+    }
+    return {
+        s["name"]: {name: s["figures"][group][measure]["value"] for (measure, group), name in names.items()}
+        for s in metrics["systems"]
+    }
+
+
+def render_ranked(metrics: dict[str, Any]) -> str:
+    """The report in Markdown; `metrics` holds every number in it."""
+    measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
+    parts = [f"# {metrics['title']}", metrics["about"]]
+    parts.append(table(["system", "what"], [[s["name"], s["what"]] for s in systems]))
+    for measure in measures:
+        if len(measures) > 1:
+            parts.append(f"## {measure}")
+        header = ["", *(f"{g['name']} ({g['queries']})" for g in groups)]
+        rows = [[s["name"], *(interval(s["figures"][g["name"]][measure]) for g in groups)] for s in systems]
+        parts.append(table(header, rows))
+        others = [s for s in systems if "against" in s]
+        if others:
+            least = 2 / metrics["settings"]["resamples"]
+            rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
+            parts += [f"Minus {systems[0]['name']}, by the paired bootstrap over queries:", table(header, rows)]
+    parts += ["## How it was made", provenance_lines(metrics)]
+    return "\n\n".join(parts) + "\n"

@@ -15,6 +15,7 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,23 +79,23 @@ class Questions:
         return Questions(queries=self.queries[index], mix=self.mix[index], gate=gate)
 
 
-class Head(nn.Module):
+class Head(nn.Module, ABC):
     """Base of both heads; `read` sees the sentences alone, `ask` the conditions alone, `pool` brings them together."""
 
     output_dim: int
 
+    @abstractmethod
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
         """Keys and values of the sentences' tokens; plain: f(s), which a head that has a plain part needs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask(self, states_CW: Tensor) -> Questions:
         """Queries of conditions by their mean states."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def temperatures(self) -> Tensor:
         """tau of each head: (H,)."""
-        raise NotImplementedError
 
     def weights(self, words: Words, questions: Questions) -> Tensor:
         """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""

@@ -71,10 +71,9 @@ UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_p
 class ConditionPoolingConfig(NestedConfig):
     """Condition pooling without its weights.
 
-    layers: fractions of the encoder's depth; head: None without training; whole_condition: e is the mean over all
-    tokens of the condition's prompt, special ones included, as some folders of earlier versions have it; keep: instead
-    of vectors under conditions, keep the states of these tokens of each text, for training; basis: instead of them,
-    keep stored words by the basis in this file (URI; `raycase.systems.word_codes`).
+    layers: fractions of the encoder's depth; head: None without training; keep: instead of vectors under conditions,
+    keep the states of these tokens of each text, for training; basis: instead of them, keep stored words by the basis
+    in this file (URI; `raycase.systems.word_codes`).
     """
 
     SYSTEM: ClassVar[str] = "condition-pooling"
@@ -82,14 +81,15 @@ class ConditionPoolingConfig(NestedConfig):
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
-    whole_condition: bool = False
     keep: TokenSpan | None = None
     basis: str | None = None
 
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:
         encoder = read_spec(values["encoder"]).at(folder)
-        saved = {name: values[name] for name in ("layers", "whole_condition", "head")}
+        if values.get("whole_condition"):
+            raise ValueError("whole_condition: expected false, got a model of version 0.2; train it again")
+        saved = {name: values[name] for name in ("layers", "head")}
         config = from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
         if config.head is None:
             raise ValueError("head: expected its shape, got null")
@@ -128,15 +128,16 @@ class ConditionPoolingConfig(NestedConfig):
 
     def describe(self) -> dict[str, Any]:
         layers = layer_numbers(self.encoder, self.layers)
-        description = super().describe() | {"layers": layers, "whole_condition": self.whole_condition}
+        description = super().describe() | {"layers": layers, "whole_condition": False}
         if self.head and (weights := self.own_weights()):
-            description["head"] = self.head.as_described() | {"weights": weights}
+            head = {n: v for n, v in asdict(self.head).items() if self.head.plain_dim or not n.startswith("plain_")}
+            description["head"] = head | {"weights": weights}
         return description | ({"keep": str(self.keep)} if self.keep else {})
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         sentence, condition = self._templates
         text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
-        asked = replace(condition, span=TokenSpan.ALL if self.whole_condition else TokenSpan.CONDITION)
+        asked = replace(condition, span=TokenSpan.CONDITION)
         return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
 
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
@@ -376,12 +377,11 @@ def write_head_folder(
         spec = config.encoder
         if encoder is not None:
             save_encoder(encoder, spec, folder / "encoder")
-            spec = replace(spec, source=f"{HERE}encoder", adapter=None)
+            spec = replace(spec, source=f"{HERE}encoder")
         values = {
             "system": config.SYSTEM,
             "encoder": spec.as_json(),
             "layers": list(config.layers),
-            "whole_condition": config.whole_condition,
             "head": asdict(head.config),
         }
         locate(str(folder / MODEL_FILE)).put_json(values)

@@ -6,6 +6,7 @@ Shapes: N pairs, P distinct (sentence, condition), D dimensions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +30,7 @@ Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemConfig:
+class SystemConfig(ABC):
     """A system without its weights: an encoder, and the choices of the system.
 
     SYSTEM: its name in `raycase.json`; WEIGHTS: the file of those beside the encoder's; known_conditions: the only ones
@@ -46,19 +47,19 @@ class SystemConfig:
     folder: str | None = None
 
     @classmethod
+    @abstractmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """Short description for people."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def formula(self) -> str:
         """What it computes, in the paper's notation."""
-        raise NotImplementedError
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class SystemConfig:
         return {
             "system": self.SYSTEM,
             "encoder": described(self.encoder),
-            "weights": weights_identity(self.encoder.source, self.encoder.adapter),
+            "weights": weights_identity(self.encoder.source),
             "dim": self.dim,
         }
 
@@ -102,9 +103,9 @@ class SystemConfig:
             raise RequestError(f"--model: expected {self.WEIGHTS} in {self.folder}, got none; train it again")
         return f"sha256:{sha256_of_file(self.local / self.WEIGHTS)}"
 
+    @abstractmethod
     def load(self, **options: Any) -> Any:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,19 +117,20 @@ class EmbedderConfig(SystemConfig):
         """A system for each view; their vectors side by side are what this system computes before its projector."""
         return [self]
 
+    @abstractmethod
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise each distinct pair, sentence or condition. Loads no weights.
 
         Raises ValueError for lists of different length, RequestError for conditions that it does not know.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's prompts: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
-        raise NotImplementedError
 
+    @abstractmethod
     def load(self, **options: Any) -> Embeds:
-        raise NotImplementedError
+        """Load the weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,14 +143,14 @@ class NestedConfig(EmbedderConfig):
     cut: int | None = None
 
     @property
+    @abstractmethod
     def top(self) -> TopConfig | None:
         """The shape of what is trained above the encoder; None without training."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def dim_below(self) -> int:
         """Dimension of conditional vectors where nothing is above the encoder."""
-        raise NotImplementedError
 
     @property
     def dim(self) -> int:

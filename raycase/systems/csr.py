@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +27,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import LIKE_BERT, positions_of
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
-from raycase.encoder.pooling import Compose, Pooling, compose, pool_mean
+from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_config
@@ -52,7 +51,6 @@ from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import (
     Encoded,
-    Memory,
     accepted_pairs,
     count_tokens,
     encoded,
@@ -68,30 +66,18 @@ class CsrConfig(ApartConfig):
     """A CSR system without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
+    FORMER: ClassVar[dict[str, Any]] = {"compose": None}
 
     form: CsrForm = CsrForm.TRI
     router: Router = Router.QUERY
     asks: Asks = Asks.CLS
     routed: int = 1  # T - t: number of last layers with a router
     weight: Weight = Weight.ADDED
-    compose: Compose | None = None  # with the condition's vector, as in a tri-encoder; not in the paper
-
-    def __post_init__(self) -> None:
-        if self.routed < 0:
-            raise RequestError(f"--routed: expected 0 or more layers, got {self.routed}")
-
-    @property
-    def has_extra(self) -> bool:
-        return self.router is Router.HEAVY
-
-    @property
-    def dim(self) -> int:
-        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
 
     @property
     def weighs_words(self) -> bool:
         """Whether the router weighs the tokens of a sentence that is encoded apart from the condition."""
-        return self.form is CsrForm.TRI and self.routed > 0
+        return self.form is CsrForm.TRI
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         if self.form is CsrForm.TRI or conditions is None:
@@ -107,10 +93,7 @@ class CsrConfig(ApartConfig):
         return count_tokens(self.encoder, sentences, conditions, [prompts.pair])
 
     def load(self, **options: Any) -> Csr:
-        csr = Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
-        if csr.heavy is not None:
-            self.load_extra(csr.heavy)
-        return csr
+        return Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
 
 
 class Csr(Embedder, WeighsWords):
@@ -126,14 +109,6 @@ class Csr(Embedder, WeighsWords):
         positions = positions_of(encoder.model)
         self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
         self.routed.train(encoder.model.training)
-        self.heavy = None
-        width, device = encoder.dim, encoder.model.device
-        if config.router is Router.HEAVY:
-            self.heavy = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(2))
-            self.heavy.to(device, encoder.model.dtype)
-        scores_T = torch.randn(config.encoder.max_tokens, generator=torch.Generator().manual_seed(0))
-        self.random_T = nn.Buffer(scores_T.to(device), persistent=False)
-        self.memory = Memory(2 * width)
 
     @property
     def layers(self) -> list[RoutedLayer]:
@@ -153,8 +128,7 @@ class Csr(Embedder, WeighsWords):
     @torch.inference_mode()
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        dim = self.dim if prepared.conditions is not None else self.encoder.dim
-        collector = Collector(len(prepared.condition), like=torch.empty(0, dim, device=self.encoder.model.device))
+        collector = Collector(len(prepared.condition), like=torch.empty(0, self.dim, device=self.encoder.model.device))
         works = [self._work(prepared, pair_index)]
         for index, vectors in self._batches(
             prepared, pair_index, lambda: self._remembered(prepared, pair_index, works)
@@ -189,7 +163,7 @@ class Csr(Embedder, WeighsWords):
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
         text's tokens have together; without conditions, what a sentence's own [CLS] attends to (Figure 5)."""
-        assert self.config.weighs_words, "in bi form, and without a router, no w is a sentence's own"
+        assert self.config.weighs_words, "in bi form no w is a sentence's own"
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
         if prepared.conditions is None:
@@ -221,20 +195,13 @@ class Csr(Embedder, WeighsWords):
     # -------------------------------------------------------------------------------------------------------- tri form
 
     def condition_vectors(self, conditions: TokenBatch) -> Tensor:
-        """Each condition's router query, with `compose` its own vector beside it: (C, D) or (C, 2 D)."""
+        """Each condition's router query: (C, D)."""
         batches = []
         for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
-            parts: list[Tensor] = []
-            for number, layer in enumerate(self.layers, start=1):
-                if number == len(self.routed):
-                    parts.append(self._router_query(layer, self._condition_state(hidden_BTD, real_BT)))
-                    if self.config.compose is None:
-                        break
+            for layer in self.layers[:-1]:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            if self.config.compose is not None:
-                parts.append(pool_mean(hidden_BTD, real_BT).to(hidden_BTD.dtype))
-            batches.append((rows, torch.cat(parts, dim=1)))
+            batches.append((rows, self._router_query(self._condition_state(hidden_BTD, real_BT))))
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 
@@ -244,15 +211,9 @@ class Csr(Embedder, WeighsWords):
             return hidden_BTD[:, 0]
         return pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
 
-    def _router_query(self, layer: RoutedLayer, state_BD: Tensor) -> Tensor:
+    def _router_query(self, state_BD: Tensor) -> Tensor:
         """q_c of eq. 1: (B, D) -> (B, D). The query of a mean is the mean of the queries."""
-        match self.config.router:
-            case Router.HIDDEN:
-                return state_BD
-            case Router.HEAVY:
-                assert self.heavy is not None
-                return self.heavy[0](state_BD)
-        return layer.attention.query(state_BD)
+        return state_BD if self.config.router is Router.HIDDEN else self.layers[-1].attention.query(state_BD)
 
     def _routed(
         self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
@@ -268,9 +229,7 @@ class Csr(Embedder, WeighsWords):
         )
         for batch in token_budget_batches(alone.lengths[distinct], budget):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
-            attended_BTD, keys_BTD = hidden_BTD, hidden_BTD
-            if self.routed:
-                attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
             pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
             sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
             size = max(1, budget // hidden_BTD.shape[1])
@@ -291,33 +250,17 @@ class Csr(Embedder, WeighsWords):
         real_PT: Tensor,
         keep_PT: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """What is computed for each pair: its vector, (P, dim), and w, the mean over the routed layers, (P, T)."""
-        width = hidden_PTD.shape[-1]
+        """What is computed for each pair: its vector, (P, D), and w, the mean over the routed layers, (P, T)."""
         mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
         among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
         for number, layer in enumerate(self.layers):
             if number:
                 attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
-            w_PT = self._weights(condition_PD[:, :width], hidden_PTD, keys_PTD, among_PT)
+            keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
+            w_PT = router_weights(condition_PD, keys_PTD, among_PT)
             mean_PT = mean_PT + w_PT.detach() / len(self.routed)
             hidden_PTD = layer.rest(hidden_PTD, self.weighted(attended_PTD, w_PT, among_PT))
-        vectors_PD = pool_mean(hidden_PTD, real_PT)
-        if self.config.compose is not None:
-            vectors_PD = compose(vectors_PD, condition_PD[:, -width:].float(), self.config.compose)
-        return vectors_PD, mean_PT
-
-    def _weights(self, query_PD: Tensor, hidden_PTD: Tensor, keys_PTD: Tensor, among_PT: Tensor) -> Tensor:
-        """w of eq. 1: (P, T)."""
-        match self.config.router:
-            case Router.HIDDEN:
-                keys_PTD = hidden_PTD
-            case Router.HEAVY:
-                assert self.heavy is not None
-                keys_PTD = self.heavy[1](hidden_PTD)
-            case Router.RANDOM:
-                scores_PT = self.random_T[: among_PT.shape[1]].expand(among_PT.shape)
-                return scores_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
-        return router_weights(query_PD, keys_PTD, among_PT)
+        return pool_mean(hidden_PTD, real_PT), mean_PT
 
     def weighted(self, attended_PTD: Tensor, w_PT: Tensor, among_PT: Tensor) -> Tensor:
         """h of eq. 1, by the configured weight."""
@@ -373,9 +316,6 @@ class Csr(Embedder, WeighsWords):
         self.encoder.model.encoder.layer.extend(layer.layer for layer in self.layers)
         return super().whole()
 
-    def save(self, folder: Path) -> None:
-        self.config.save(folder, self.whole(), extra=self.heavy)
-
 
 PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
 # Products of queries and keys have the size that the softmax was trained for. Those of hidden states teach MiniLM more
@@ -401,16 +341,11 @@ def csr(model: str, **choices: Any) -> CsrConfig:
     if encoder.model_type not in LIKE_BERT:
         raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
     layers, routed = int(encoder.num_hidden_layers), choices.get("routed", CsrConfig.routed)
-    if not 0 <= routed <= layers:
-        raise RequestError(f"--routed: expected 0 to {layers} layers of {model}, got {routed}")
+    if not 1 <= routed <= layers:
+        raise RequestError(f"--routed: expected 1 to {layers} layers of {model}, got {routed}")
     config = CsrConfig(model=model, encoder=replace(spec, separator=": ", subtract=False), **choices)
-    if routed == 0 and config.form is CsrForm.TRI and config.compose is None:
-        raise RequestError("--routed 0: expected --compose, got none; without either, a condition changes nothing")
-    heard = config.router is not Router.QUERY or config.asks is not Asks.CLS or config.compose is not None
-    if config.form is CsrForm.BI and heard:
-        raise RequestError(
-            "--form bi: expected no --router, no --asks and no --compose; its router is the attention of [CLS]"
-        )
+    if config.form is CsrForm.BI and (config.router is not Router.QUERY or config.asks is not Asks.CLS):
+        raise RequestError("--form bi: expected no --router and no --asks; its router is the attention of [CLS]")
     return config
 
 

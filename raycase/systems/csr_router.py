@@ -26,12 +26,10 @@ class CsrForm(StrEnum):
 
 
 class Router(StrEnum):
-    """Query and keys of the router (tri form; tables 1 and 3)."""
+    """Query and keys of the router (tri form; table 3)."""
 
     QUERY = "query"  # the condition's query against the sentence's keys
     HIDDEN = "hidden"  # hidden states on both sides
-    HEAVY = "heavy"  # hidden states, each side with its own projection: 2 D^2 parameters
-    RANDOM = "random"  # fixed random scores by position, the same for every condition
 
 
 class Asks(StrEnum):

@@ -6,6 +6,7 @@ Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text, D dimension
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 
 
-class Loaded:
+class Loaded(ABC):
     """Base of the loaded systems."""
 
     config: Any
@@ -49,9 +50,9 @@ class Embeds(Loaded):
         """Dimension of conditional vectors."""
         return int(self.config.dim)
 
+    @abstractmethod
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
-        raise NotImplementedError
 
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
@@ -158,22 +159,10 @@ def _texts(values: Texts, name: str) -> list[str]:
 class WeighsWords(Embeds):
     """Base of the loaded systems that can say which words a condition looked at."""
 
+    @abstractmethod
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
         (0,) for a refused pair."""
-        raise NotImplementedError
-
-    def weights(self, sentence: str, conditions: Sequence[str]) -> np.ndarray:
-        """How much each condition weighs each token of a sentence, those that cover the text.
-
-        C conditions -> (C, T), each row sums to 1. Raises ValueError for texts that cannot be embedded.
-        """
-        prepared = self.config.prepare([sentence] * len(conditions), conditions)
-        for condition, reason in zip(conditions, prepared.refused, strict=True):
-            if reason is not None:
-                raise ValueError(f"{reason}: {sentence!r} under {condition!r}")
-        weights = self.token_weights(prepared)
-        return np.stack([weights[i] for i in prepared.rows])
 
     def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.

@@ -5,6 +5,7 @@ Shapes: N pairs.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -31,7 +32,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_conditions
 from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
-from raycase.systems.model_folder import ADAPTER, ENCODER, EXTRA, move_to_root, remove_model
+from raycase.systems.model_folder import ENCODER, EXTRA, move_to_root, remove_model
 from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prepare_rated, prompt_sets
 from raycase.systems.top import load_weights
 
@@ -44,6 +45,7 @@ class FineTunedConfig(SystemConfig):
     """A fine-tuned system without its weights; before training, with the encoder it starts from."""
 
     WEIGHTS: ClassVar[str] = EXTRA
+    FORMER: ClassVar[dict[str, Any]] = {}  # choices of version 0.2 that are none any more: the value that remains
 
     @property
     def has_extra(self) -> bool:
@@ -71,7 +73,7 @@ class FineTunedConfig(SystemConfig):
 
     def describe(self) -> dict[str, Any]:
         extra = self.own_weights() if self.has_extra else None
-        return super().describe() | self.choices | ({"extra": extra} if extra else {})
+        return super().describe() | self.FORMER | self.choices | ({"extra": extra} if extra else {})
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
         """The system with weights to train, in 32 bits; frozen weights are in `compute`.
@@ -83,37 +85,31 @@ class FineTunedConfig(SystemConfig):
     def save(
         self,
         folder: Path,
-        model: PreTrainedModel | None = None,
-        *,
-        adapters: Any = None,
+        model: PreTrainedModel,
         extra: nn.Module | None = None,
     ) -> None:
-        """Write the encoder (None: its source is unchanged), adapters (of peft), extra weights and, last,
-        `raycase.json`. An encoder by which others read the vectors is written beside that file, where they look."""
+        """Write the encoder, extra weights and, last, `raycase.json`. An encoder by which others read the vectors is
+        written beside that file, where they look."""
         folder.mkdir(parents=True, exist_ok=True)
         remove_model(folder)
-        source, adapter = self.encoder.source, None
-        if adapters is not None:
-            adapters.save_pretrained(str(folder / ADAPTER))
-            adapter = f"{HERE}{ADAPTER}"
-        if model is not None:
-            save_encoder(model, self.encoder, folder / ENCODER)
-            source = f"{HERE}{ENCODER}"
-            if self.text_of_pair is not None:
-                assert extra is None, "vLLM would read its weights as the encoder's"
-                write_modules(folder / ENCODER, self.encoder, model.config)
-                move_to_root(folder)
-                source = HERE
+        save_encoder(model, self.encoder, folder / ENCODER)
+        source = f"{HERE}{ENCODER}"
+        if self.text_of_pair is not None:
+            assert extra is None, "vLLM would read its weights as the encoder's"
+            write_modules(folder / ENCODER, self.encoder, model.config)
+            move_to_root(folder)
+            source = HERE
         if extra is not None:
             weights = {name: t.detach().cpu().contiguous() for name, t in extra.state_dict().items()}
             locate(str(folder / EXTRA)).put(to_safetensors(weights))
-        row = replace(self.encoder, source=source, adapter=adapter).as_json()
+        row = replace(self.encoder, source=source).as_json()
         locate(str(folder / MODEL_FILE)).put_json({"system": self.SYSTEM, "encoder": row, **self.choices})
 
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-        choices = {name: value for name, value in values.items() if name not in ("system", "encoder")}
+        former = cls.FORMER.items()
+        choices = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) not in former}
         return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
 
     def load_extra(self, module: nn.Module) -> None:
@@ -185,12 +181,12 @@ class ScorerConfig(FineTunedConfig):
     def has_extra(self) -> bool:
         return True  # the weights above the encoder
 
+    @abstractmethod
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
         """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
         weights. Raises ValueError for lists of different length."""
-        raise NotImplementedError
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
@@ -238,9 +234,7 @@ def starting_encoder(
     if "+" in spec.prompt:
         raise RequestError(f"--prompt: expected one view to fine-tune, got {spec.prompt}")
     if Pooling.LATENT in spec.pooling and not latent:
-        raise RequestError(
-            f"--model: expected an encoder without latent attention to fine-tune, got {model}; see lora --no-merged"
-        )
+        raise RequestError(f"--model: expected an encoder without latent attention to fine-tune, got {model}")
     if cls and (spec.causal or not load_tokenizer(spec).special_tokens[0]):
         raise RequestError(f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}")
     return spec

@@ -5,6 +5,7 @@ Shapes: N pairs, M distinct ones, K of them not refused, D dimensions.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,9 +48,9 @@ class Embedder(Embeds, FineTuned):
         super().__init__(config, encoder)
         self.memory = Memory(encoder.dim)  # for the vectors of conditions, where they are encoded apart
 
+    @abstractmethod
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
-        raise NotImplementedError
 
     def whole(self) -> PreTrainedModel:
         """The library's model with all its layers. The system cannot be used afterwards."""
@@ -85,10 +86,10 @@ class Scorer(FineTuned):
         """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
         self.config.save(folder, whole_model(self.encoder), extra=self.head)
 
+    @abstractmethod
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         """The score of each pair and what the system says beside it, in the order of `config.figure_names`, without a
         gradient, of pairs none of which is refused: (N, K) float32; and the encoder's work."""
-        raise NotImplementedError
 
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """Scores without a gradient, of pairs none of which is refused: (N,) float32."""

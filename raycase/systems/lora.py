@@ -16,7 +16,7 @@ from torch import nn
 
 from raycase.encoder.architecture import without_weights
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import import_peft, load_encoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.sources import load_config
@@ -25,6 +25,15 @@ from raycase.systems.fine_tuned_config import PromptEncoderConfig, starting_enco
 from raycase.systems.fine_tuned_module import PromptEncoder, training_options, with_dropout
 
 MOST_RANK = 2**16
+
+
+def _import_peft() -> Any:
+    """The package peft, which makes adapters. Raises RequestError where it is not installed."""
+    try:
+        import peft
+    except ImportError as error:
+        raise RequestError("LoRA: expected the package peft, got none; pip install 'raycase[lora]'") from error
+    return peft
 
 
 def attention_maps(model: nn.Module) -> list[str]:
@@ -39,22 +48,18 @@ class LoraConfig(PromptEncoderConfig):
     """A prompted encoder, fine-tuned with adapters."""
 
     SYSTEM: ClassVar[str] = "lora"
+    FORMER: ClassVar[dict[str, Any]] = {"merged": True}
 
     rank: int = 32
     alpha: float = 32.0
     adapter_dropout: float = 0.05
-    merged: bool = True  # save the adapters merged into the encoder's weights, or as separate files
-
-    @property
-    def text_of_pair(self) -> str | None:
-        return super().text_of_pair if self.merged else None  # adapters are no encoder
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
         """The system with trainable adapters beside the frozen encoder, whose weights are in the format `compute`.
 
         dropout: of the encoder; the adapters use `adapter_dropout`.
         """
-        peft = import_peft()
+        peft = _import_peft()
         adapted: list[Any] = []
 
         def adapt(model: Any) -> None:
@@ -69,8 +74,6 @@ class LoraConfig(PromptEncoderConfig):
             adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
 
         encoder = load_encoder(self.encoder, adapt=adapt, **training_options() | {"dtype": compute})
-        if encoder.latent is not None:
-            encoder.latent.requires_grad_(False)
         return AdaptedEncoder(self, encoder, adapted[0])
 
 
@@ -80,18 +83,17 @@ def lora(
     prompt: str | None = None,
     pooling: Pooling | None = None,
     own: OwnPrompt | None = None,
-    merged: bool = True,
     **choices: Any,
 ) -> LoraConfig:
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
-    import_peft()
-    spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own, latent=not merged)
+    _import_peft()
+    spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
     encoder = load_config(spec.source)
     if not attention_maps(without_weights(encoder)):
         raise RequestError(
             f"--model: expected an encoder with linear layers in its attention, got a {encoder.model_type}, without"
         )
-    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), merged=merged, **choices)
+    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), **choices)
     if not 1 <= config.rank <= MOST_RANK or not config.alpha > 0 or not 0 <= config.adapter_dropout < 1:
         raise RequestError(
             f"expected --rank from 1 to {MOST_RANK:,}, --alpha above 0 and --adapter-dropout in [0, 1), got "
@@ -108,11 +110,7 @@ class AdaptedEncoder(PromptEncoder):
         self._adapters = (adapters,)  # in a tuple, or the module would list the encoder's weights twice
 
     def save(self, folder: Path) -> None:
-        """Write the adapters, alone or merged into the encoder, and `raycase.json`."""
-        model = self.whole()
+        """Write the encoder, with the adapters merged into its weights, and `raycase.json`."""
+        self.whole()
         [adapters] = self._adapters
-        if self.config.merged:
-            self.config.save(folder, adapters.merge_and_unload())
-        else:
-            assert adapters.get_base_model() is model
-            self.config.save(folder, adapters=adapters)
+        self.config.save(folder, adapters.merge_and_unload())

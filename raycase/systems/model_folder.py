@@ -19,7 +19,7 @@ from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
 
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
-ENCODER, ADAPTER = "encoder", "adapter"  # folders
+ENCODER, ADAPTER = "encoder", "adapter"  # folders, the latter of version 0.2
 VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 OF_TOKENIZER = ("tokenizer.json", TOKENIZER, "chat_template.jinja", "special_tokens_map.json", *VOCABULARIES)
 # An encoder that others read, too, is in no folder of its own. Without its configuration it is none: that comes last.

@@ -12,9 +12,6 @@ the directions in which u is shortest, so that the two parts hardly disturb each
 to about (1 - a) cos(u, u') + a cos(p, p'). Where a is 1, cosines are those of f(s). Where p has more numbers than D, it
 is projected onto its first D principal directions.
 
-Heads of version 0.2 have no `plain_vector_dim`: their p is the last layer's part of m, or the first three quarters of D
-numbers of it, and their a ends at `share`.
-
 Shapes: B sentences of a batch, S tokens of the longest, C conditions, N sentences or vectors of a fit, W of the states,
 P of p, D vectors.
 """
@@ -62,18 +59,14 @@ class PlainPart(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        assert config.plain_dim is not None
+        assert config.plain_dim is not None and config.plain_vector_dim is not None
         self.config = config
         self.plain_dim = config.plain_dim
-        width, rare, turned = config.states_dim, config.states_dim // 3, config.plain_vector_dim
-        if turned is None:
-            turned = min(config.plain_dim, config.output_dim * 3 // 4)
-        else:
-            rare = min(rare, MOST_RARE)
+        width = config.states_dim
         self.center = nn.Buffer(torch.zeros(width))
-        self.rare = nn.Buffer(torch.zeros(rare, width))
+        self.rare = nn.Buffer(torch.zeros(min(width // 3, MOST_RARE), width))
         self.scale = nn.Buffer(torch.ones(()))
-        self.turn = nn.Buffer(torch.zeros(config.output_dim, turned))
+        self.turn = nn.Buffer(torch.zeros(config.output_dim, config.plain_vector_dim))
 
     def means(self, states_BSW: Tensor, real_BS: Tensor) -> Tensor:
         """m of each sentence: (B, W)."""
@@ -89,17 +82,13 @@ class PlainPart(nn.Module):
         """a of each sentence: (B,)."""
         config = self.config
         share_B = config.plain_share * _risen(unfamiliar_B, config.plain_from, config.plain_to)
-        if config.plain_vector_dim is None:
-            return share_B
         alone_B = _risen(unfamiliar_B, config.plain_alone_from, config.plain_alone_to)
         return share_B + (1 - config.plain_share) * alone_B
 
     def forward(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor) -> Plain:
         """The part of each sentence; plain: f(s)."""
-        means_BW = self.means(states_BSW, real_BS)
-        if self.config.plain_vector_dim is None:
-            plain_BP = means_BW.unflatten(-1, (-1, self.plain_dim))[:, -1, : self.turn.shape[1]]
-        return Plain(share=self.share(self.unfamiliar(means_BW)), vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
+        share_B = self.share(self.unfamiliar(self.means(states_BSW, real_BS)))
+        return Plain(share=share_B, vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
 
     def fit(self, train_NW: Tensor, plain_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
         """Find the directions from m and f(s) of training sentences, m of validation sentences, and the head's

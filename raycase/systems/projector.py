@@ -38,13 +38,12 @@ class ProjectorConfig(TopConfig):
     hidden: int = 1024
     activation: Activation = Activation.LEAKY_RELU
     dropout: float = 0.15
-    dropout_at: DropoutAt = DropoutAt.INPUT  # as this and `bias` were before they could be chosen
+    dropout_at: DropoutAt = DropoutAt.INPUT
     bias: bool = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.layers not in (0, 1, 2):
-            raise ValueError(f"layers: expected 0 (linear), 1 or 2, got {self.layers}")
+    @property
+    def limits(self) -> dict[str, tuple[bool, str]]:
+        return super().limits | {"layers": (self.layers in (0, 1, 2), "0 (linear), 1 or 2")}
 
 
 def recorded_settings(settings: Any) -> dict[str, Any]:

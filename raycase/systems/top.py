@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from safetensors import SafetensorError
@@ -45,14 +45,20 @@ class TopConfig:
     dropout: float
     nested: tuple[int, ...] = ()
 
+    @property
+    def limits(self) -> dict[str, tuple[bool, str]]:
+        """Of a field: whether there is such a shape, and what is expected."""
+        widths = {name: (1 <= getattr(self, name) <= MOST_WIDTH, f"1 to {MOST_WIDTH:,}") for name in self.WIDTHS}
+        below = all(0 < dim < self.output_dim for dim in self.nested)
+        return widths | {
+            "dropout": (0 <= self.dropout < 1, "a share in [0, 1)"),
+            "nested": (below, f"dimensions below {self.output_dim}"),
+        }
+
     def __post_init__(self) -> None:
-        for name in self.WIDTHS:
-            if not 1 <= getattr(self, name) <= MOST_WIDTH:
-                raise ValueError(f"{name}: expected 1 to {MOST_WIDTH:,}, got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout: expected a share in [0, 1), got {self.dropout}")
-        if not all(0 < dim < self.output_dim for dim in self.nested):
-            raise ValueError(f"nested: expected dimensions below {self.output_dim}, got {self.nested}")
+        for name, (fits, expected) in self.limits.items():
+            if not fits:
+                raise ValueError(f"{name}: expected {expected}, got {getattr(self, name)}")
 
 
 MOST_NUMBER = 2**40  # of a temperature or a bound: its products fit into float32
@@ -79,48 +85,29 @@ class HeadConfig(TopConfig):
     plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
     plain_alone_to: float = 4.0  # and where the vector is the plain one alone
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.heads * self.head_dim > MOST_WIDTH:
-            raise ValueError(
-                f"head_dim: expected at most {MOST_WIDTH:,} of all heads, got {self.heads * self.head_dim}"
-            )
-        if not 0 < self.temperature <= MOST_NUMBER:
-            raise ValueError(f"temperature: expected a number above 0, at most 2^40, got {self.temperature}")
-        if not 0 <= self.plain_share < 1:
-            raise ValueError(f"plain_share: expected a share in [0, 1), got {self.plain_share}")
-        for low, high in (("plain_from", "plain_to"), ("plain_alone_from", "plain_alone_to")):
-            first, last = getattr(self, low), getattr(self, high)
-            if not 0 <= first < last <= MOST_NUMBER:
-                raise ValueError(f"{low}: expected a number below {high}, at most 2^40, got {first} and {last}")
-        if self.plain_dim is not None and (self.plain_dim < 1 or self.states_dim % self.plain_dim):
-            raise ValueError(f"plain_dim: expected a part of {self.states_dim}, got {self.plain_dim}")
-        if self.plain_vector_dim is not None and (
-            self.plain_dim is None or not 1 <= self.plain_vector_dim <= MOST_WIDTH
-        ):
-            raise ValueError(
-                f"plain_vector_dim: expected 1 to {MOST_WIDTH:,} beside plain_dim, got {self.plain_vector_dim}"
-            )
-
-    def as_described(self) -> dict[str, Any]:
-        """The fields that determine vectors; those of later versions only where they do."""
-        values = asdict(self)
-        if self.plain_dim is None:
-            return {name: value for name, value in values.items() if not name.startswith("plain_")}
-        if self.plain_vector_dim is None:
-            return {name: value for name, value in values.items() if not name.startswith(("plain_v", "plain_a"))}
-        return values
+    @property
+    def limits(self) -> dict[str, tuple[bool, str]]:
+        plain_dim, beside = self.plain_dim, self.plain_vector_dim
+        fits = plain_dim is None or (plain_dim > 0 and self.states_dim % plain_dim == 0)
+        rises = {
+            low: (0 <= getattr(self, low) < getattr(self, high) <= MOST_NUMBER, f"a number below {high}, at most 2^40")
+            for low, high in (("plain_from", "plain_to"), ("plain_alone_from", "plain_alone_to"))
+        }
+        return super().limits | {
+            "head_dim": (0 < self.heads * self.head_dim <= MOST_WIDTH, f"1 to {MOST_WIDTH:,} of all heads"),
+            "temperature": (0 < self.temperature <= MOST_NUMBER, "a number above 0, at most 2^40"),
+            "plain_share": (0 <= self.plain_share < 1, "a share in [0, 1)"),
+            **rises,
+            "plain_dim": (fits, f"a part of {self.states_dim}"),
+            "plain_vector_dim": ((plain_dim is None) == (beside is None), "one beside plain_dim; train it again"),
+        }
 
 
 def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
     """Load all weights of a module. Raises RequestError, which says what was expected, for a file without them, and for
     numbers that are not real and, where that is asked for, finite."""
     try:
-        tensors = load_file(file)
-        for name, tensor in tensors.items():
-            if tensor.is_complex():  # torch would leave out half of it
-                raise ValueError(f"{name} of complex numbers")
-        module.load_state_dict(tensors)
+        module.load_state_dict(load_file(file))
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[-1].strip()
         raise RequestError(f"{file}: expected {expected}, got: {reason}") from error

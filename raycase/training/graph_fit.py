@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
+from raycase.evaluation.ranking import MEASURES, filtered_ranks, rank_measures
 from raycase.training.encoder_fit import Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import contrastive_loss

@@ -131,24 +131,22 @@ class CsrJob(GraphJob):
     form: CsrForm = CsrForm.TRI
     """tri: sentence and condition encoded separately. bi: as one text."""
     router: Router | None = None
-    """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states; heavy, hidden states
-    with learned projections; random, fixed random weights. Default: see above."""
+    """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states. Default: see
+    above."""
     asks: Asks | None = None
     """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, and only the
     words of the sentence are weighted. Default: see above."""
     routed: int | None = None
-    """Number of last layers with a router, T - t. 0: a plain tri-encoder. Default: see above."""
+    """Number of last layers with a router, T - t. Default: see above."""
     weight: Weight | None = None
     """Factor of the attention's output: 1+w (the paper's); w; Tw, w times the number of weighted tokens. Default: see
     above."""
-    compose: Compose | None = None
-    """Compose the result with the condition's vector; not in the paper."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
         choices = default_router(self.model, self.form)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
-        return csr(self.model, form=self.form, compose=self.compose, **choices)
+        return csr(self.model, form=self.form, **choices)
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data. Before training, says where the system does not see the condition."""
@@ -184,12 +182,10 @@ class LoraJob(TextFlags, RatedJob):
     """Rank of the adapters."""
     alpha: float = 32.0
     """The adapters' product is multiplied by alpha / rank."""
-    merged: bool = True
-    """Save the encoder with the adapters merged into it; else only the adapters, a small file."""
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        names = ("rank", "alpha", "merged")
+        names = ("rank", "alpha")
         return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
 
 

@@ -11,7 +11,6 @@ from captions import (
     Captions,
     attribute_under,
     chance_share,
-    choose_conditions,
     find_attributes,
     measure,
     nearest,
@@ -25,7 +24,7 @@ from helpers import sentences, write_csv
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.ranked import ranked_values
+from raycase.evaluation.report import ranked_values
 
 
 def test_neighbours_are_of_other_images_and_shares_are_counted_by_hand():
@@ -42,22 +41,6 @@ def test_neighbours_are_of_other_images_and_shares_are_counted_by_hand():
     assert chance_share(captions, animals).tolist() == [1 / 3, 2 / 4, 0, 0]
     assert attribute_under(captions, "type of sport").query_index.size == 0
     assert list(find_attributes(captions, DEFAULT)) == ["animal"]
-
-
-def test_captions_without_attributes_are_refused():
-    captions = Captions(uri="captions.parquet", texts=["a house", "a tree"], images=np.array([0, 1]))
-    with pytest.raises(RequestError, match=r"expected captions that name number of people, .*got none in captions"):
-        find_attributes(captions, DEFAULT)
-
-
-def test_conditions_are_chosen_in_the_order_of_the_lists():
-    assert choose_conditions(None) == list(DEFAULT)
-    assert choose_conditions(("food or drink", "animal", "animal")) == ["animal", "food or drink"]
-    every = choose_conditions(("all",))
-    assert every[:4] == list(DEFAULT) and len(every) == 15
-    for names, got in ((("animal", "all"), "'all'"), (("shoe",), "'shoe'"), ((), "none")):
-        with pytest.raises(RequestError, match=rf"--attributes: expected all, or some of 'number .*, got {got}"):
-            choose_conditions(names)
 
 
 def caption_job(folder, images, texts, **options):
@@ -93,13 +76,6 @@ def test_images_of_the_training_data_are_left_out(tmp_path):
     assert animals.query_index.tolist() == [0, 1, 2]
 
 
-def test_a_corpus_of_training_images_alone_is_refused(tmp_path):
-    train = training_file(tmp_path, ["a dog", "a cat", "animal", 1], ["a cow", "a cat", "animal", 2])
-    job = caption_job(tmp_path, ["a", "b", "c"], ["a dog", "a cow", "a fish"])
-    with pytest.raises(RequestError, match=r"--train: expected captions of several images without .*, got 1"):
-        read(job, train_file=train)
-
-
 def test_the_report_says_what_training_had(tmp_path):
     train = training_file(tmp_path, ["a dog 0", "x", " Animal", 1], ["y", "z", "type of animal", 2])
     texts = [f"a {animal} {i}" for i in range(10) for animal in ("dog", "cat", "beer", "cake")]
@@ -130,27 +106,6 @@ def test_the_report_says_what_training_had(tmp_path):
     report = (tmp_path / "report" / "report.md").read_text()
     assert "| condition seen in training | yes | no |" in report
     assert "1 captions of 1 images are left out everywhere: train.csv has" in report
-
-
-def test_the_report_of_captions(tmp_path):
-    texts = [f"a {animal} in the street with two children {i}" for i in range(20) for animal in ("dog", "cat")]
-
-    def vectors_of(texts, config, **_):
-        """Plain vectors are random, conditional ones know the animal."""
-        if isinstance(texts[0], str):
-            return np.random.default_rng(0).standard_normal((len(texts), 3)).astype(np.float32)
-        return np.array([["dog" in t, "cat" in t, 0.1] for t, _ in texts], dtype=np.float32)
-
-    metrics = evaluate(caption_job(tmp_path, [f"{i}.jpg" for i in range(40)], texts), vectors_of)
-    plain, conditional = metrics["systems"]
-    assert conditional["figures"]["animal"]["share@10"]["value"] == 100
-    assert plain["figures"]["animal"]["share@10"]["value"] < 80
-    group = next(g for g in metrics["groups"] if g["name"] == "animal")
-    assert group == {"name": "animal", "queries": 40, "chance": pytest.approx(100 * 19 / 39)}
-    assert conditional["against"]["animal"]["share@10"]["low"] > 0
-    assert metrics["data"] == {"captions": 40, "images": 40}
-    report = (tmp_path / "report" / "report.md").read_text()
-    assert "| chance |" in report and "A measure of ours" in report and "seen in training" not in report
 
 
 def test_captions_of_one_image_are_no_corpus(tmp_path):

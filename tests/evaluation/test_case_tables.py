@@ -9,7 +9,6 @@ import pytest
 import torch
 from case_tables import (
     ablation,
-    ablation_configs,
     by_rating,
     case_study,
     main,
@@ -22,11 +21,8 @@ from helpers import write_csv
 
 import raycase
 from raycase.encoder.cosines import cosines
-from raycase.encoder.prompts import TokenSpan
-from raycase.errors import RequestError
 from raycase.evaluation.models import find_models
 from raycase.systems import case
-from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
 
@@ -47,17 +43,6 @@ def test_the_ablation_stands_beside_the_papers_figures(rated_pairs):
     }
     settings = {(row["pooling"], row["setting"]) for row in found["rows"]}
     assert len(settings) == len(found["rows"]) == 4 * 4 * 2 + 2 * 2  # two prompts of ours, over a span only
-
-
-def test_concatenations_over_the_condition_are_ablated_over_everything_too(encoder):
-    config = resolve(str(encoder), prompt="concat-sc", pooling="mean")
-    config = replace(config, encoder=replace(config.encoder, span=TokenSpan.CONDITION))
-    configs = ablation_configs(config)
-    prompts = {c.encoder.prompt for c in configs}
-    everything = {"concat-sc:all", "concat-cs:all"}
-    assert prompts == {"sent", "cond", "concat-sc", "concat-cs", "question", "statement"} | everything
-    assert len({json.dumps(c.describe()) for c in configs}) == len(configs) == 16
-    assert config in configs  # so its vectors are in the cache already
 
 
 HISTORY = [
@@ -89,35 +74,6 @@ def test_the_case_study_is_that_of_the_loaded_folder(evaluation, models, tmp_pat
         "answer1": {name: cosine(s, first, "red", condition) for name, s in (("before", before), ("after", after))},
         "answer2": {name: cosine(s, second, "blue", condition) for name, s in (("before", before), ("after", after))},
     }
-
-
-def test_plain_vectors_do_not_fit_a_projector_of_two_views(evaluation, models, encoder, tmp_path):
-    cases = {"sentence1": ["a red dress"], "sentence2": ["a blue dress"], "condition": ["color of the dress"]}
-    cases |= {"answer1": ["red"], "answer2": ["blue"]}
-    config = resolve(str(encoder), prompt="concat-sc+concat-cs", pooling="mean")
-    shape = ProjectorConfig(input_dim=64, output_dim=8)
-    case.save(tmp_path / "views", replace(config, projector=shape), Projector(shape))
-    views, one = find_models(evaluation(tmp_path / "views", models[0]))
-    [plain] = find_models(evaluation(encoder, prompt="concat-sc", pooling="mean"))
-    [two], [single], [none] = (case_study(model, cases, "float32") for model in (views, one, plain))
-    assert two["cosines"]["unconditional"]["after"] is None and two["cosines"]["sentences"]["after"] is not None
-    assert single["cosines"]["unconditional"]["after"] is not None
-    assert all(cosine["after"] is None for cosine in none["cosines"].values()), "without a projector"
-
-
-def test_wrong_cases_are_refused(evaluation, models, tmp_path):
-    columns = ["sentence1", "sentence2", "condition", "answer1", "answer2"]
-    for said, names, rows in (
-        ("expected the column 'answer2'", columns[:4], [["a", "b", "c", "d"]]),
-        ("row 0: expected words in 'answer1'", columns, [["a", "b", "c", " ", "e"]]),
-        ("got no rows", columns, []),
-    ):
-        with pytest.raises(RequestError, match=f"--cases: .*{said}"):
-            read_cases(write_csv(tmp_path / "cases.csv", names, rows))
-    [model] = find_models(evaluation(models[0]))
-    cases = dict(zip(columns, (["a"], ["b"], ["red " * 600], ["d"], ["e"]), strict=True))
-    with pytest.raises(RequestError, match=r"--cases: expected texts that first can embed, got .*no room"):
-        case_study(model, cases, "float32")
 
 
 def test_fine_grained_ratings_share_the_nearest_whole_one():

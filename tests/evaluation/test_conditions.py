@@ -13,7 +13,6 @@ from conditions import (
     render,
     right_order,
     worst_conditions,
-    worst_pairs,
 )
 from helpers import write_csv
 
@@ -37,27 +36,6 @@ def rated(*rows):
 def under(conditions, ratings):
     """Pairs of sentences that are all different, under these conditions."""
     return rated(*((f"a{i}", f"b{i}", c, r) for i, (c, r) in enumerate(zip(conditions, ratings, strict=True))))
-
-
-def test_pairs_are_grouped_by_the_rows_that_training_has_of_their_condition():
-    train = under(["Color "] * 2 + ["color"] + ["size"] * 4 + ["age"] * 101, [1] * 107 + [-1])
-    pairs = under([" COLOR", "color", "color", "size", "size", "colour", "age", "age"], [1, 2, 3, 5, -1, 4, -1, -1])
-    training = condition_data(pairs, train)["training"]
-    assert (training["file"], training["rows"], training["conditions"]) == ("train.csv", 108, 3)
-    counts = [tuple(g[name] for name in ("least", "most", "conditions", "pairs", "rated")) for g in training["groups"]]
-    assert counts == [(0, 0, 1, 1, 1), (1, 3, 1, 3, 3), (4, 20, 1, 2, 1), (21, 100, 0, 0, 0), (101, None, 1, 2, 0)]
-    # "color" falls from 1 to 3: the ranks 3, 1, 2 against 1, 2, 3 give 1 - 6 (4 + 1 + 1) / (3 * 8) = -0.5
-    scores = np.array([0.9, 0.1, 0.2, 0.3, 0.7, 0, 0.5, 0.6])
-    groups = condition_figures(scores, pairs, train, **BOOTSTRAP)["by_times"]
-    values = [tuple(g[name] and g[name]["value"] for name in ("spearman", "spearman_rated")) for g in groups]
-    none = (None, None)
-    assert values == [none, pytest.approx((-50, -50)), (pytest.approx(-100), None), none, none]
-
-
-def test_without_training_data_nothing_is_grouped():
-    pairs = under(["color"] * 3, [1, 2, 3])
-    assert condition_data(pairs, None)["training"] is None
-    assert condition_figures(np.arange(3.0), pairs, None, **BOOTSTRAP)["by_times"] == []
 
 
 def test_the_order_of_two_conditions():
@@ -85,12 +63,6 @@ def test_the_order_of_two_conditions():
     assert condition_data(pairs, None)["order_pairs"] == {"all": 3, "rated": 2}
 
 
-def test_sentences_under_one_condition_each_have_no_order():
-    pairs = under(["color", "size"], [1, 5])
-    order = condition_figures(np.array([0.0, 1.0]), pairs, None, **BOOTSTRAP)["order"]
-    assert order == {"all": None, "rated": None}
-
-
 def test_the_worst_conditions_are_those_out_of_place():
     """Ten pairs of "upside" at the top that belong at the bottom; ten of "fine" in between; nine are too few."""
     conditions = ["fine"] * 10 + ["Upside"] + ["upside"] * 9 + ["rare"] * 9 + ["upside"]
@@ -108,24 +80,6 @@ def test_the_worst_conditions_are_those_out_of_place():
     assert (fine["condition"], fine["pairs"]) == ("fine", 10)
     assert fine["distance"] == pytest.approx(100 / 28)
     assert fine["spearman"] == pytest.approx(100)
-
-
-def test_few_pairs_have_no_worst_conditions():
-    assert worst_conditions(np.arange(3.0), under(["color"] * 3, [1, 2, 3])) == []
-
-
-def test_the_worst_pairs_are_those_ranked_most_wrongly(rated_pairs):
-    scores = rated_pairs.ratings / 5 + np.arange(len(rated_pairs)) * 1e-6
-    low, high = np.flatnonzero(rated_pairs.ratings == 1)[2], np.flatnonzero(rated_pairs.ratings == 5)[1]
-    scores[low], scores[high] = 2.0, -2.0
-    scores[rated_pairs.ratings == -1] = 3.0  # no rating, so never wrong
-    worst = worst_pairs(scores, rated_pairs)
-    assert {pair["row"] for pair in worst[:2]} == {low, high}
-    assert len(worst) == 10
-    assert all(pair["rating"] != -1 for pair in worst)
-    first = next(pair for pair in worst if pair["row"] == low)
-    assert (first["sentence1"], first["condition"]) == (rated_pairs.sentences1[low], rated_pairs.conditions[low])
-    assert (first["rating"], first["cosine"], first["cosine_rank"]) == (1, 2.0, 100)
 
 
 def test_the_report_has_what_was_measured(models, pairs, tmp_path, capsys):

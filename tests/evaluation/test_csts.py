@@ -11,8 +11,8 @@ from nested_models import save_condition_pooling
 import raycase
 from raycase.encoder.cosines import cosines
 from raycase.errors import RequestError
-from raycase.evaluation.csts_report import render_csts
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.tasks.csts import render_csts
 
 
 def pair_cosines(folder, rated_pairs):
@@ -63,22 +63,6 @@ def test_each_variant_has_its_isotropy_and_spread(evaluation, models, rated_pair
         assert variants[name]["to_mean"]["std"] == pytest.approx(to_mean.std(), rel=1e-3)
 
 
-def test_a_template_without_a_base_has_the_figures_of_f_alone(evaluation, encoder):
-    own = {"template": "{sentence} in terms of {condition}", "pool": "condition"}
-    [part] = evaluate(evaluation(str(encoder), prompt=own), vectors_of=vectors_of)["models"]
-    assert list(part["variants"]) == ["f"]
-    based = evaluation(str(encoder), prompt=own | {"base_template": "{condition}"})
-    assert list(evaluate(based, vectors_of=vectors_of)["models"][0]["variants"]) == ["f", "f - base"]
-
-
-def test_a_projector_is_applied_to_the_vectors_it_was_fitted_on(evaluation, tmp_path, save_model, rated_pairs):
-    folder = save_model(tmp_path / "model", 4, subtract=False)
-    [model] = evaluate(evaluation(folder), vectors_of=vectors_of)["models"]
-    assert list(model["variants"]) == ["f", "f - base", "g(f)"]
-    expected = scipy.stats.spearmanr(pair_cosines(folder, rated_pairs), rated_pairs.ratings)[0]
-    assert model["variants"][model["system"]]["spearman"]["value"] == pytest.approx(100 * expected)
-
-
 def test_several_models_are_compared_with_the_first(evaluation, models):
     metrics = evaluate(evaluation(*models), vectors_of=vectors_of)
     assert [model["name"] for model in metrics["models"]] == ["first", "second"]
@@ -109,12 +93,6 @@ def test_the_report_is_made_from_its_json_alone(evaluation, models, tmp_path):
     assert f"{variant['isotropy']:.4f}" in report
     variant["spearman"]["value"] = 12.3456
     assert "12.35" in render_csts(metrics)
-
-
-def test_an_earlier_report_is_replaced(evaluation, models, tmp_path):
-    evaluate(evaluation(models[0]), vectors_of=vectors_of)
-    evaluate(evaluation(models[1]), vectors_of=vectors_of)
-    assert (tmp_path / "report" / "report.md").read_text(encoding="utf-8").startswith("# second on pairs.csv")
 
 
 @pytest.mark.parametrize(("part", "words"), [("train", "was trained on"), ("validation", "had its epoch chosen on")])

@@ -1,4 +1,4 @@
-"""`raycase explain` shows the words that a condition looks at: shaded in a terminal, as figures elsewhere."""
+"""`raycase explain` shows the words that a condition looks at: in bold in a terminal, as figures elsewhere."""
 
 import io
 import re
@@ -10,8 +10,8 @@ import tiny
 import raycase
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
-from raycase.evaluation.explain import ExplainJob, explain, shaded
-from raycase.search.marks import BOLD, PLAIN
+from raycase.evaluation.explain import ExplainJob, explain
+from raycase.search.marks import BOLD
 
 TEXTS = ("A woman in a red dress", "{x} <b>café</b> & 😀 [SEP] dogs")
 CONDITIONS = ("color of the dress", "number of <people>")
@@ -55,7 +55,7 @@ def test_csr_shows_what_its_router_and_a_sentences_own_cls_look_at(model, capsys
     assert [e["condition"] for e in explain(job(name, unconditional=True, condition=()))["weights"]] == [None, None]
 
 
-def test_in_a_terminal_the_text_is_shaded(model, monkeypatch):
+def test_in_a_terminal_the_words_are_bold(model, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
 
@@ -68,16 +68,6 @@ def test_in_a_terminal_the_text_is_shaded(model, monkeypatch):
     plain = re.sub("\033" + r"\[[\d;]*m", "", stream.getvalue())
     assert stream.getvalue().count(BOLD) >= len(TEXTS) * len(CONDITIONS)
     assert all(f"  {condition}: {text}\n" in plain for text in TEXTS for condition in CONDITIONS)
-
-
-def test_more_weight_is_a_stronger_shade():
-    text = "a red  dress ,"
-    words = [Word(0, 1, 0.01), Word(2, 5, 0.3), Word(7, 12, 0.6), Word(13, 14, 0.09)]
-    assert shaded(text, words) == (
-        f"a \033[38;5;16;48;5;228mred{PLAIN} {BOLD}\033[38;5;16;48;5;214mdress{PLAIN} \033[38;5;16;48;5;230m,{PLAIN}"
-    )
-    assert shaded("", []) == "" and shaded("a b", []) == "a b"
-    assert shaded("a", [Word(0, 1, 0.0)]) == "a"
 
 
 def test_wrong_requests_are_refused(model):

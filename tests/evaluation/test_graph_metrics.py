@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from raycase.data.graph import Known, read_graph
-from raycase.evaluation.graph_metrics import filtered_ranks, rank_measures
+from raycase.evaluation.ranking import filtered_ranks, rank_measures
 
 
 @pytest.fixture

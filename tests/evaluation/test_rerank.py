@@ -15,7 +15,7 @@ import raycase
 from raycase.data.candidates import read_candidates
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
+from raycase.evaluation.ranking import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.mixsp import mixsp

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import vectors_of
 from scipy.stats import t as student
-from seeds import _cell, _spread, compare_seeds, main, seed_groups, system_name, tables, welch
+from seeds import compare_seeds, main, tables, welch
 from uncached import open_local_runner
 
 from raycase.evaluation.tasks.catalogue import evaluate
@@ -31,29 +31,6 @@ def test_the_test_is_welchs():
     assert welch(np.array([3.0, 3]), np.array([2.0, 2])) is None, "without spread there is no test"
 
 
-def test_what_names_have_in_common():
-    assert system_name(["simcse-0", "simcse-1"]) == "simcse"
-    assert system_name(["run-10", "run-11", "run-9"]) == "run"
-    assert system_name(["bert2-0", "bert2-1"]) == "bert2"
-    assert system_name(["simcse-0"]) == "simcse-0"
-    assert system_name(["a", "b"]) == "a, b"
-
-
-def test_models_that_differ_in_their_seed_alone_are_one_system():
-    records = {
-        "a0": {"unseeded": "a", "seed": 0},
-        "b0": {"unseeded": "b", "seed": 0},
-        "a7": {"unseeded": "a", "seed": 7},
-        "again": {"unseeded": "a", "seed": 7},
-        "old": {"seed": 1, "fingerprint": "a"},
-        "broken": None,
-        "odd": {"unseeded": ["a"], "seed": 3},
-        "none": None,
-    }
-    alone = [{0: "b0"}, {7: "again"}, {0: "old"}, {0: "broken"}, {0: "odd"}, {0: "none"}]
-    assert seed_groups(records) == [{0: "a0", 7: "a7"}, *alone]
-
-
 def test_means_and_differences_by_hand():
     records = dict(
         **{f"first-{seed}": {"unseeded": "a", "seed": seed} for seed in range(3)},
@@ -72,19 +49,6 @@ def test_means_and_differences_by_hand():
     text = tables([first, second, alone])
     assert "| first | 0, 1, 2 | 5.00 ± 2.00 | n/a |" in text and "| alone | 0 | 4.00 | n/a |" in text
     assert "Minus first, by Welch's t-test over seeds:" in text and "| second | -2.50 [" in text
-
-
-def test_undefined_figures_are_counted():
-    assert _cell(_spread(np.array([4.0, np.nan, 6.0]))) == "5.00 ± 1.41 (1 of 3 undefined)"
-    assert _spread(np.array([np.nan])) is None
-
-
-def test_systems_of_a_model_are_compared_one_by_one():
-    records = {"m0": {"unseeded": "a", "seed": 0}, "m1": {"unseeded": "a", "seed": 1}}
-    figures = {f"m{seed}: {kind}": {"map": value + seed} for seed in (0, 1) for kind, value in (("x", 1), ("y", 5))}
-    first, second = compare_seeds(records, figures)
-    assert (first["system"], second["system"]) == ("m: x", "m: y")
-    assert second["figures"]["map"]["mean"] == 5.5 and second["against"]["map"]["difference"] == pytest.approx(4)
 
 
 fine_tune = partial(jobs.train, open_runner=open_local_runner)

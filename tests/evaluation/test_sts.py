@@ -64,16 +64,6 @@ def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path, capsys):
     assert (tmp_path / "ranges" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_figures_that_are_none_are_none(evaluation, scored, tiny_model, tmp_path):
-    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "ft")
-    frame = pd.read_csv(scored["validation"])
-    frame.assign(score=frame.score.clip(upper=4)).to_csv(scored["validation"], index=False)
-    asked = evaluation(tmp_path / "ft", data=scored["validation"], task="sts")
-    figures = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"]
-    assert figures["upper"] is None and figures["lower"] is not None
-    assert "NaN" not in (tmp_path / "report" / "metrics.json").read_text()
-
-
 def test_the_overlap_is_the_area_that_both_densities_share():
     random = np.random.default_rng(0)
     ratings = np.repeat([1.0, 5.0], 4000)

@@ -13,14 +13,12 @@ from transformers import AutoModel, AutoTokenizer
 import raycase
 from raycase.data.schema import Reason
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import BUILT_IN, INSTRUCT, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems import case
 from raycase.systems.embeds import RoundsVectors
-from raycase.systems.pairs import Memory
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
@@ -119,22 +117,6 @@ def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     assert encode(system, SENTENCES, None).distinct == 2
 
 
-def test_the_memory_of_bases_is_bounded(system):
-    system.memory = Memory(32, max_bytes=3 * 32 * 4)
-    for number in range(4):
-        conditions = ["color", f"number {number}"]
-        prompts = system.config.prompts[0]
-        wanted = [f(system, prompts.pair, "dress", c) - f(system, prompts.base, "", c) for c in conditions]
-        np.testing.assert_allclose(system.embed(["dress"] * 2, conditions), wanted, rtol=1e-5, atol=1e-5)
-        assert len(system.memory.vectors) <= 3
-
-
-def test_nothing_in_nothing_out(config, encoder):
-    system = viewed(config, encoder, "concat-sc+cond")
-    assert (system.embed([], []).shape, system.embed([], None).shape) == ((0, 64), (0, 32))
-    assert with_projector(system).embed([], []).shape == (0, 7)
-
-
 @pytest.mark.parametrize("style", BUILT_IN)
 @pytest.mark.parametrize("projected", [False, True])
 def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
@@ -150,11 +132,6 @@ def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
     np.testing.assert_allclose(encoded.vectors[[0, 4]], good, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match=r"pair 1: empty text: '\\u200b' under 'color'"):
         system.embed(sentences, conditions)
-
-
-def test_one_string_for_many_is_refused(system):
-    with pytest.raises(ValueError, match="sentences: expected a list of strings, got one string"):
-        system.embed("one sentence", "color")
 
 
 VIEWS = ["concat-sc+cond", "cond+concat-sc", "sent+concat-cs:sentence+concat-cs:condition", "concat-sc:all+concat-sc"]
@@ -180,15 +157,6 @@ def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
     assert all(np.abs(a - b).max() > 0.1 for a, b in pairwise(vectors))
 
 
-def test_what_a_view_pools_is_what_it_says(config, encoder):
-    """minilm pools the condition; a view may say otherwise."""
-    for prompt, span in (("concat-sc", "condition"), ("concat-sc:all", "all"), ("concat-sc:sentence", "sentence")):
-        found = viewed(config, encoder, prompt).embed(SENTENCES, CONDITIONS)
-        spec = replace(config.encoder, span=TokenSpan(span))
-        wanted = viewed(replace(config, encoder=spec), encoder, "concat-sc").embed(SENTENCES, CONDITIONS)
-        np.testing.assert_array_equal(found, wanted)
-
-
 def test_g_takes_all_views(config, encoder):
     system = viewed(config, encoder, "concat-sc+cond")
     projected = with_projector(system, layers=1)
@@ -197,11 +165,6 @@ def test_g_takes_all_views(config, encoder):
     with torch.no_grad():
         wanted = projected.projector(torch.from_numpy(system.embed(SENTENCES, CONDITIONS))).numpy()
     np.testing.assert_allclose(projected.embed(SENTENCES, CONDITIONS), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_without_conditions_views_are_one(config, encoder, system):
-    found = viewed(config, encoder, "concat-sc+cond").embed(SENTENCES, None)
-    np.testing.assert_array_equal(found, system.embed(SENTENCES, None))
 
 
 def test_a_pair_refused_in_one_view_is_refused(config, encoder):
@@ -219,38 +182,6 @@ def test_a_pair_refused_in_one_view_is_refused(config, encoder):
     good = system.embed(["dress", "dog"], ["color", "color"])
     np.testing.assert_allclose(encoded.vectors[[0, 2]], good, rtol=1e-5, atol=1e-5)
     assert system.config.count_tokens(sentences, conditions)[1] == 0
-
-
-def test_a_pair_cut_in_one_view_is_cut(config, encoder):
-    system = viewed(config, encoder, "concat-sc+cond")
-    sentences = ["dress " * 195, "dog"]
-    apart = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
-    cut = [encode(some, sentences, ["color"] * 2).truncated.tolist() for some in (*apart, system)]
-    assert cut == [[False, False], [True, False], [True, False]]
-
-
-def test_the_tokens_of_the_views_add_up(config, encoder):
-    system = viewed(config, encoder, "concat-sc+cond")
-    apart = [c.count_tokens(SENTENCES, CONDITIONS) for c in system.config.views_apart]
-    found = system.config.count_tokens(SENTENCES, CONDITIONS)
-    assert found.tolist() == (apart[0] + apart[1]).tolist()
-    assert (apart[1] > apart[0]).all()
-    bases = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
-    with_bases = sum(encode(view, SENTENCES, CONDITIONS).work.tokens for view in bases)
-    assert encode(system, SENTENCES, CONDITIONS).work.tokens == with_bases > found.sum()
-    assert encode(system, SENTENCES, CONDITIONS).work.tokens == found.sum()  # the bases are remembered
-    alone = system.config.count_tokens(SENTENCES, None)
-    assert alone.tolist() == config.count_tokens(SENTENCES, None).tolist()
-
-
-def test_a_view_apart_is_a_system_without_g(config, encoder, tmp_path):
-    projected = with_projector(viewed(config, encoder, "concat-sc:all+cond"))
-    apart = replace(projected.config, folder=tmp_path).views_apart
-    assert [c.encoder.prompt for c in apart] == ["concat-sc:all", "cond"]
-    for view in apart:
-        assert (view.projector, view.folder, view.dim, view.subtract) == (None, None, 32, True)
-        assert replace(view.encoder, prompt="") == replace(projected.config.encoder, prompt="")
-    assert config.views_apart == [config]
 
 
 @pytest.mark.parametrize("projected", [False, True])
@@ -271,16 +202,6 @@ def saved(system, tmp_path):
     system = with_projector(system, layers=2, hidden=9)
     system.save(tmp_path / "model")
     return tmp_path / "model", system
-
-
-@pytest.mark.parametrize("style", [PromptStyle.SENT, PromptStyle.CONCAT_CS])
-def test_a_saved_system_without_g_gives_the_same_vectors(config, tmp_path, style):
-    spec = replace(config.encoder, prompt=style, pooling=(Pooling.LAST, Pooling.MEAN), max_tokens=200, separator=" - ")
-    system = replace(config, encoder=spec, subtract=False).load(dtype=torch.float32)
-    system.save(tmp_path)
-    loaded = raycase.load(str(tmp_path), dtype=torch.float32)
-    assert (loaded.config.encoder, loaded.config.subtract) == (spec, False)
-    np.testing.assert_array_equal(loaded.embed(SENTENCES, CONDITIONS), system.embed(SENTENCES, CONDITIONS))
 
 
 def test_a_flag_that_contradicts_the_folder_is_refused(saved):

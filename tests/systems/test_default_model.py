@@ -70,15 +70,6 @@ def test_its_nearest_neighbours_give_the_same_answer_where_those_of_zero_shot_of
     assert min(trained) >= 7 and sum(trained) >= sum(zero_shot) + 6
 
 
-def test_its_vectors_can_be_cut(model):
-    texts = list(SENTENCES)[:3]
-    cut = raycase.load(dim=128, dtype=torch.float32)
-    under = cut.embed(texts, CONDITIONS)
-    assert under.shape == (3, 128)
-    np.testing.assert_allclose(under, model.embed(texts, CONDITIONS)[:, :128], rtol=1e-4, atol=1e-6)
-    assert cut.embed(texts, None).shape == (3, 384)
-
-
 @pytest.mark.parametrize(("model", "most"), [(DEFAULT_MODEL, 4 * 10**6), ("mpnet-conditional", 8 * 2**20)])
 def test_a_folder_that_ships_is_small_names_no_machine_and_ends_with_its_limits(model, most):
     folder = FOLDER.parent / model

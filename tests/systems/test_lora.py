@@ -1,7 +1,6 @@
 """LoRA (CASE, section 4.4): what is trained beside the frozen encoder, how it is saved, and CASE on top of it."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,21 +8,18 @@ import small
 import tiny
 import torch
 from kinds import save_kind
-from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.case import CaseConfig
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
 from raycase.systems.registry import resolve
-from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss
@@ -105,20 +101,6 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
         assert (query(x) - base(x)).abs().max() > 0.1
 
 
-def test_the_adapters_inputs_are_dropped_in_training_alone(made):
-    config = made("bert", adapter_dropout=0.4)
-    module = small.disturb(config.trainable(0.3), scale=0.2).train()
-    dropped = [(m, "lora" in name) for name, m in module.named_modules() if isinstance(m, torch.nn.Dropout)]
-    assert {m.p for m, ours in dropped if ours} == {0.4} and {m.p for m, ours in dropped if not ours} == {0.3}
-    assert sum(ours for _, ours in dropped) == LAYERS * 4
-    for part, ours in dropped:
-        part.p = part.p if ours else 0.0
-    prepared = config.prepare(["A woman"], ["dog"])
-    assert not torch.allclose(module(prepared), module(prepared), atol=1e-3)
-    module.eval()
-    assert torch.equal(module(prepared), module(prepared))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gradient_reaches_every_adapter_and_nothing_else(made, kind):
     config = made(kind)
@@ -133,15 +115,6 @@ def test_the_encoder_is_frozen_in_the_format_it_computes_in_and_adapters_are_in_
     module = made("bert").trainable(compute=torch.bfloat16)
     assert {p.dtype for p in module.parameters() if p.requires_grad} == {torch.float32}
     assert {p.dtype for p in module.parameters() if not p.requires_grad} == {torch.bfloat16}
-
-
-def test_the_paper_minimises_pearsons_correlation():
-    """Rank 32, alpha 32, dropout 0.05 are its numbers, too."""
-    files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    job = TRAIN_JOBS["lora"](**files)
-    assert job.recipe.loss is Loss.PEARSON
-    assert (job.rank, job.alpha, job.adapter_dropout) == (32, 32.0, 0.05)
-    assert TRAIN_JOBS["csr"](**files).recipe.loss is Loss.SQUARED
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -161,20 +134,25 @@ def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_added_to_the_weights_or_beside_them_it_is_the_same(made, kind, tmp_path):
+def test_saved_it_is_added_to_the_weights(made, kind, tmp_path):
     arguments = SENTENCES, [*CONDITIONS, "dog"]
-    modules = [trained(made(kind, merged=merged)) for merged in (True, False)]
-    wanted = modules[0].embed(*arguments)
-    close(modules[1].embed(*arguments), wanted)
+    module = trained(made(kind))
+    wanted = module.embed(*arguments)
     assert not np.allclose(system(made(kind)).embed(*arguments), wanted, atol=0.05)
-    for module, name in zip(modules, ("merged", "adapter"), strict=True):
-        module.save(tmp_path / name)
-        close(raycase.load(str(tmp_path / name), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
-    folders = [resolve(str(tmp_path / name)) for name in ("merged", "adapter")]
-    assert [config.merged for config in folders] == [True, False]
+    module.save(tmp_path / "model")
+    close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["deberta", "modernbert", "mpnet", "t5"])
+def test_adapters_of_version_0_2_that_stand_by_themselves_are_refused(made, tmp_path):
+    trained(made("bert")).save(tmp_path / "model")
+    file = tmp_path / "model" / "raycase.json"
+    values = json.loads(file.read_text())
+    file.write_text(json.dumps(values | {"encoder": values["encoder"] | {"adapter": "./adapter"}}))
+    with pytest.raises(RequestError, match="adapter: expected one that is merged into its encoder"):
+        resolve(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("kind", ["deberta", "t5"])
 def test_other_kinds_have_adapters_in_their_attention_alone(kind, tmp_path):
     config = lora(str(save_kind(tmp_path / "model", kind)), prompt="concat-cs", pooling=Pooling.MEAN, rank=2)
     module = trained(config)
@@ -182,10 +160,9 @@ def test_other_kinds_have_adapters_in_their_attention_alone(kind, tmp_path):
     assert len(weights(module)) >= 3 * 2 * 2
     assert all(inside in name or "attention.output.dense." in name for name in weights(module))
     wanted = small.vectors(module)
-    for merged in (False, True):
-        trained(replace(config, merged=merged)).save(folder := tmp_path / str(merged))
-        found = small.vectors(raycase.load(str(folder), dtype=torch.float32))
-        np.testing.assert_allclose(found, wanted, atol=5e-3)  # the tiny MPNet makes much of rounding
+    trained(config).save(folder := tmp_path / "saved")
+    found = small.vectors(raycase.load(str(folder), dtype=torch.float32))
+    np.testing.assert_allclose(found, wanted, atol=5e-3)  # the tiny MPNet makes much of rounding
     assert np.abs(small.vectors(system(config)) - wanted).max() > 0.1
 
 
@@ -193,17 +170,6 @@ def test_a_kind_without_linear_layers_in_its_attention_is_refused(tmp_path):
     folder = str(save_kind(tmp_path / "model", "fnet"))
     with pytest.raises(RequestError, match=r"^--model: expected .* in its attention, got a fnet, without"):
         lora(folder, prompt="concat-cs", pooling=Pooling.MEAN)
-
-
-def test_an_adapters_folder_has_no_encoder_and_nothing_pickled(made, encoders, tmp_path):
-    trained(made("bert", merged=False)).save(tmp_path / "model")
-    names = {str(f.relative_to(tmp_path / "model")) for f in (tmp_path / "model").rglob("*") if f.is_file()}
-    wanted = {"raycase.json", "adapter/adapter_model.safetensors", "adapter/adapter_config.json"}
-    assert wanted <= names <= wanted | {"adapter/README.md"}
-    kept = load_file(tmp_path / "model" / "adapter" / "adapter_model.safetensors")
-    assert sum(t.numel() for t in kept.values()) == LAYERS * 4 * WIDTHS["bert"]
-    row = json.loads((tmp_path / "model" / "raycase.json").read_text())["encoder"]
-    assert (row["source"], row["adapter"]) == (encoders["bert"], "./adapter")
 
 
 def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
@@ -216,64 +182,6 @@ def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
     assert changed == {f"encoder.layer.{n}.attention.{p}.weight" for n in range(LAYERS) for p in projections}
 
 
-@pytest.mark.parametrize("damage", ["missing", "shape", "cut", "pickled", "of another encoder"])
-def test_a_damaged_adapter_is_refused(made, encoders, tmp_path, damage):
-    trained(made("bert", merged=False)).save(tmp_path / "model")
-    file = tmp_path / "model" / "adapter" / "adapter_model.safetensors"
-    kept = load_file(file)
-    name = sorted(kept)[3]
-    if damage == "cut":
-        file.write_bytes(file.read_bytes()[:-100])
-    elif damage == "pickled":  # beside a decoy in safetensors, by which the folder is known
-        torch.save(kept, file.with_suffix(".bin"))
-        file.rename(file.with_name("decoy.safetensors"))
-    elif damage == "of another encoder":
-        edit(tmp_path / "model" / "raycase.json", lambda v: v["encoder"].update(source=encoders["qwen3"]))
-    else:
-        new = {} if damage == "missing" else {name: kept[name][:2].clone()}
-        save_file({k: t for k, t in kept.items() if k != name} | new, file)
-    with pytest.raises(RequestError, match=r"^model: expected ") as error:
-        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-    assert damage != "pickled" or "no pickled weights" in str(error.value)
-
-
-def edit(file, change):
-    """Change a JSON file in place."""
-    values = json.loads(file.read_text())
-    change(values)
-    file.write_text(json.dumps(values))
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"peft_type": "XLORA"},
-        {"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}},
-        {"peft_type": ["LORA"]},
-        {"megatron_config": {"a": 1}, "megatron_core": "evil"},
-        {"init_lora_weights": "pissa"},
-        {"layer_replication": [[0, 2], [1, 2]]},
-        {"later_than_this_peft": True},
-    ],
-)
-def test_an_adapter_that_asks_for_more_than_weights_is_refused(made, tmp_path, asked):
-    """For another model, a module to import, weights made anew from the encoder's, or what peft does not know."""
-    trained(made("bert", merged=False)).save(tmp_path / "model")
-    edit(tmp_path / "model" / "adapter" / "adapter_config.json", lambda v: v.update(asked))
-    with pytest.raises(RequestError, match=r"^model: expected a readable adapter in .* in adapter_config.json, expe"):
-        raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-
-
-def test_a_strangers_base_is_not_looked_for(made, tmp_path):
-    """The encoder is the one that raycase.json names."""
-    module = trained(made("bert", merged=False))
-    wanted = module.embed(SENTENCES, "dog")
-    module.save(tmp_path / "model")
-    config = tmp_path / "model" / "adapter" / "adapter_config.json"
-    edit(config, lambda v: v.update(base_model_name_or_path="https://127.0.0.1:1/x"))
-    close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     "options", [{"rank": 0}, {"rank": 2**40}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}]
 )
@@ -284,10 +192,9 @@ def test_numbers_out_of_range_are_refused(made, options):
         made("bert", prompt="concat-cs+question")
 
 
-@pytest.mark.parametrize("merged", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, merged, tmp_path):
-    trained(made(kind, merged=merged)).save(tmp_path / "model")
+def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, tmp_path):
+    trained(made(kind)).save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
     config = job(tmp_path / "model").config()
     assert isinstance(config, CaseConfig)
@@ -314,28 +221,3 @@ def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):
     cross_encoder(encoders["bert"]).trainable().save(tmp_path / "cross")
     with pytest.raises(RequestError, match="expected an encoder without projector, or a fine-tuned bi-encoder, got"):
         job(tmp_path / "cross").config()
-
-
-def test_the_spec_of_a_saved_adapter_moves_with_its_folder(made, tmp_path):
-    trained(made("bert", merged=False)).save(tmp_path / "model")
-    config = resolve(str(tmp_path / "model"))
-    (tmp_path / "model").rename(tmp_path / "moved")
-    moved = resolve(str(tmp_path / "moved"))
-    assert moved.encoder == replace(config.encoder, adapter=f"{tmp_path}/moved/adapter")
-    assert system(moved).embed(["people"], ["dog"]).shape == (1, DIM)
-
-
-def test_latent_attention_stays_where_it_is(tmp_path):
-    (tmp_path / "nv").mkdir()
-    folder = str(tiny.save_encoder(tmp_path / "nv", "nv-embed-v2"))
-    table = {"nv": replace(ENCODERS["nv-embed-v2"], source=folder, max_tokens=256)}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("raycase.encoder.choices.ENCODERS", table)
-        with pytest.raises(RequestError, match=r"without latent attention .* see lora --no-merged"):
-            lora("nv")
-        config = lora("nv", merged=False)
-    module = small.disturb(config.trainable())
-    assert {name.split(".")[-3][:4] for name, p in module.named_parameters() if p.requires_grad} == {"lora"}
-    wanted = module.eval().embed(SENTENCES, "dog")
-    module.save(tmp_path / "model")
-    small.close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(SENTENCES, "dog"), wanted, atol=1e-5)

@@ -14,7 +14,6 @@ import raycase
 from raycase.data.rated import read_scored, rows_in
 from raycase.errors import RequestError
 from raycase.systems.baselines import sentence_encoder
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
 from raycase.systems.registry import embeds, resolve
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
@@ -97,30 +96,6 @@ def test_a_plain_classifier_reads_cls_alone(heads, ranges):
     assert module.router.weight.grad.abs().max() > 1e-3
 
 
-def test_contrast_between_the_pairs_of_a_batch():
-    """Pairs of 4 and above are drawn together, away from the second sentences of all."""
-    z = torch.randn(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    outputs = torch.cat([torch.zeros(3, 5), z.flatten(1)], dim=1)
-
-    def loss(*ratings):
-        wanted = torch.tensor(ratings, dtype=torch.float64)
-        options = {"similarity_weight": 1, "range_weight": 0, "temperature": 0.5}
-        return mixsp_loss(outputs, wanted, similarity=Similarity.CONTRASTIVE, **options)
-
-    def v(i, j):
-        a, b = z[i, 0].tolist(), z[j, 1].tolist()
-        cosine = sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
-        return math.exp(cosine / 0.5)
-
-    terms = [-math.log(v(i, i) / sum(v(i, j) for j in range(3))) for i in range(3)]
-    assert loss(3.9, 4.0, 5.0).item() == pytest.approx((terms[1] + terms[2]) / 2, rel=1e-12)
-    assert loss(0.0, 4.5, 3.0).item() == pytest.approx(terms[1], rel=1e-12)
-    none = loss(0.0, 1.0, 3.0)
-    none.backward()
-    assert none.item() == 0
-    assert not z.grad.any()
-
-
 def test_equations_2_4_and_5():
     # similarity; lower and upper range by the first sentence, by the second
     outputs = torch.tensor([[0.3, 0.2, 1.2, 1.0, -1.0], [-1.2, 0.1, 0.2, 0.0, 0.4]], dtype=torch.float64)
@@ -160,13 +135,6 @@ def test_wrong_choices_are_refused(tiny_model):
     for choice in ({"route": Route.OWN}, {"similarity": Similarity.COSINE}):
         with pytest.raises(RequestError, match=r"--select none: expected no --route and no --similarity, .* got"):
             mixsp(str(tiny_model), select=Select.NONE, **choice)
-
-
-@pytest.mark.parametrize("select", [Select.HARD, Select.SOFT])
-def test_gradients_reach_the_router(heads, select):
-    module = heads(select)
-    mixsp_loss(module(*states()), torch.tensor([5.0, 1, 4, 2, 0, 3]), range_weight=0).backward()
-    assert module.router.weight.grad.abs().max() > 1e-9, "through beta (eq. 3)"
 
 
 CONTRASTIVE = {"similarity": Similarity.CONTRASTIVE}
@@ -264,15 +232,6 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
     assert system.ranges([], []).shape == (0,)
 
 
-def test_many_pairs_go_through_the_projectors_in_parts(folder):
-    system = disturbed(folder)
-    wanted = system.score(FIRST, SECOND)
-    figures, work = system.figures(system.config.tokens(FIRST, SECOND), pairs_at_once=2)
-    small.close(figures[:, 0], wanted, atol=1e-6)
-    assert work.tokens == system.config.tokens(FIRST, SECOND).lengths.sum()
-    assert system.score([], []).shape == (0,)
-
-
 def test_heads_are_in_32_bits_whatever_the_encoder_is_in(folder):
     system = disturbed(folder)
     batch = system.config.tokens(FIRST, SECOND)
@@ -306,17 +265,6 @@ def test_it_learns(name, folder, scored):
     *_, state = fit_tuned(*data, recipe, PairObjective(config=config, loss=loss))
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40
-
-
-def test_a_batch_loss_is_that_of_its_scores(folder, scored):
-    config = sentence_encoder(folder)
-    train, pairs = texts_of(config, scored["train"]), read_scored(scored["train"], "")
-    module = pair_scores(config.trainable(0.0))
-    batch = np.array([1, 5, 9])
-    a, b = (module.system.embed([s[i] for i in batch], None) for s in (pairs.sentences1, pairs.sentences2))
-    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    found = PairObjective(config=config, loss=scored_loss).batch_loss(train, TuneRecipe())(module, batch)
-    assert found.item() == pytest.approx(np.mean((cosines - pairs.ratings[batch] / 5) ** 2), rel=1e-4)
 
 
 def test_pairs_that_are_in_both_are_found_and_left_out(scored):

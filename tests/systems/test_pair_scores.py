@@ -45,9 +45,3 @@ def test_what_is_refused_has_no_score_and_equal_pairs_are_scored_once(name, load
     assert found.work.tokens > 0
     none = scored(system, [], [], [])
     assert (none.figures.shape, none.refused, none.distinct) == ((0, len(COLUMNS[name])), [], 0)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_lists_of_different_length_are_refused(name, loaded):
-    with pytest.raises(ValueError, match=r"."):
-        scored(loaded[name], ["a dog"], ["people", "a bar"], ["number"])

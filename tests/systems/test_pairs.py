@@ -22,11 +22,10 @@ def test_indexed_strings_are_a_sequence():
     assert Indexed.of(strings) is strings
 
 
-@pytest.mark.parametrize("count", [0, 1, 60])
+@pytest.mark.parametrize("count", [0, 60])
 @pytest.mark.parametrize("conditional", [True, False])
-@pytest.mark.parametrize("seed", range(3))
-def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional, seed):
-    random = np.random.default_rng(seed)
+def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
+    random = np.random.default_rng(0)
     sentences = [f"dog {i}" for i in random.integers(0, 7, count)]
     conditions = [f"cat {i}" for i in random.integers(0, 4, count)] if conditional else None
     plain = prepare(spec, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])

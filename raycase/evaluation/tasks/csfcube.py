@@ -20,13 +20,12 @@ from raycase.data.rated import read_columns, texts
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import average_precision, full_recall_precision, ndcg_at, recall_at
-from raycase.evaluation.models import Model, before_g, encoder_names, is_case, setting
+from raycase.evaluation.models import Model, encoder_names, is_case
 from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.ranked import RankedSystem, rank_systems
+from raycase.evaluation.ranking import average_precision, full_recall_precision, ndcg_at, recall_at
+from raycase.evaluation.report import RankedSystem, rank_systems
 
-# The facets that experts judged: the labels of sentences that belong to each, and the condition that stands for it.
-FACETS = {"background": ("background", "objective", "other"), "method": ("method",), "result": ("result",)}
+# The facets that experts judged, and the condition that stands for each.
 CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
 RELEVANT = 2  # the least grade
 MAP, NDCG, R_PRECISION, RECALL = "MAP", "NDCG at 20 %", "R-precision", "recall at 20"
@@ -38,38 +37,11 @@ NamedScore = tuple[str, str, Score]  # name, what it scores by, score
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paper:
-    """A paper's title, and the sentences of its abstract with their labels."""
-
-    title: str
-    sentences: tuple[str, ...]
-    labels: tuple[str, ...]
-
-    @property
-    def abstract(self) -> str:
-        return " ".join(self.sentences)
-
-    @property
-    def text(self) -> str:
-        return f"{self.title} {self.abstract}"
-
-    def of(self, facet: str) -> list[str]:
-        """The facet's sentences; all sentences if it has none."""
-        pairs = zip(self.sentences, self.labels, strict=True)
-        return [s for s, label in pairs if label in FACETS[facet]] or list(self.sentences)
-
-    def beside(self, facet: str) -> str:
-        """The title and all sentences that are not the facet's."""
-        of_facet = set(self.of(facet))
-        return " ".join([self.title, *(s for s in self.sentences if s not in of_facet)])
-
-
-@dataclass(frozen=True, kw_only=True)
 class Cube:
-    """The papers, and the judgements: for each query its pool of candidates with their grades."""
+    """Title and abstract of the papers, and the judgements: for each query its pool of candidates with their grades."""
 
     uri: str
-    papers: dict[str, Paper]
+    papers: dict[str, str]
     pools: dict[PaperFacet, tuple[list[str], np.ndarray]]
 
     def pairs(self) -> dict[PaperFacet, int]:
@@ -84,23 +56,18 @@ def read(job: EvaluateJob) -> Cube:
 
 
 def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
-    """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones; for models without
-    training, also by the vectors of a paper's own sentences, which take seven times as long."""
+    """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones."""
     pairs = cube.pairs()
-    papers = [(cube.papers[paper], facet) for paper, facet in pairs]
+    under = [(cube.papers[paper], CONDITIONS[facet]) for paper, facet in pairs]
     plain_vectors: dict[str, np.ndarray] = {}  # encoder -> (P, D)
-    untrained: set[str] = set()
     scorers: list[NamedScore] = []
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain_vectors:
-            plain_vectors[encoder] = embed_papers([paper.text for paper, _ in papers], model, embed)
+            plain_vectors[encoder] = embed_papers([text for text, _ in under], model, embed)
             scorers.append((f"{encoder}: plain", "f(title and abstract)", _cosine(plain_vectors[encoder])))
-        if model.config.folder is None and encoder not in untrained:
-            untrained.add(encoder)
-            scorers += sentence_scorers(papers, plain_vectors[encoder], model, encoder, embed)
-        scorers += conditional_scorers(papers, plain_vectors[encoder], model, embed)
+        scorers += conditional_scorers(under, plain_vectors[encoder], model, embed)
     facet_Q = np.array([facet for _, facet in cube.pools])
-    groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in FACETS if f in facet_Q}
+    groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in CONDITIONS if f in facet_Q}
     systems = []
     for name, what, score in scorers:
         measures_QM = rank_pools(cube, pairs, score)
@@ -129,73 +96,22 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedP
 
 
 def embed_papers(
-    texts: Sequence[Any], model: Model, embed: EmbedPairs, config: Any = None, *, projected: bool = False
+    texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, embed: EmbedPairs, *, projected: bool = False
 ) -> np.ndarray:
     """Unit vectors of texts or of (text, condition), which may repeat: (P, D)."""
-    row_of = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    vectors = embed(list(row_of), model, config)
+    row_of: dict[Any, int] = {text: row for row, text in enumerate(dict.fromkeys(texts))}
+    vectors = embed(list(row_of), model)
     return l2_normalize(model.project(vectors) if projected else vectors)[[row_of[text] for text in texts]]
 
 
-def sentence_scorers(
-    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, encoder: str, embed: EmbedPairs
-) -> list[NamedScore]:
-    """Systems of an encoder that embed a paper's own sentences; `papers` has the facet of each of the P rows."""
-    facets = [facet for _, facet in papers]
-    facet_vectors = {
-        facet: embed_papers([" ".join(paper.of(facet)) for paper, _ in papers], model, embed) for facet in FACETS
-    }
-    facet_PD = _choose(facet_vectors, facets)
-    titled_PD = embed_papers([" ".join([paper.title, *paper.of(facet)]) for paper, facet in papers], model, embed)
-    in_context = before_g(model.config, subtract=False)
-    fitted = fitting([(paper.beside(facet), paper.of(facet)) for paper, facet in papers], in_context)
-    context_PD = embed_papers(fitted, model, embed, in_context)
-    names = list(FACETS)
-    other_PD = _choose(facet_vectors, [names[names.index(facet) - 1] for facet in facets])
-    every_PD = l2_normalize(np.sum(list(facet_vectors.values()), axis=0))
-    sentence_SD = embed_papers([s for paper, facet in papers for s in paper.of(facet)], model, embed)
-    best = best_match(np.split(sentence_SD, np.cumsum([len(paper.of(facet)) for paper, facet in papers])[:-1]))
-    plain = _cosine(plain_PD)
-    scorers: list[NamedScore] = [
-        (f"{encoder}: {name}", what, _cosine(l2_normalize(vectors_PD)))
-        for name, what, vectors_PD in (
-            ("facet", "f(the facet's own sentences)", facet_PD),
-            ("plain + facet", "sum of both unit vectors", plain_PD + facet_PD),
-            ("title and facet", "f(title and the facet's own sentences), one text", titled_PD),
-            (
-                "facet in context",
-                f"{setting(in_context)}: s the rest of the paper, c the facet's own sentences",
-                context_PD,
-            ),
-            ("title and facet + facet in context", *_together(titled_PD, context_PD)),
-            ("control: plain + another facet", "the sentences of a facet that is not asked for", plain_PD + other_PD),
-            ("control: plain + all facets", "no condition: the mean of the three facets' vectors", plain_PD + every_PD),
-        )
-    ]
-    what = "mean over the query's facet sentences of the largest cosine to one of the candidate's"
-    scorers += [
-        (f"{encoder}: best sentences", what, best),
-        (f"{encoder}: plain + best sentences", "half of each", lambda q, pool: plain(q, pool) + best(q, pool)),
-    ]
-    return scorers
-
-
-def _together(first_PD: np.ndarray, second_PE: np.ndarray) -> tuple[str, np.ndarray]:
-    """Two unit vectors of each paper in one: what it is, and their sum, or both side by side if dimensions differ."""
-    if first_PD.shape == second_PE.shape:
-        return "sum of both unit vectors", first_PD + second_PE
-    return "half of each one's cosine", np.hstack([first_PD, second_PE])
-
-
 def conditional_scorers(
-    papers: Sequence[tuple[Paper, str]], plain_PD: np.ndarray, model: Model, embed: EmbedPairs
+    under: Sequence[tuple[str, str]], plain_PD: np.ndarray, model: Model, embed: EmbedPairs
 ) -> list[NamedScore]:
     """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
     are of the same text."""
     label = "CASE" if is_case(model.config) else "conditional"
     what = f"{model.config.formula} of title and abstract under the facet's condition"
-    pairs = [(paper.text, CONDITIONS[facet]) for paper, facet in papers]
-    conditional_PD = embed_papers(pairs, model, embed, projected=True)
+    conditional_PD = embed_papers(under, model, embed, projected=True)
     both_PD = l2_normalize(np.hstack([plain_PD, conditional_PD]))
     return [
         (f"{model.name}: {label}", what, _cosine(conditional_PD)),
@@ -203,29 +119,8 @@ def conditional_scorers(
     ]
 
 
-def fitting(pairs: Sequence[tuple[str, list[str]]], config: Any) -> list[tuple[str, str]]:
-    """(the rest, the facet's sentences as one text), without the last sentences that do not fit the encoder."""
-    joined = [(rest, " ".join(sentences)) for rest, sentences in pairs]
-    for row in np.flatnonzero(config.count_tokens(*zip(*joined, strict=True)) == 0).tolist():
-        rest, sentences = pairs[row]
-        while len(sentences) > 1 and not config.count_tokens([rest], [" ".join(sentences)])[0]:
-            sentences = sentences[:-1]
-        joined[row] = rest, " ".join(sentences)
-    return joined
-
-
-def _choose(facet_vectors: dict[str, np.ndarray], facets: Sequence[str]) -> np.ndarray:
-    """Each row from the vectors of its facet: facet -> (P, D), P -> (P, D)."""
-    return np.stack([facet_vectors[facet][row] for row, facet in enumerate(facets)])
-
-
 def _cosine(unit_PD: np.ndarray) -> Score:
     return lambda query, pool: unit_PD[pool] @ unit_PD[query]
-
-
-def best_match(sentences: Sequence[np.ndarray]) -> Score:
-    """Mean over the query's sentences of the largest cosine to one of the candidate's; P unit matrices (S, D)."""
-    return lambda query, pool: np.array([(sentences[query] @ sentences[c].T).max(axis=1).mean() for c in pool])
 
 
 # --------------------------------------------------------------------------------------------------------- measures
@@ -262,26 +157,25 @@ def read_cube(folder: str, qrels: str | None = None) -> Cube:
     return Cube(uri=folder, papers=papers, pools=_read_pools(qrels or f"{root}/qrels_dev.csv", papers))
 
 
-def _read_papers(uri: str) -> dict[str, Paper]:
-    """By id."""
-    papers: dict[str, Paper] = {}
+def _read_papers(uri: str) -> dict[str, str]:
+    """Title and abstract by id."""
+    papers: dict[str, str] = {}
     for file in find_input(uri, "--data"):
         columns = read_columns(file, ("id", "title", "sentences"), "--data")
         lines = zip(columns["id"], columns["title"], columns["sentences"], strict=True)
         for row, (paper, title, sentences) in enumerate(lines):
             try:
-                pairs = [(str(s["text"]), str(s["facet"])) for s in sentences]  # type: ignore[attr-defined]
-                texts_of, labels = zip(*pairs, strict=True)
-            except (TypeError, KeyError, ValueError) as error:
-                expected = f"--data: {file.uri}, row {row}: expected a list of {{text, facet}} as sentences"
+                abstract = " ".join(str(s["text"]) for s in sentences)  # type: ignore[attr-defined]
+            except (TypeError, KeyError) as error:
+                expected = f"--data: {file.uri}, row {row}: expected a list of {{text}} as sentences"
                 raise RequestError(f"{expected}, got {sentences!r:.80}") from error
             if str(paper) in papers:
                 raise RequestError(f"--data: {file.uri}, row {row}: expected each paper once, got {paper} twice")
-            papers[str(paper)] = Paper(title=str(title), sentences=texts_of, labels=labels)
+            papers[str(paper)] = f"{title} {abstract}"
     return papers
 
 
-def _read_pools(uri: str, papers: dict[str, Paper]) -> dict[PaperFacet, tuple[list[str], np.ndarray]]:
+def _read_pools(uri: str, papers: dict[str, str]) -> dict[PaperFacet, tuple[list[str], np.ndarray]]:
     """The candidates of each query and their grades."""
     pools: dict[PaperFacet, tuple[list[str], list[int]]] = {}
     for file in find_input(uri, "--qrels"):
@@ -291,9 +185,9 @@ def _read_pools(uri: str, papers: dict[str, Paper]) -> dict[PaperFacet, tuple[li
             for paper in (query, candidate):
                 if paper not in papers:
                     raise RequestError(f"--qrels: {file.uri}, row {row}: expected a paper of the corpus, got {paper!r}")
-            if facet not in FACETS or grade not in ("0", "1", "2", "3"):
+            if facet not in CONDITIONS or grade not in ("0", "1", "2", "3"):
                 raise RequestError(
-                    f"--qrels: {file.uri}, row {row}: expected a facet of {', '.join(FACETS)} and a grade from 0 to 3, "
+                    f"--qrels: {file.uri}, row {row}: expected a facet of {', '.join(CONDITIONS)} and a grade 0 to 3, "
                     f"got {facet!r} and {grade!r}"
                 )
             pool, grades = pools.setdefault((query, facet), ([], []))

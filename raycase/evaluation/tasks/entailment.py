@@ -25,10 +25,9 @@ from raycase.evaluation.entailment_metrics import (
     more_implicit,
 )
 from raycase.evaluation.job import SAVED, EvaluateJob
-from raycase.evaluation.models import Model
+from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.ranked import RankedSystem, rank_systems
-from raycase.evaluation.training_record import training_metrics
+from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.systems.dualcse import implicitness
 
 TITLES = {"rte": "Entailment by a threshold", "eis": "Which sentence is more implicit"}

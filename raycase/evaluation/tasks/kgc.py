@@ -13,11 +13,11 @@ import numpy as np
 
 from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.errors import RequestError
-from raycase.evaluation.graph_metrics import MEASURES, filtered_ranks, rank_measures
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.ranked import RankedSystem, rank_systems
+from raycase.evaluation.ranking import MEASURES, filtered_ranks, rank_measures
+from raycase.evaluation.report import RankedSystem, rank_systems
 
 
 @dataclass(frozen=True, kw_only=True)

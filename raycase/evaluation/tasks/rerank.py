@@ -13,11 +13,10 @@ import numpy as np
 from raycase.data.candidates import CandidateSets, read_candidates
 from raycase.data.rated import texts_sha256
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.ranked import RankedSystem, rank_systems
-from raycase.evaluation.scoring import plain_scores
+from raycase.evaluation.procedure import EmbedPairs, plain_scores
+from raycase.evaluation.ranking import reciprocal_rank_at, tied_average_precision
+from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.systems.registry import embeds
 
 FIRST = 10  # candidates among which MTEB looks for the first that fits

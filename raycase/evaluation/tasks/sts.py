@@ -15,9 +15,8 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, ValuesBySystem
-from raycase.evaluation.report import difference, interval, provenance_lines, table
-from raycase.evaluation.scoring import plain_scores
+from raycase.evaluation.procedure import EmbedPairs, plain_scores
+from raycase.evaluation.report import ValuesBySystem, difference, interval, provenance_lines, table
 from raycase.systems.mixsp import UPPER
 
 
