@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from raycase.corpus.job_record import as_begun
 from raycase.corpus.manifest import manifest_lines, totals
 from raycase.corpus.output import output_at
-from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import parquet_bytes
 
 
 def alter(uri, change, *, units=None):

@@ -190,7 +190,7 @@ def inferences(tmp_path):
 
     import pandas as pd
 
-    from raycase.data.inferences import KINDS
+    from raycase.data.rated import KINDS
 
     def write(name, first):
         random = np.random.default_rng(len(name))

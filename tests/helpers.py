@@ -163,7 +163,7 @@ def swap_rows(uri):
 
     import pyarrow.parquet as pq
 
-    from raycase.data.parquet import parquet_bytes
+    from raycase.data.schema import parquet_bytes
 
     folder = output_at(str(uri)).embeddings
     file = folder / min(folder.list())

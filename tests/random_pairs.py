@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 from raycase.systems.condition_head import ConditionHead
 from raycase.training.condition_pairs import PairStates
 from raycase.training.recipe import HeadRecipe

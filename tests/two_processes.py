@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 from raycase.errors import WorkError
 from raycase.systems.baselines import cross_encoder, tri_encoder
 from raycase.systems.condition_head import ConditionHead

@@ -16,9 +16,8 @@ from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.sample import sample_rows
 from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
-from raycase.data.parquet import parquet_bytes
 from raycase.data.reader import TEXT
-from raycase.data.schema import ROW_OF_PAIR
+from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.errors import visible
 
 MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0

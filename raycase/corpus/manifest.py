@@ -25,7 +25,7 @@ from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
 from raycase.data.json_values import from_json, loads
-from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError, first_line
 

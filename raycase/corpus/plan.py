@@ -19,7 +19,7 @@ from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.records import Piece
 from raycase.data.inputs import InputFile
-from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import parquet_bytes
 from raycase.data.spans import Span, cut, plan_file
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError

@@ -17,8 +17,7 @@ from typing_extensions import TypedDict
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
 from raycase.data.json_values import from_json, loads
-from raycase.data.parquet import parquet_bytes
-from raycase.data.schema import ROW_OF_PAIR
+from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line, named
 

@@ -15,11 +15,10 @@ from raycase.corpus.output import SCORES, Output, output_at
 from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.run import Prepare, TooManyRejectedError, run_checked
 from raycase.corpus.score_request import ScoreJob, check_score
-from raycase.data.parquet import parquet_bytes
 from raycase.data.rated import SENTENCE1, SENTENCE2, texts_sha256
-from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.data.storage import Location, fingerprint
-from raycase.data.stored_states import STATES, StoredStates
+from raycase.data.stored_words import STATES, StoredStates
 from raycase.errors import RequestError, note
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, EmbedderConfig

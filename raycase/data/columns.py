@@ -9,14 +9,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
-from raycase.data.kept_columns import check_kept
 from raycase.data.lance_dataset import at_version
-from raycase.data.schema import CONDITION, EMBEDDING, ID, ROW_OF_PAIR
+from raycase.data.schema import (
+    ASKED,
+    CONDITION,
+    EMBEDDING,
+    ID,
+    PLAIN,
+    POOLED,
+    QUERY,
+    RANK,
+    ROW_OF_PAIR,
+    SCORE,
+    VECTOR,
+    WEIGHTS,
+)
+from raycase.data.stored_words import WORD_COLUMNS
 from raycase.data.texts import csv_header, json_rows, text_stream
-from raycase.errors import RequestError, note, visible
+from raycase.errors import MOST_LABEL, RequestError, note, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
+OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
+RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
+OF_LANCE = (
+    *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
+    *("_distance", "_score"),
+)
+OF_ARROW = ("__fragment_index", "__batch_index", "__last_in_fragment", "__filename")  # of a dataset of files
+NAME_CHARACTERS = 255  # at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,3 +256,71 @@ def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.Fi
         tail = end(first_bytes)
         length = int.from_bytes(tail[-8:-4], "little") + 8
         return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
+
+
+# ------------------------------------------------------------------------------------------------------------ kept
+# Lance and Arrow's datasets have names of their own, and types that they cannot store or read.
+
+
+def check_kept(field: pa.Field, flag: str, *, indexed: bool = True) -> None:
+    """Raise RequestError, which names the flag, for a kept column whose name or type cannot be read back.
+
+    `indexed`: whether an index must be able to have it, too.
+    """
+    problem = _name_problem(field.name, indexed)
+    if problem is None and not _is_readable(field.type, indexed):
+        problem = f"the type {visible(field.type, MOST_LABEL)}"
+    if problem:
+        expected = "that an index can have" if indexed else "that can be read back"
+        raise RequestError(
+            f"{flag}: expected kept columns {expected}, got {visible(repr(field.name), MOST_LABEL)} with {problem}; "
+            "rename or convert it in the input, or leave it out of --keep-columns"
+        )
+
+
+def _name_problem(name: str, indexed: bool) -> str | None:
+    if name in OF_ARROW:
+        return "a name that Arrow has for itself"
+    if not indexed:
+        return None
+    if not name or any(character in name for character in ".`\0"):
+        return "a name that is empty or has a dot, a backtick or a NUL"
+    if len(name) > NAME_CHARACTERS:
+        return f"a name of {len(name):,} characters, more than {NAME_CHARACTERS}"
+    if name in (*RESERVED_COLUMNS, WEIGHTS, *OF_LANCE):
+        return "a name that an index or its answers have for themselves"
+    return None
+
+
+def _is_readable(kind: pa.DataType, indexed: bool) -> bool:
+    """Whether Arrow takes rows of the type, and Lance stores it: in lists of fixed size only what has a fixed size."""
+    types = pa.types
+    if isinstance(kind, pa.BaseExtensionType):
+        return _is_readable(kind.storage_type, indexed)
+    if types.is_dictionary(kind):
+        return _is_readable(kind.value_type, indexed)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return False
+    if indexed:
+        if types.is_fixed_size_list(kind):
+            return _has_fixed_size(kind)
+        if types.is_map(kind) and kind.keys_sorted:
+            return False
+        if types.is_list_view(kind) or types.is_large_list_view(kind):  # Arrow casts them to lists wrongly
+            return False
+        if _is_small_decimal(kind):
+            return False
+    return all(_is_readable(kind.field(i).type, indexed) for i in range(kind.num_fields))
+
+
+def _has_fixed_size(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_fixed_size(kind.storage_type)
+    if pa.types.is_fixed_size_list(kind):
+        return kind.list_size > 0 and _has_fixed_size(kind.value_type)
+    large = pa.types.is_decimal(kind) and not _is_small_decimal(kind)
+    return large or pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
+
+
+def _is_small_decimal(kind: pa.DataType) -> bool:
+    return pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)

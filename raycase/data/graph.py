@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from raycase.data.columns import check_once
 from raycase.data.inputs import InputFile, readable
 from raycase.data.rated import texts_sha256
-from raycase.data.storage import locate
 from raycase.errors import RequestError
 
 INVERSE = "inverse "  # prefix of a relation's text from tail to head (SimKGC)
@@ -119,12 +119,7 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
     names = [f"{folder}/{name}" for name in ("entities.tsv", "relations.tsv")]
     _, header = next(_lines(names[0], flag, None), (0, []))
     for name in ("id", "name", "definition"):
-        if name not in header:
-            raise RequestError(f"{flag}: {names[0]}: expected the column {name!r}, got {', '.join(header) or 'none'}")
-        if header.count(name) > 1:
-            raise RequestError(
-                f"{flag}: {names[0]}: expected the column {name!r} once, got it {header.count(name)} times"
-            )
+        check_once(name, header, f"{flag}: {names[0]}")
     rows = [dict(zip(header, values, strict=True)) for line, values in _lines(names[0], flag, len(header)) if line > 1]
     relations = [values for _, values in _lines(names[1], flag, 2) if values != ["id", "text"]]
     if not rows or not relations:
@@ -144,8 +139,6 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
 
 def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[str]]]:
     """Number, from 1, and tab-separated values of each line. Raises RequestError for a wrong number of values."""
-    if not locate(uri).exists():
-        raise RequestError(f"{flag}: expected the file {uri}, got nothing")
     with readable(InputFile(uri=uri, size=0, mark="")) as source:
         text = source.read().decode().removeprefix("\ufeff")
     lines = text.removesuffix("\n").split("\n") if text else []

@@ -36,23 +36,7 @@ def command_line(words: Sequence[str]) -> str:
         start = ["python", "-m", "raycase"]
     else:
         start = ["python", words[0]]
-    return " ".join(map(_quoted, [*start, *words[1:]]))
-
-
-def _quoted(word: str) -> str:
-    """A word for a shell; one with characters that no terminal shows as bash reads them, $'a\\nb'."""
-    return shlex.quote(word) if word.isprintable() else "$'" + "".join(map(_escaped, word)) + "'"
-
-
-def _escaped(character: str) -> str:
-    if character in "\\'":
-        return "\\" + character
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of an argument that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return shlex.join([*start, *words[1:]])
 
 
 def commit() -> str | None:

@@ -1,4 +1,8 @@
-"""Rated pairs: files of (sentence1, sentence2, condition, label), checked row by row."""
+"""What is trained on and evaluated with, checked row by row: rated pairs, premises with hypotheses (INLI, Havaldar et
+al., 2025), pairs of an implicit and an explicit sentence (Wang et al., 2025), and queries with candidates (MTEB).
+
+Shapes: N rows, P distinct pairs (sentence, condition), H kinds of hypotheses; an implicit sentence has one kind.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.columns import check_once
+from raycase.data.columns import check_once, peek
 from raycase.data.inputs import LANCE, PARQUET, InputFile, find_input, readable
 from raycase.data.lance_dataset import at_version
 from raycase.data.schema import CONDITION
 from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
-from raycase.errors import RequestError
+from raycase.errors import RequestError, is_words
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
 NOT_APPLICABLE = -1.0  # rating of a pair to which the condition does not apply
+QUERY, POSITIVE, NEGATIVE = "query", "positive", "negative"
+HYPOTHESES = {  # column -> name of the kind
+    "explicit_entailment": "explicit",
+    "implied_entailment": "implied",
+    "neutral": "neutral",
+    "contradiction": "contradiction",
+}
+KINDS = ("premise", *HYPOTHESES)
+IMPLICIT_PAIR = ("implicit", "explicit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,12 +201,8 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
 def texts(values: Sequence[object], where: str, name: str) -> list[str]:
     """The values, stripped. Raises RequestError, with the row, for what is no string, empty or invalid UTF-8."""
     for row, value in enumerate(values):
-        if not isinstance(value, str) or not value.strip():
+        if not is_words(value):
             raise RequestError(f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row")
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"{where}, row {row}: expected UTF-8 in {name!r}, got: {error.reason}") from error
     return [str(value).strip() for value in values]
 
 
@@ -208,3 +217,118 @@ def _number(value: object) -> float | None:
     with np.errstate(over="ignore"):
         number = float(np.float32(number))  # so that labels that differ do so where they are used
     return number if math.isfinite(number) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferences:
+    """N premises, each with a hypothesis of every kind; or N implicit sentences, each with an explicit one."""
+
+    uri: str
+    columns: dict[str, list[str]]  # of KINDS or IMPLICIT_PAIR
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @cached_property
+    def distinct(self) -> list[str]:
+        """The T distinct texts."""
+        return list(dict.fromkeys(text for column in self.columns.values() for text in column))
+
+    @cached_property
+    def text_index(self) -> np.ndarray:
+        """(N, 1 + H) int64: index in `distinct` of each premise and of its hypotheses."""
+        number = {text: i for i, text in enumerate(self.distinct)}
+        return np.array([[number[text] for text in column] for column in self.columns.values()], dtype=np.int64).T
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Hash of the training data: texts and their grouping."""
+        texts_hash = texts_sha256((text,) for text in self.distinct)
+        return hashlib.sha256(texts_hash.encode() + self.text_index.tobytes()).hexdigest()
+
+
+def read_inferences(uri: str, flag: str, kinds: Sequence[str] = KINDS) -> Inferences:
+    """Read every row of a .csv, .jsonl or .parquet file (or a folder of them); `kinds`: KINDS or IMPLICIT_PAIR.
+
+    Raises RequestError, with file and row, for a missing column or an empty text, and for fewer than two rows.
+    """
+    columns: dict[str, list[str]] = {kind: [] for kind in kinds}
+    for file in find_input(uri, flag):
+        values = read_columns(file, kinds, flag)
+        for kind in kinds:
+            columns[kind] += texts(values[kind], f"{flag}: {file.uri}", kind)
+    inferences = Inferences(uri=uri, columns=columns)
+    if len(inferences) < 2:
+        rows = "premises" if kinds is KINDS else "pairs"
+        raise RequestError(f"{flag}: expected at least two {rows} in {uri}, got {len(inferences)}")
+    return inferences
+
+
+def read_implicit(uri: str, flag: str) -> Inferences:
+    """Read pairs of an implicit and an explicit sentence where the first file has a column of each, else premises.
+
+    Raises RequestError as `read_inferences` does.
+    """
+    names = peek(find_input(uri, flag)[0]).names
+    return read_inferences(uri, flag, KINDS if set(IMPLICIT_PAIR).isdisjoint(names) else IMPLICIT_PAIR)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """One query, which may be several texts, and its candidates."""
+
+    query: list[str]
+    positive: list[str]
+    negative: list[str]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each text of the query with each candidate, the positive ones first."""
+        return [(text, candidate) for text in self.query for candidate in (*self.positive, *self.negative)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateSets:
+    """The queries that have candidates of both kinds; `left_out`: how many others there are."""
+
+    uri: str
+    rows: list[Candidates]
+    left_out: int
+
+
+def read_candidates(uri: str, flag: str) -> CandidateSets:
+    """Read every row of a .jsonl or .parquet file, or of a folder of them: query, positive and negative.
+
+    A query is a text or a list of texts, the others are lists. Raises RequestError, with file and row, for a missing
+    column, anything but texts with words, and where no query has candidates of both kinds.
+    """
+    rows: list[Candidates] = []
+    left_out = 0
+    for file in find_input(uri, flag):
+        where = f"{flag}: {file.uri}"
+        columns = read_columns(file, (QUERY, POSITIVE, NEGATIVE), flag)
+        for row, (query, positive, negative) in enumerate(zip(*columns.values(), strict=True)):
+            found = Candidates(
+                query=_several_texts([query] if isinstance(query, str) else query, f"{where}, row {row}", QUERY),
+                positive=_several_texts(positive, f"{where}, row {row}", POSITIVE),
+                negative=_several_texts(negative, f"{where}, row {row}", NEGATIVE),
+            )
+            if found.query and found.positive and found.negative:
+                rows.append(found)
+            else:
+                left_out += 1
+    if not rows:
+        raise RequestError(f"{flag}: expected queries with {POSITIVE} and {NEGATIVE} texts in {uri}, got none")
+    return CandidateSets(uri=uri, rows=rows, left_out=left_out)
+
+
+def _several_texts(values: object, where: str, name: str) -> list[str]:
+    """The texts of a list, stripped. Raises RequestError."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise RequestError(
+            f"{where}: expected a list of texts in {name!r} (.jsonl or .parquet), got {values!r:.80}; fix the row"
+        )
+    for value in values:
+        if not is_words(value):
+            raise RequestError(f"{where}: expected words in every text of {name!r}, got {value!r:.80}; fix the row")
+    return [value.strip() for value in values]

@@ -1,14 +1,16 @@
-"""Names of columns, reasons for rejections, and Arrow types that every room shares."""
+"""Names of columns, reasons for rejections, Arrow types and Parquet bytes that every room shares."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
 VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
@@ -124,3 +126,23 @@ def finite_vectors(table: pa.Table) -> bool:
     """Whether no vector of the table is null and all numbers are finite."""
     vectors = table[EMBEDDING]
     return not vectors.null_count and bool(np.isfinite(embedding_numbers(vectors)).all())
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """A table as a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, **parquet_options(table.schema))
+    return sink.getvalue()
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How a table of this schema is written."""
+    texts = [f.name for f in schema if pa.types.is_string(f.type)]
+    # numbers of a byte would each take four; other vectors do not compress, and a dictionary of them is lost work
+    small = [f"{f.name}.list.element" for f in schema if pa.types.is_fixed_size_list(f.type) and _is_byte(f.type)]
+    options = {"compression": "zstd", "compression_level": 1, "use_dictionary": texts + small or False}
+    return options | {"write_page_checksum": True}
+
+
+def _is_byte(kind: pa.FixedSizeListType) -> bool:
+    return kind.value_type in (pa.int8(), pa.uint8())

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raycase.data.ragged import Ragged
+from raycase.data.stored_words import Ragged
 
 
 def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> Iterator[np.ndarray]:

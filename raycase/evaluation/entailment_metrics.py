@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from raycase.data.inferences import HYPOTHESES
+from raycase.data.rated import HYPOTHESES
 from raycase.systems.dualcse import entailment, implicitness
 
 ENTAILED_H = np.array([True, True, False, False])

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.data.columns import RESERVED_COLUMNS
 from raycase.data.json_values import from_json, loads
-from raycase.data.kept_columns import RESERVED_COLUMNS
 from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ import pyarrow as pa
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.data.fetch import model_folder
-from raycase.data.parquet import parquet_bytes
 from raycase.data.places import PARQUET, File, check_paths
-from raycase.data.schema import ID
+from raycase.data.schema import ID, parquet_bytes
 from raycase.data.storage import locate
 from raycase.errors import MOST_LABEL, MOST_SEED, at_least, check_ranges, note, visible
 from raycase.search.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts

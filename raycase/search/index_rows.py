@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.written import Written
-from raycase.data.kept_columns import RESERVED_COLUMNS, check_kept
+from raycase.data.columns import RESERVED_COLUMNS, check_kept
 from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.schema import (
     CONDITION,

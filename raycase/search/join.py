@@ -29,9 +29,8 @@ from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.conditions import conditions_file
 from raycase.data.fetch import model_folder
-from raycase.data.parquet import parquet_bytes
 from raycase.data.places import Folder, check_paths
-from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers
+from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.vectors import l2_normalize
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range

@@ -20,10 +20,9 @@ from raycase.corpus.ray_flag import RayFlag
 from raycase.data.columns import peek
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import find_input
-from raycase.data.parquet import parquet_options
 from raycase.data.places import HTML, PARQUET, File, check_paths
 from raycase.data.rated import read_columns, texts
-from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS
+from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.search.answers import TEXT, Missing, PartialAnswers, missing_of

@@ -17,9 +17,8 @@ import pyarrow as pa
 from raycase.corpus.written import Written
 from raycase.data.json_values import loads
 from raycase.data.lance_dataset import METADATA_KEY
-from raycase.data.ragged import Ragged
 from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, Ragged, StoredWords, WordFormat
 from raycase.errors import RequestError, WorkError
 from raycase.search.metadata import IndexMetadata
 from raycase.systems.word_codes import WordCodes

@@ -20,8 +20,7 @@ import torch
 from raycase.data.fetch import MODEL_FILE
 from raycase.data.json_values import from_json
 from raycase.data.storage import locate
-from raycase.data.stored_states import StoredStates
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import StoredStates, StoredWords
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling

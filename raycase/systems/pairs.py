@@ -13,8 +13,7 @@ import numpy as np
 
 from raycase.data.rated import RatedPairs
 from raycase.data.schema import Reason
-from raycase.data.stored_states import StoredStates
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import StoredStates, StoredWords
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer

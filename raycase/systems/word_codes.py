@@ -27,8 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from raycase.data.ragged import Ragged
-from raycase.data.stored_words import StoredWords, WordFormat, plain_parts
+from raycase.data.stored_words import Ragged, StoredWords, WordFormat, plain_parts
 from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import Head, Questions, Words
 

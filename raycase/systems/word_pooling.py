@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.data.ragged import Ragged
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import Ragged, StoredWords
 from raycase.errors import RequestError
 from raycase.systems.condition_head import Questions
 from raycase.systems.word_codes import WordCodes

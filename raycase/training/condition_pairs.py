@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from raycase.data.rated import RatedPairs
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.token_states import StateReader, TokenStates

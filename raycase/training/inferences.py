@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from raycase.data.inferences import Inferences, read_inferences
+from raycase.data.rated import Inferences, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError

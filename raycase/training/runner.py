@@ -13,7 +13,7 @@ from torch import nn
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.contracts import Compute, VectorsOf
 from raycase.training.loop import FitState, show

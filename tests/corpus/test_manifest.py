@@ -12,7 +12,7 @@ from helpers import embed_here, in_process
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import parquet_bytes
 from raycase.distributed.embed import TooManyRejectedError
 from raycase.errors import RequestError, WorkError
 

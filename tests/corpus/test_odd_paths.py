@@ -9,11 +9,9 @@ from helpers import embed_here, read_output, read_scores, score_here
 
 from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
-from raycase.data.candidates import read_candidates
 from raycase.data.conditions import read_conditions
 from raycase.data.graph import read_graph
-from raycase.data.inferences import read_inferences
-from raycase.data.rated import read_rated, read_scored
+from raycase.data.rated import read_candidates, read_inferences, read_rated, read_scored
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.csfcube import read_cube

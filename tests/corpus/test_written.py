@@ -8,8 +8,7 @@ from helpers import embedded, read_output, sentences, swap_rows
 
 from raycase.corpus import written
 from raycase.corpus.written import Written, open_written, read_rows
-from raycase.data.parquet import parquet_bytes
-from raycase.data.schema import embedding_array
+from raycase.data.schema import embedding_array, parquet_bytes
 from raycase.errors import RequestError, WorkError
 
 

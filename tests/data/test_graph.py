@@ -47,11 +47,11 @@ def test_a_graph_is_texts_and_triples_in_both_directions(folder):
         ("train", "e1\tis\te3\n", "got 'is'"),
         ("train", "", "expected triples"),
         ("entities", "id\tname\ne1\tdog\n", "expected the column 'definition', got id, name"),
-        ("entities", "id\tname\tdefinition\tname\ne1\tdog\ta pet\tcat\n", "column 'name' once, got it 2 times"),
+        ("entities", "id\tname\tdefinition\tname\ne1\tdog\ta pet\tcat\n", "column 'name' once, got id, name"),
         ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, got 'e1' twice"),
         ("entities", ENTITIES + "e4\tdog\n", "line 5: expected 5 values"),
         ("relations", "", "got 3 and 0"),
-        ("relations", None, "relations.tsv, got nothing"),
+        ("relations", None, "relations.tsv: expected a readable tsv file, got: "),
     ],
 )
 def test_what_is_no_graph_is_refused_with_its_line(folder, name, text, said):

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 
 WIDTH = 3
 COUNTS = [2, 0, 1, 4]

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raycase.data.parquet import parquet_bytes
 from raycase.data.schema import (
     EMBEDDING,
     embedding_array,
@@ -15,6 +14,7 @@ from raycase.data.schema import (
     embedding_numbers,
     embedding_type,
     is_embedding,
+    parquet_bytes,
 )
 from raycase.data.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 

@@ -12,7 +12,7 @@ import torch
 from helpers import vectors_of, write_csv
 
 import raycase
-from raycase.data.inferences import KINDS, read_inferences
+from raycase.data.rated import KINDS, read_inferences
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
 from raycase.evaluation.job import SAVED

@@ -12,7 +12,7 @@ from helpers import cosines, vectors_of
 from sklearn.metrics import average_precision_score
 
 import raycase
-from raycase.data.candidates import read_candidates
+from raycase.data.rated import read_candidates
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.ranking import reciprocal_rank_at, tied_average_precision

@@ -9,8 +9,7 @@ from helpers import cosines
 from safetensors.torch import save
 
 import raycase
-from raycase.data.ragged import Ragged
-from raycase.data.stored_words import StoredWords
+from raycase.data.stored_words import Ragged, StoredWords
 from raycase.errors import RequestError
 from raycase.systems import word_sketch
 from raycase.systems.word_codes import fit_codes, typical_conditions

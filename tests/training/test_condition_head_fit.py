@@ -9,7 +9,7 @@ from helpers import worst
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 from scipy.stats import spearmanr
 
-from raycase.data.stored_states import StoredStates
+from raycase.data.stored_words import StoredStates
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead
 from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import (

@@ -10,7 +10,7 @@ import tiny
 import torch
 
 import raycase
-from raycase.data.inferences import HYPOTHESES, KINDS, read_inferences
+from raycase.data.rated import HYPOTHESES, KINDS, read_inferences
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from typing_extensions import TypedDict
 
-from raycase.data.inferences import HYPOTHESES, Inferences, read_implicit, read_inferences
 from raycase.data.json_values import from_json
+from raycase.data.rated import HYPOTHESES, Inferences, read_implicit, read_inferences
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import (
     best_threshold,

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.candidates import CandidateSets, read_candidates
-from raycase.data.rated import texts_sha256
+from raycase.data.rated import CandidateSets, read_candidates, texts_sha256
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, plain_scores
