@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from s3_proxy import Proxy
-from safetensors.torch import save as tensors
 
 import raycase
 from raycase.data.fetch import fetch, remote_identity
@@ -48,24 +47,6 @@ def test_pickled_weights_are_fetched_where_there_are_no_others(bucket):
     assert len({before, first, remote_identity(bucket)}) == 3
 
 
-def test_each_folder_has_pickled_weights_or_none(bucket):
-    """Those of a Dense beside an encoder in safetensors, and the other way round."""
-    s3 = fsspec.filesystem("s3")
-    names = ["2_Dense/pytorch_model.bin", "3_Dense/model.safetensors", "3_Dense/pytorch_model.bin"]
-    for name in (*names, ".hidden/pytorch_model.bin"):
-        s3.pipe_file(f"{bucket}/{name}", b"weights")
-
-    def found():
-        return sorted(str(f.relative_to(folder)) for f in folder.rglob("*") if f.suffix in (".bin", ".safetensors"))
-
-    folder = fetch(bucket, large=True)
-    assert found() == [*names[:2], "model.safetensors"]
-    s3.rm_file(f"{bucket}/model.safetensors")
-    s3.pipe_file(f"{bucket}/other.safetensors", b"weights")
-    folder = fetch(bucket, large=True)
-    assert found() == [*names[:2], "other.safetensors", "pytorch_model.bin"]
-
-
 def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
     with Proxy(s3_server) as proxy:
         command = [sys.executable, "-c", FETCH, bucket]
@@ -90,29 +71,6 @@ def test_an_encoder_on_object_storage_is_the_one_here(bucket, tiny_model):
         raycase.load(bucket, **choices).embed(*WORDS), raycase.load(str(tiny_model), **choices).embed(*WORDS)
     )
     assert resolve(bucket, prompt="concat-sc", pooling="mean").describe()["weights"] == remote_identity(bucket)
-
-
-def test_what_sentence_transformers_saved_is_read_there(bucket):
-    """Pooling, and a Dense in a folder below."""
-    prefix = "sentence_transformers.models"
-    names = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Dense", "Dense")
-    dense = {"in_features": 32, "out_features": 4, "activation_function": "torch.nn.modules.linear.Identity"}
-    torch.manual_seed(0)
-    linear = torch.nn.Linear(32, 4)
-    files = {
-        "modules.json": [{"idx": n, "path": path, "type": f"{prefix}.{name}"} for n, (path, name) in enumerate(names)],
-        "1_Pooling/config.json": {"word_embedding_dimension": 32, "pooling_mode_cls_token": True},
-        "2_Dense/config.json": dense,
-    }
-    s3 = fsspec.filesystem("s3")
-    for name, values in files.items():
-        s3.pipe_file(f"{bucket}/{name}", json.dumps(values).encode())
-    weights = {f"linear.{name}": tensor.detach() for name, tensor in linear.named_parameters()}
-    s3.pipe_file(f"{bucket}/2_Dense/model.safetensors", tensors(weights))
-    whole, cls = (raycase.load(bucket, dtype=torch.float32, **choice) for choice in ({}, {"pooling": "cls"}))
-    found, wanted = (model.embed(WORDS[0], None) for model in (whole, cls))
-    np.testing.assert_allclose(found, linear(torch.from_numpy(wanted)).detach().numpy(), atol=1e-5)
-    assert whole.config.describe()["weights"] == remote_identity(bucket)
 
 
 @pytest.mark.parametrize(

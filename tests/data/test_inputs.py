@@ -116,18 +116,6 @@ def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_the_files_of_a_published_folder_are_read_and_what_is_beside_them_is_named(tmp_path, capsys):
-    for name in (".gitattributes", "README.md", "dataset_infos.json", "data/_SUCCESS", "data/._a.parquet"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    for name in ("data/a 0.JSONL.gz", "data/a 1.jsonl.ZST", "data/a 2.jsonl"):
-        (tmp_path / name).touch()
-    files = find_input(str(tmp_path))
-    assert [(f.format, f.compression) for f in files] == [(".jsonl", ".gz"), (".jsonl", ".zst"), (".jsonl", "")]
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"left out 2 of {tmp_path}: README.md, dataset_infos.json; .parquet" in line
-
-
 def test_one_file_under_two_endings_is_refused(tmp_path):
     """A file is often compressed beside itself, or kept in a second format: its rows would be there twice."""
     for name in ("a.csv", "b/a.csv", "c.csv.gz"):
@@ -232,17 +220,6 @@ def test_a_place_on_the_hub_that_cannot_be_listed(uri, hint, monkeypatch):
     with pytest.raises(RequestError, match=rf"^--input: expected to list {uri}, got: ") as error:
         list_input(uri)
     assert ("given as" in str(error.value)) == bool(hint) and str(error.value).endswith(hint)
-
-
-def test_links_to_each_other_end(tmp_path):
-    """Each folder has links to all of them: ways without end, ten folders."""
-    places = [tmp_path / f"{i}" for i in range(10)]
-    for place in places:
-        place.mkdir()
-        (place / "a.csv").touch()
-        for other in places:
-            (place / f"to_{other.name}").symlink_to(other)
-    assert len(found(tmp_path)) == len(found(tmp_path / "**")) == 10
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -1,15 +1,12 @@
 """Outputs never go over inputs, other outputs, indexes or outputs of jobs, however these are named."""
 
 import os
-import re
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 from input_files import write
 
-from raycase.commands import COMMANDS
 from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.output import output_folder
 from raycase.corpus.request import EmbedJob, check_embed
@@ -27,7 +24,6 @@ from raycase.search.search_job import SearchJob, search
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
 
-WRITTEN = re.compile("output|html|assign|cache|golden|save|write|report|picture|file|log|export|dest")
 OVER, INSIDE = "expected another place than", "expected another place than one in the index or output"
 AS_INPUT = "would be read as input"
 
@@ -208,26 +204,3 @@ def test_every_job_compares_its_places(here):
     refuse(INSIDE, check_request, replace(evaluate, output="idx"))
     refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
     assert contents(here) == before
-
-
-def test_no_command_has_another_flag_that_is_written():
-    """A new one needs its place in `check_paths`, and in the tests above."""
-    flags = {}
-    for name, command in COMMANDS.items():
-        loaded = command.load()
-        for kind in loaded.values() if isinstance(loaded, Mapping) else [loaded]:
-            places = {f.name for f in fields(kind) if WRITTEN.search(f.name) and f.name != "overwrite"}
-            flags[name] = flags.get(name, set()) | places
-    output, trains = {"output"}, {"output", "cache"}
-    expected = dict.fromkeys(("embed", "verify", "materialize", "index", "join", "score", "explore"), output)
-    expected |= dict.fromkeys(("train", "evaluate"), trains)
-    expected |= {
-        "demo": set(),
-        "explain": set(),
-        "tune": set(),
-        "push": set(),
-        "serve": {"token_file"},  # read
-        "search": {"output", "html"},
-        "facets": {"output", "assignments"},
-    }
-    assert flags == expected

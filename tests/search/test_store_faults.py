@@ -1,6 +1,5 @@
 """Indexes on object storage that fails: Lance has its own client. The same answers, or one line in bounded time."""
 
-import threading
 import time
 from contextlib import contextmanager
 
@@ -20,12 +19,10 @@ from raycase.data.lance_dataset import storage_options
 from raycase.data.places import PARQUET, File, Folder, check_paths
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
-from raycase.search.build import IndexJob, build
 from raycase.search.join import NEIGHBOURS, JoinJob, join
 from raycase.search.search_job import SearchJob, search
 
 TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
-FINAL = [(400, "ExpiredToken"), (403, "AccessDenied"), (404, "NoSuchBucket")]
 
 
 @pytest.fixture
@@ -88,32 +85,6 @@ def test_a_build_meets_each_fault_and_gives_the_same_at_last(home, name, through
     same(home, index)
 
 
-@pytest.mark.long
-def test_the_server_is_restarted_in_the_middle_of_a_build(home, through, s3_server):
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)  # of the same process, so with the same buckets
-    server.start()
-    host, port = server.get_host_and_port()
-    again = ThreadedMotoServer(ip_address=host, port=port)
-
-    def restart():
-        server.stop()
-        time.sleep(2)  # is the fault itself: for so long there is no server
-        again.start()
-
-    through(f"http://{host}:{port}")
-    index = "s3://corpus/faults/restarted"
-    stopping = threading.Timer(0.2, restart)
-    stopping.start()
-    with one_line():
-        storing.indexed(index, str(home / "words"), str(home / "out"))
-    stopping.join()
-    storing.indexed(index, str(home / "words"), str(home / "out"))
-    same(home, index)
-    again.stop()
-
-
 @contextmanager
 def one_line():
     """Takes the error that a user sees in one line, and only that."""
@@ -123,29 +94,6 @@ def one_line():
     except (RequestError, WorkError) as error:
         assert "\n" not in str(error) and ".rs:" not in str(error)
     assert time.monotonic() - began < 30
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("fault", FINAL, ids=str)
-def test_what_no_retry_helps_is_said_early_in_one_line(home, fault, through, s3_server):
-    with Proxy(s3_server, failing=1.0, faults=(fault,)) as proxy:
-        through(proxy.url)
-        for work in (answers, lambda home, index: storing.indexed(index, str(home / "words"))):
-            with pytest.raises(RequestError, match=r"s3://corpus/faults/good: expected .* on purpose") as error:
-                work(home, "s3://corpus/faults/good")
-            assert "\n" not in str(error.value)
-    assert proxy.asked.total() < 40
-
-
-@pytest.mark.long
-def test_a_server_that_is_gone_for_good_is_asked_for_a_bounded_time(home, through, monkeypatch):
-    monkeypatch.setattr(lance_dataset, "TRYING_S", 1)
-    monkeypatch.setattr(s3, "ATTEMPTS", 2)
-    through("http://127.0.0.1:9")
-    began = time.monotonic()
-    with pytest.raises((RequestError, WorkError), match=r"error sending request|Could not connect") as error:
-        build(IndexJob(embeddings=(str(home / "words"),), output="s3://corpus/a/b/c/d/e/f/g"))
-    assert time.monotonic() - began < 20 and "\n" not in str(error.value)
 
 
 def test_the_check_of_an_outputs_place_asks_a_store_that_fails_once(through, monkeypatch, s3_server):
