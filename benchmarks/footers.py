@@ -19,7 +19,7 @@ import pyarrow as pa
 from raycase.corpus.plan import READERS
 from raycase.data.columns import parquet_footer
 from raycase.data.inputs import list_input
-from raycase.data.parquet import parquet_bytes
+from raycase.data.schema import parquet_bytes
 
 PORT = 5999
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}

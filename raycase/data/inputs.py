@@ -120,13 +120,13 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         # Installing the package again changes the modification time, but not the content.
         file = InputFile(uri=uri, size=os.path.getsize(root.path), mark=sha256_of_file(Path(root.path)))
         return Listing(root=root, files=[file], left_out=[])
+    if root.is_local:
+        check_regular(root.path)
     try:
         listing = _listed_here(root) if root.is_local else _listed_there(root)
         if is_dataset(root, listing.left_out):
             size, version = newest_version(root)
             return Listing(root=root, files=[InputFile(uri=root.uri, size=size, mark=version)], left_out=[])
-    except RequestError:
-        raise
     except (OSError, ValueError, RuntimeError) as error:
         on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
         hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
@@ -146,7 +146,6 @@ def above_wildcards(path: str) -> str:
 
 def _listed_here(root: Location) -> Listing:
     """The input on this machine."""
-    check_regular(root.path)
     if os.path.isfile(root.path):
         return _listing(root, {root.path: _info(root.path)})
     if os.path.isdir(root.path):

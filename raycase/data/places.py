@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import has_magic
@@ -48,6 +48,18 @@ class Folder:
     here: bool = False
 
 
+@dataclass(frozen=True)
+class _Read:
+    """Something that is read, of which every file (`whole`) or certain ones. Of a glob `place` is the folder above its
+    first wildcard."""
+
+    flag: str
+    uri: str
+    place: str
+    pattern: str | None
+    whole: bool
+
+
 def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
     """Compare all that a command reads and writes, by flag, links resolved.
 
@@ -58,29 +70,14 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
     Ray, whose folder is temporary; for a file with another ending than its format has; and for writing over what is
     read or written by another flag, into what is read as input, or into an index or an output of another command.
     """
+    read = [_source(flag, uri, whole=True) for flag, value in reads.items() for uri in _several(value)]
+    read += [_source(flag, uri, whole=False) for flag, value in opens.items() for uri in _several(value)]
     wanted = {flag: to for flag, to in writes.items() if to.uri is not None}
-    read, opened = ([(flag, uri) for flag, value in each.items() for uri in _several(value)] for each in (reads, opens))
-    named = [*read, *opened, *((flag, to.uri) for flag, to in wanted.items() if to.uri is not None)]
-    for flag, problem in (*((f, _misnamed(uri)) for f, uri in named), *((f, _unfit(to)) for f, to in wanted.items())):
-        if problem:
-            raise RequestError(f"{flag}: expected {problem}")
-    sources = [(flag, *_source(uri), uri) for flag, uri in read]
-    others = [*((flag, place) for flag, place, *_ in sources), *((flag, _source(uri)[0]) for flag, uri in opened)]
     taken: dict[str, str] = {}  # what flags before write -> flag
     for flag, to in wanted.items():
-        roots, written = _written(to)
-        expected = f"{flag}: expected another place than"
-        for other, place in (*others, *((other, place) for place, other in taken.items())):
-            over = any(_is_within(place, each) for each in written) or (place == roots[0] and other in opens)
-            if over or (place in taken and any(_is_within(root, place) for root in roots)):
-                raise RequestError(f"{expected} {other}, got {to.uri}, which would be written over")
-        for other, base, pattern, source in sources:
-            if _meets(base, pattern, written or roots, to) or _holds(source, written):
-                raise RequestError(f"{expected} one in {other}, got {to.uri}, which would be read as input")
-        with suppress(OSError):  # a store that does not answer is asked once: the job says so
-            if mark := _mark_above(roots[-1], to):
-                raise RequestError(f"{expected} one in the index or output {mark}, got {to.uri}; choose another")
-        taken |= dict.fromkeys(written, flag)
+        if problem := _misnamed(to.uri or "") or _unfit(to) or next(_clashes(to, read, taken), None):
+            raise RequestError(f"{flag}: expected {problem}")
+        taken |= dict.fromkeys(_written(to)[1], flag)
 
 
 def _several(value: str | Sequence[str] | None) -> Sequence[str]:
@@ -111,15 +108,33 @@ def _unfit(to: File | Folder) -> str | None:
     return f"a file, got {to.uri}, which is none" if is_other else None
 
 
-def _source(uri: str) -> tuple[str, str | None]:
-    """The place of something that is read, and, of a glob, the glob: the place is then the folder above its first
-    wildcard."""
+def _clashes(to: File | Folder, read: Sequence[_Read], taken: Mapping[str, str]) -> Iterator[str]:
+    """What a place has in common with others."""
+    roots, written = _written(to)
+    over = f"got {to.uri}, which would be written over"
+    for source in read:
+        if any(_is_within(source.place, each) for each in written) or (not source.whole and source.place == roots[0]):
+            yield f"another place than {source.flag}, {over}"
+        if source.whole and (_meets(source, written or roots, to) or _holds(source.uri, written)):
+            yield f"another place than one in {source.flag}, got {to.uri}, which would be read as input"
+    for place, flag in taken.items():
+        if any(_is_within(place, each) for each in written) or any(_is_within(root, place) for root in roots):
+            yield f"another place than {flag}, {over}"
+    with suppress(OSError):  # a store that does not answer is asked once: the job says so
+        if mark := _mark_above(roots[-1], to):
+            yield f"another place than one in the index or output {mark}, got {to.uri}; choose another"
+
+
+def _source(flag: str, uri: str, *, whole: bool) -> _Read:
+    """Where something is that is read. Raises RequestError as `check_paths`."""
+    if problem := _misnamed(uri):
+        raise RequestError(f"{flag}: expected {problem}")
     location = locate(uri)
     if not has_magic(location.path) or os.path.lexists(location.path):
-        return _resolved(location), None
+        return _Read(flag, uri, _resolved(location), None, whole)
     base = above_wildcards(location.path)
     place = _resolved(replace(location, path=base))
-    return place, place.rstrip("/") + location.path[len(base.rstrip("/")) :]
+    return _Read(flag, uri, place, place.rstrip("/") + location.path[len(base.rstrip("/")) :], whole)
 
 
 def _written(to: File | Folder) -> tuple[list[str], list[str]]:
@@ -134,11 +149,11 @@ def _written(to: File | Folder) -> tuple[list[str], list[str]]:
     return roots, roots
 
 
-def _meets(base: str, pattern: str | None, places: Sequence[str], to: File | Folder) -> bool:
+def _meets(source: _Read, places: Sequence[str], to: File | Folder) -> bool:
     """Whether what is written at these places would be read from a folder or by a glob."""
-    if pattern is None:
-        return any(_is_within(place, base) for place in places)
-    matches = re.compile(glob_translate(pattern)).match
+    if source.pattern is None:
+        return any(_is_within(place, source.place) for place in places)
+    matches = re.compile(glob_translate(source.pattern)).match
     return any(matches(place if isinstance(to, File) else f"{place}/x.parquet") for place in places)
 
 
