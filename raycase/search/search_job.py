@@ -33,13 +33,13 @@ from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
 from raycase.search.shown import (
     Shown,
     by_query,
-    check_weighable,
     html_page,
-    is_weighable,
     print_answers,
     print_replaced_condition,
     text_column,
+    unweighable,
     weigh_answers,
+    why_unweighed,
 )
 
 MOST_MEMORY = 2**20  # GiB
@@ -275,12 +275,13 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
 def _explains(job: SearchJob, index: Index) -> bool:
     """Whether the answers' words are weighed. Raises RequestError where --explain asks for what cannot be done."""
     if job.explain:
-        check_weighable(index, job.text_column or TEXT)
+        if reason := unweighable(index, job.text_column or TEXT):
+            raise RequestError(f"--explain: {reason}")
         if job.output and WEIGHTS in index.columns:
             raise RequestError(f"--explain: expected an index without a column {WEIGHTS!r}, which it adds, got one")
         return True
     wanted = job.html or (not job.output and has_styles(sys.stdout))
-    return bool(wanted and job.explain is None and is_weighable(index, job.text_column or TEXT))
+    return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
 
 
 def _shown_column(job: SearchJob, index: Index) -> str:

@@ -119,21 +119,6 @@ def unweighable(index: Index, text: str) -> str | None:
     return None
 
 
-def check_weighable(index: Index, text: str) -> None:
-    """Raise RequestError where the words of an index's answers cannot be weighed."""
-    reason = unweighable(index, text)
-    if reason is not None:
-        raise RequestError(f"--explain: {reason}")
-
-
-def is_weighable(index: Index, text: str) -> bool:
-    """Whether the words of an index's answers can be weighed."""
-    try:
-        return unweighable(index, text) is None
-    except RequestError:
-        return False
-
-
 def text_column(index: Index, asked: str | None) -> str | None:
     """The column with an index's texts, that of --text-column or `text`; None where it has none. Raises RequestError
     for one that was asked for."""

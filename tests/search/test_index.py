@@ -270,14 +270,6 @@ def test_queries_are_embedded_with_the_indexs_own_prompt(tmp_path, tiny_model):
     same(Index.open(uri).search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
 
 
-def test_more_queries_than_are_answered_at_a_time(home, index):
-    sentences_ = [f"a red dress {i}" for i in range(7)]
-    few = Index.open(str(home / "i.lance"), limits=Limits(queries=3))
-    for conditions in ("color", None):
-        whole = index.search(sentences_, conditions, 3)
-        assert few.search(sentences_, conditions, 3).drop_columns(["score"]) == whole.drop_columns(["score"])
-
-
 def test_a_vector_that_is_not_finite_ends_a_search():
     """As an index of an earlier version may hold: it would be near to nothing, and hide what is."""
     vectors_ND = np.ones((3, 4), np.float32)

@@ -33,16 +33,9 @@ def made(folder, columns, *, text=None, **counts):
     ("columns", "said"),
     [
         ({"id": None}, "the column id: expected numbers or strings, got none"),
-        ({"id": VECTORS}, "the column id: expected numbers or strings, got fixed_size_list"),
-        ({"condition": None}, "the column condition: expected strings, got none"),
         ({"condition": pa.array([1, 2, 3])}, "the column condition: expected strings, got int64"),
         ({"vector": None}, "the column vector: expected vectors, got none"),
         ({"vector": pa.array([[1.0], [1.0, 2.0], []])}, "the column vector: expected vectors, got list"),
-        ({"vector": pa.array([{"re": 1.0, "im": 0.0}] * 3)}, "the column vector: expected vectors, got struct"),
-        (
-            {"vector": pa.array([[1, 2]] * 3, pa.list_(pa.float64(), 2))},
-            "the column vector: expected vectors, got fixed",
-        ),
         ({"vector": pa.array([[1, 2]] * 3, pa.list_(pa.int32(), 2))}, "the column vector: expected vectors, got fixed"),
         ({"plain": pa.nulls(3, pa.string())}, "the column plain: expected vectors, got string"),
         ({"word_codes": pa.array(["x"] * 3)}, "the column word_codes: expected bytes, got string"),
@@ -70,15 +63,3 @@ def test_metadata_that_is_none_is_refused(tmp_path, text):
     with pytest.raises(RequestError, match=r"expected an index of `raycase index` at .*, got: ") as error:
         Index.open(made(tmp_path, COLUMNS, text=text))
     assert len(str(error.value)) < 600
-
-
-def test_a_model_of_other_dimensions_is_named(index, tmp_path):
-    """As an index has them whose output was altered."""
-    rows = index.dataset.to_table(columns=["id", "condition", "vector"], filter="condition = 'color'")
-    cut = [vector[1:] for vector in rows["vector"].to_pylist()]
-    kind = pa.list_(pa.float32(), len(cut[0]))
-    table = rows.set_column(2, "vector", pa.array(cut, kind))
-    text = json.dumps(asdict(index.metadata) | {"conditions": {"color": len(rows)}, "plain": 0})
-    uri = made(tmp_path, {name: table[name] for name in table.column_names}, text=text)
-    with pytest.raises(RequestError, match=r"^expected vectors of the 32 dimensions of .*, got 31"):
-        Index.open(uri).search(["a"], "color", 1)

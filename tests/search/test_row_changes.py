@@ -2,20 +2,14 @@
 
 from dataclasses import replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers import embedded
 from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
 
 from raycase import commands
-from raycase.corpus.written import open_written
-from raycase.data.storage import locate
 from raycase.search import build as build_module
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, Options
-from raycase.search.lance_files import open_ready
-from raycase.search.row_changes import delete_same_ids
 
 KEPT = {"keep_columns": ("text", "year")}
 ALL = Options(nprobes=50, refine=20)
@@ -87,16 +81,6 @@ def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tm
     assert (again["rows_deleted"], again["rows_added"], again["rows"]) == (0, 0, 980)
 
 
-def test_ids_are_deleted_in_batches(home, changed, tmp_path):
-    uri = str(tmp_path / "i.lance")
-    whole(home, uri)
-    dataset, metadata = open_ready(locate(uri))
-    sources = [open_written(output, "--embeddings") for output in changed]
-    assert delete_same_ids(dataset, metadata, sources, ids_at_once=7) == 120
-    assert dataset.count_rows() == metadata.rows == 780
-    assert Index.open(uri).dataset.count_rows() == 900  # nothing is published
-
-
 def test_rows_are_deleted_before_others_are_added(home, changed, tmp_path):
     uri = str(tmp_path / "i.lance")
     build(IndexJob(embeddings=(str(home / "out"),), output=uri))
@@ -163,23 +147,6 @@ def test_a_replacement_that_fails_leaves_the_former_index(home, changed, tmp_pat
     check_rows(uri, before | {r["id"]: r["text"] for r in rows(100, 5, 260)})
     found = reader.search(QUERIES, "color", 300)  # who had it open reads on
     assert {i: before[i] for i in found["id"].to_pylist()} == before
-
-
-def test_a_corpus_that_lost_a_file_is_indexed_without_it(tmp_path, tiny_model):
-    corpus, out, uri = tmp_path / "corpus", str(tmp_path / "out"), str(tmp_path / "i.lance")
-    corpus.mkdir()
-    for part in range(3):
-        pq.write_table(pa.Table.from_pylist(rows(50, part, 50 * part)), corpus / f"{part}.parquet")
-    options = {"input": str(corpus), "output": out, "conditions": CONDITIONS, **KEPT}
-    embedded(tmp_path, tiny_model, rows(1), **options)
-    assert build(IndexJob(embeddings=(out,), output=uri))["rows"] == 300
-    (corpus / "1.parquet").unlink()
-    embedded(tmp_path, tiny_model, rows(1), overwrite=True, **options)
-    result = build(IndexJob(embeddings=(out,), output=uri, overwrite=True))
-    assert (result["rows"], result["rows_deleted"]) == (200, 0)
-    assert counts(uri) == (dict.fromkeys(CONDITIONS, 100), 0)
-    found = Index.open(uri).search(QUERIES[:1], "color", 100)
-    assert sorted(found["id"].to_pylist()) == [*range(50), *range(100, 150)]
 
 
 def test_rows_change_on_object_storage(home, changed, s3_server):

@@ -12,7 +12,6 @@ from helpers import embedded
 from indexed import index_of_thirty, refuse
 
 import raycase
-from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.marks import BOLD, PLAIN, in_words, looked_at
@@ -189,23 +188,3 @@ def test_an_answer_that_could_not_be_scored_again_is_shown_without_a_score(capsy
     answers = pa.table({"query": [0], "rank": [1], "score": pa.array([None], pa.float32()), "id": [7]})
     print_answers(by_query(answers, "id", None), ["dog", "cat"], None)
     assert capsys.readouterr().out == '\n"dog"\n   1       -  7\n\n"cat"\n      no rows pass the filter\n\n'
-
-
-def test_an_index_of_csr_without_training_weighs_by_its_router(tmp_path, tiny_model):
-    """Embedded by name; its answers have the router's weights; it stores no words and answers no phrases."""
-    name = f"csr:{tiny_model}"
-    rows = [{"id": i, "text": text} for i, text in enumerate(TEXTS)]
-    settings = {"prompt": None, "pooling": None, "keep_columns": ("text",), "conditions": ("color",)}
-    output = embedded(tmp_path, name, rows, output=str(tmp_path / "out"), **settings)
-    build(IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance")))
-    uri, model = str(tmp_path / "i.lance"), raycase.load(name)
-    search(asked(uri, explain=True, output=str(tmp_path / "answers.parquet")))
-    answers = pq.read_table(tmp_path / "answers.parquet").to_pylist()
-    assert len(answers) == len(TEXTS)
-    for row in answers:
-        (words,) = model.word_weights([row["text"]], "color")
-        assert words_of_row(row["weights"]) == [pytest.approx(word, abs=5e-3) for word in words]
-    refuse(asked(uri, query=(), phrase=("red",)), "phrases: expected .* an index of condition pooling, got", search)
-    stored = settings | {"conditions": (), "any_condition": True}
-    with pytest.raises(RequestError, match="--any-condition: expected a model of condition pooling, got csr:"):
-        embedded(tmp_path, name, rows, output=str(tmp_path / "words"), **stored)
