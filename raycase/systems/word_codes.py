@@ -43,15 +43,6 @@ TOKENS_AT_ONCE = 2**15
 CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
 
-def check_tensor(name: str, tensor: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
-    """Raise ValueError for a tensor of another shape or type, without numbers, or with some that are not finite."""
-    if tensor.dtype != dtype or tuple(tensor.shape) != tuple(shape) or not tensor.numel():
-        got = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-        raise ValueError(f"{name}: expected {str(dtype).removeprefix('torch.')} {list(shape)} with numbers, got {got}")
-    if not tensor.isfinite().all():
-        raise ValueError(f"{name}: expected finite numbers, got others")
-
-
 def typical_conditions() -> list[str]:
     """Conditions that stand for those that may come."""
     return (files("raycase.systems") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
@@ -76,36 +67,12 @@ class WordCodes:
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> WordCodes:
-        """Read what `to_bytes` wrote. Raises RequestError, which names the source."""
+        """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
+        source."""
         try:
-            codes = cls(**load(data))
-            codes._check()
-        except (SafetensorError, TypeError, ValueError) as error:
+            return cls(**load(data))
+        except (SafetensorError, TypeError) as error:
             raise RequestError(f"{source}: expected the basis of stored words, got: {first_line(error)}") from error
-        return codes
-
-    def _check(self) -> None:
-        """Raise ValueError for tensors that `fit_codes` does not give."""
-        count = self.bits.numel()
-        _, heads, key_dim = self.keys.shape if self.keys.dim() == 3 else (0, 0, 0)
-        dim = self.mean.numel()
-        shapes = {
-            "encode": (heads * key_dim + dim, count),
-            "keys": (count, heads, key_dim),
-            "values": (count, dim),
-            "mean": (dim,),
-            "steps": (count,),
-            "bits": (count,),
-            "ratio": (1,),
-        }
-        for name, shape in shapes.items():
-            check_tensor(name, getattr(self, name), shape, torch.uint8 if name == "bits" else torch.float32)
-        bits = self.bits.int()
-        if not ((bits >= 1) & (bits <= MOST_BITS)).all() or (bits.diff() > 0).any():
-            raise ValueError(f"bits: expected 1 to {MOST_BITS}, falling, got others")
-        if not (self.steps > 0).all():
-            raise ValueError("steps: expected numbers above 0, got others")
-        _ = self.form  # whose numbers have limits, too
 
     @cached_property
     def form(self) -> WordFormat:

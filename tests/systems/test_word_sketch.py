@@ -6,7 +6,6 @@ import storing
 import torch
 import torch.nn.functional as F
 from helpers import cosines
-from safetensors.torch import save
 
 import raycase
 from raycase.data.stored_words import Ragged, StoredWords
@@ -109,23 +108,9 @@ def test_a_sample_is_pooled_as_its_rows_are(model, codes, stored):
     torch.testing.assert_close(pooler.pool(some), pooler.pool(words)[::3])
 
 
-@pytest.mark.parametrize(
-    ("centroids", "said"),
-    [
-        (torch.zeros(3, 256, 8), r"expected float32 \[4, 256, 8\] with numbers, got float32 \[3, 256, 8\]"),
-        (torch.zeros(4, 255, 8), r"got float32 \[4, 255, 8\]"),
-        (torch.zeros(4, 256, 129), r"expected float32 \[4, 256, 128\]"),
-        (torch.zeros(4, 256, 0), "with numbers, got"),
-        (torch.zeros(()), r"got float32 \[\]"),
-        (torch.zeros(4, 256, 8, dtype=torch.complex64), "got complex64"),
-        (torch.full((4, 256, 8), float("nan")), "expected finite numbers"),
-        (None, ""),
-    ],
-)
-def test_centroids_of_other_shapes_or_numbers_are_refused(centroids, said):
-    data = b"nonsense" if centroids is None else save({"centroids": centroids})
-    with pytest.raises(RequestError, match=f"^a.safetensors: expected the centroids of stored words, got: .*{said}"):
-        WordSketch.from_bytes(data, "a.safetensors")
+def test_what_is_no_sketch_is_refused():
+    with pytest.raises(RequestError, match="expected the centroids of stored words, got: "):
+        WordSketch.from_bytes(b"nonsense", "a.safetensors")
 
 
 def test_centroids_of_other_components_than_the_words_are_refused(model, codes, stored):
