@@ -36,8 +36,8 @@ import transformers  # noqa: E402
 
 from raycase.corpus.encode_step import EncodeUnits  # noqa: E402
 from raycase.corpus.pair_result import PairResult  # noqa: E402
+from raycase.corpus.read_step import prepare_rows  # noqa: E402
 from raycase.corpus.records import EncodedUnit, ReadUnit  # noqa: E402
-from raycase.corpus.unit_pairs import prepare_rows  # noqa: E402
 from raycase.data.columns import Columns  # noqa: E402
 from raycase.data.provenance import commit  # noqa: E402
 from raycase.data.reader import TEXT  # noqa: E402

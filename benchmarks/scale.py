@@ -155,7 +155,7 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.corpus.job_record import find_job, write_job
+    from raycase.corpus.job_record import write_job
     from raycase.corpus.plan import make_plan
     from raycase.corpus.records import ReadTask
     from raycase.corpus.request import EmbedJob, check_embed
@@ -179,7 +179,7 @@ def measure(url):
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
     job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
     request = step("list the input", lambda: check_embed(job))
-    opened, done = find_job(request.output, request.config, request.files)
+    opened, done = request.find_job()
     plan = step("read the footers", lambda: make_plan(request, opened.files, done))
     step(
         "save job and spans", lambda: (write_job(request.output, opened), plan.learned.save(request.output, GROUP_ROWS))
@@ -188,7 +188,7 @@ def measure(url):
     rows, units = sum(plan.rows), plan.units
 
     request = step("resume: list the input", lambda: check_embed(job))
-    opened, done = step("resume: list the units", lambda: find_job(request.output, request.config, request.files))
+    opened, done = step("resume: list the units", request.find_job)
     plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
     left = step("resume: count what is left", lambda: (plan.missing, plan.units))
     tasks = step(

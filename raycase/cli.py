@@ -20,7 +20,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from raycase import __version__
-from raycase.commands import COMMANDS, RENAMED, Result
+from raycase.commands import COMMANDS, Result
 from raycase.data.json_values import finite
 from raycase.data.provenance import command_line
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
@@ -89,7 +89,6 @@ def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence
     if {"-h", "--help", HELP_ALL} & {*arguments[:at]}:
         _parse(arguments[:at])  # prints and exits
     if not arguments[at + 1 :]:
-        _say_renamed(chosen, arguments)
         _fail(
             f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: raycase {chosen} "
             f"--trials 60 -- case --train train.csv --validation validation.csv --output out, got none",
@@ -126,16 +125,6 @@ def _parse(arguments: Sequence[str]) -> Any:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
             note(line)
-        if lines:
-            _say_renamed(chosen or "", arguments)
-
-
-def _say_renamed(chosen: str, arguments: Sequence[str]) -> None:
-    """What stands in the place of a command's flags of earlier versions."""
-    renamed = RENAMED.get(chosen, {})
-    for word in dict.fromkeys(word.partition("=")[0].replace("_", "-") for word in arguments):
-        if new := renamed.get(word):
-            note(f"{word} of earlier versions is {new}")
 
 
 def _unloaded() -> None:

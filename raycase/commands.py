@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.tasks import RayFlag
 from raycase.errors import visible
 
 if TYPE_CHECKING:
@@ -224,27 +224,4 @@ COMMANDS = {
     "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
     "serve": Command("raycase.serving.serve_job:ServeJob", serve),
     "push": Command("raycase.systems.push:PushJob", push),
-}
-
-_PROMPT = {
-    f"--{name.replace('_', '-')}": f"`{name}` in a file NAME.json of --prompt"
-    for name in ("template", "base_template", "pool")
-}
-_WAIT = {"--patience": "--stall-timeout"}
-RENAMED = {  # of a command: flags of earlier versions -> what stands in their place
-    **dict.fromkeys(("embed", "score"), _PROMPT | _WAIT),
-    **dict.fromkeys(("materialize",), _WAIT),
-    "join": _WAIT | {"--queries": "--query-vectors"},
-    "evaluate": {
-        **_PROMPT,
-        **dict.fromkeys(("--ablate", "--cases"), "in benchmarks/case_tables.py"),
-        "--train": "in benchmarks/conditions.py and captions.py",
-        **dict.fromkeys(("caption-attributes", "--attributes"), "in benchmarks/captions.py"),
-    },
-    "search": {
-        "--text": "--phrase",
-        "--exact": "--effort exact",
-        **dict.fromkeys(("--nprobes", "--ef", "--refine"), "--effort low, usual or high"),
-    },
-    "train": _PROMPT,
 }

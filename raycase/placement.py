@@ -169,7 +169,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
 
     def measure(request: Request, rows: Any, units: int) -> MeasuredRate:
         if why_ray(job.ray, several_encoders(job, units)):
-            from raycase.distributed.dry_run import measure_on_ray
+            from raycase.distributed.embed import measure_on_ray
 
             return measure_on_ray(request, rows, units)
         return measure_here(request, rows)

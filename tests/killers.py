@@ -8,11 +8,6 @@ import numpy as np
 from raycase.systems.case import Case, CaseConfig
 
 
-def kills(prepared, encoder):
-    """Whether the word is among the prompts: the tiny model's vectors are not finite then."""
-    return not np.isfinite(encoder.encode_prepared(prepared).vectors).all()
-
-
 class KilledCaseConfig(CaseConfig):
     """The configuration of `KilledCase`."""
 

@@ -345,7 +345,7 @@ OUTPUTS = {
         lambda folder: (folder / "manifest.json").unlink(),
         INDEX,
         2,
-        "expected a finished output, got no manifest.json",
+        "expected a finished output of",
     ),
     "codes cut off": (
         lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),

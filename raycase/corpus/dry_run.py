@@ -1,4 +1,4 @@
-"""The dry run: estimates the work of a job from a sample of its input and a few encoded batches."""
+"""The dry run: estimates the work of a job from a sample of its input, of which some rows are encoded."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.encode_step import EncodeUnits, encode_rows
-from raycase.corpus.job_record import Sharing, find_job
 from raycase.corpus.plan import Plan, make_plan
+from raycase.corpus.read_step import prepare_rows
 from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.sample import sample_rows
-from raycase.corpus.unit_pairs import pairs_of, prepare_rows
 from raycase.data.inputs import InputFile
-from raycase.data.reader import TEXT
 from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.errors import visible
 
-MEASURED_ROWS, MEASURED_SECONDS = 50, 5.0
+AT_ONCE, SECONDS = 50, 5.0  # rows of a batch; after which no more are encoded
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRate:
-    """Some rows of a job, encoded: of one encoder of `encoders`, where that was, and its output's bytes per pair."""
+    """What one of `encoders` did with some rows: tokens as a job counts them, and bytes of a file with the pairs."""
 
+    rows: int
+    pairs: int
+    tokens: int
+    bytes: int
+    seconds: float
     encoders: int
-    tokens_per_second: float
-    bytes_per_pair: float
     where: str
 
 
@@ -37,16 +39,15 @@ Measure = Callable[[Request, pa.Table, int], MeasuredRate]  # the job, rows of i
 
 
 def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
-    """Remaining units, rows, pairs, distinct pairs and tokens; the size of the output (bytes) and the time (seconds).
+    """Remaining units, rows, pairs and tokens; the size of the output (bytes) and the time (seconds).
 
-    Units and rows are exact; the others are extrapolated from the sampled rows, which `measure` encodes where the job
+    Units and rows are exact; the others are extrapolated from the sampled rows that `measure` encodes where the job
     would run. Writes nothing. Raises RequestError and WorkError.
     """
     request = check_embed(job)
     if request.kind.word_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
         request = replace(request, model=replace(request.model, basis=None))
-    sharing = Sharing(rows=request.unit_rows)
-    known, done = find_job(request.output, request.config, request.files, overwrite=job.overwrite, sharing=sharing)
+    known, done = request.find_job()
     plan = make_plan(request, known.files, done, known.sharing)
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
     if plan.missing:
@@ -59,61 +60,42 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
 def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measure) -> dict[str, Any]:
     rows, sampled = sample_rows(request.kind.columns, plan, files)
     if not len(rows):
-        return {"sampled_rows": sampled, "pairs": 0, "distinct_pairs": 0, "tokens": 0, "output_bytes": 0}
-    row_of_pair, conditions = pairs_of(rows, request.kind)
-    texts = [rows[TEXT][int(row)].as_py() for row in row_of_pair]
-    distinct = list(dict.fromkeys(zip(texts, conditions or [""] * len(texts), strict=True)))
-    sentences, under = (list(column) for column in zip(*distinct, strict=True))
-    tokens = int(request.model.count_tokens(sentences, None if conditions is None else under).sum())
-    found = measure(request, rows, plan.units)
-    scale = plan.missing / sampled
-    rate = found.tokens_per_second * found.encoders
+        return {"sampled_rows": sampled, "pairs": 0, "tokens": 0, "output_bytes": 0}
+    found = measure(request, rows.take(np.random.default_rng(0).permutation(len(rows))), plan.units)
+    scale = plan.missing * len(rows) / sampled / found.rows
     return {
         "sampled_rows": sampled,
-        "pairs": round(len(texts) * scale),
-        "distinct_pairs": round(len(distinct) * scale),
-        "tokens": round(tokens * scale),
-        "output_bytes": round(len(texts) * scale * found.bytes_per_pair + tokens * scale * request.kind.word_bytes),
+        "pairs": round(found.pairs * scale),
+        "tokens": round(found.tokens * scale),
+        "output_bytes": round((found.bytes + found.tokens * request.kind.word_bytes) * scale),
         "actors": found.encoders,
         "measured_on": found.where,
-        "tokens_per_second": round(rate),
-        "seconds": round(tokens * scale / max(1.0, rate)),
+        "tokens_per_second": round(found.tokens / found.seconds * found.encoders),
+        "seconds": round(found.seconds * scale / found.encoders),
     }
 
 
 def measure_here(request: Request, rows: pa.Table) -> MeasuredRate:
     """What an encoder in this process does."""
-    rate, size = encode_sample(rows, MEASURED_ROWS, **step_of(request))
-    return MeasuredRate(encoders=1, tokens_per_second=rate, bytes_per_pair=size, where="this machine")
+    return encode_sample(rows, request.step, encoders=1, where="this machine")
 
 
-def step_of(request: Request) -> dict[str, Any]:
-    """The arguments of an encode step that only measures."""
-    return {
-        "config": request.model,
-        "kind": request.kind,
-        "weights": request.config["model"]["weights"],
-        "batch_tokens": request.job.batch_tokens,
-        "compute": request.job.compute,
-        "compile": request.job.compile,
-    }
-
-
-def encode_sample(rows: pa.Table, at_once: int, **step: Any) -> tuple[float, float]:
-    """Tokens per second of one encoder, `at_once` rows in a batch, and bytes of output per pair."""
-    actor = EncodeUnits(**step)
-    config, kind, encoder = step["config"], step["kind"], actor.encoder
-    batches = [rows.slice(start, at_once) for start in range(0, len(rows), at_once)]
-    prepared = [prepare_rows(config, part, kind) for part in batches]
-    encode_rows(encoder, batches[0], prepared[0], kind)  # the first batch is slower
-    tokens, began = 0, time.perf_counter()
-    written: list[pa.Table] = []
-    for part, ready in zip(batches, prepared, strict=True):
-        encoded = encode_rows(encoder, part, ready, kind)
-        tokens += encoded.work.tokens
+def encode_sample(rows: pa.Table, step: dict[str, Any], **of: Any) -> MeasuredRate:
+    """Encode some of the rows by a step with these arguments; `of`: `encoders` and `where`."""
+    encoder, config, kind = EncodeUnits(**step).encoder, step["config"], step["kind"]
+    batches = [
+        (part := rows[start : start + AT_ONCE], prepare_rows(config, part, kind))
+        for start in range(0, len(rows), AT_ONCE)
+    ]
+    encode_rows(encoder, *batches[0], kind)  # the first batch is slower
+    began, written, tokens, count = time.perf_counter(), [], 0, 0
+    for part, prepared in batches:
+        encoded = encode_rows(encoder, part, prepared, kind)
         written.append(encoded.table.drop_columns([ROW_OF_PAIR]))
-        if time.perf_counter() - began > MEASURED_SECONDS:
+        tokens, count = tokens + encoded.work.tokens, count + len(part)
+        if time.perf_counter() - began > SECONDS:
             break
-    rate = tokens / (time.perf_counter() - began)
+    seconds = time.perf_counter() - began
     table = pa.concat_tables(written)
-    return rate, len(parquet_bytes(table)) / max(1, len(table))
+    size = len(parquet_bytes(table)) if len(table) else 0
+    return MeasuredRate(rows=count, pairs=len(table), tokens=tokens, bytes=size, seconds=seconds, **of)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.isolation import isolate
 from raycase.corpus.pair_result import PairResult
+from raycase.corpus.read_step import pairs_of, plain_row, prepare_rows, without
 from raycase.corpus.records import EncodedUnit, EncodeStats, ReadUnit
-from raycase.corpus.unit_pairs import pairs_of, plain_row, prepare_rows
 from raycase.data.reader import KEEP, python_rows, rejection
 from raycase.data.schema import (
     CONDITION,
@@ -99,23 +98,28 @@ class EncodeUnits:
         """
         what = f"encoding rows from {unit.start} of {unit.uri}"
         _check_memory(what, error)
-        plain = plain_row(self.config, unit.rows)
+        if why := self._failing(plain_row(self.config, unit.rows), what):
+            raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
+        return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
+
+    def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
+        """The rows at which the encoder fails, by their number, with the error; they are found by halves."""
         try:
-            self.encode(replace(unit, rows=plain, prepared=self._prepare(plain)))
-        except Exception as again:
-            raise WorkError(f"{what}: the encoder fails at any text: {named(again)}") from error
+            encode_rows(self.encoder, rows, prepare_rows(self.config, rows, self.kind), self.kind)
+        except Exception as error:
+            _check_memory(what, error)
+            if len(rows) == 1:
+                return {first: named(error)}
+            half = len(rows) // 2
+            return self._failing(rows[:half], what, first) | self._failing(rows[half:], what, first + half)
+        return {}
 
-        def attempt(part: ReadUnit) -> EncodedUnit | str:
-            try:
-                return self.encode(part)
-            except Exception as failed:
-                _check_memory(what, failed)
-                return named(failed)
-
-        return isolate(unit, self._prepare, attempt)
-
-    def _prepare(self, rows: pa.Table) -> Prepared:
-        return prepare_rows(self.config, rows, self.kind)
+    def rejecting(self, unit: ReadUnit, whys: dict[int, str], reason: Reason) -> EncodedUnit:
+        """Encode a unit without some of its rows, which are rejected; `whys`: the detail by the number of the row."""
+        kept, rejections = without(unit.rows, whys, reason)
+        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)])
+        prepared = prepare_rows(self.config, kept, self.kind)
+        return self.encode(replace(unit, rows=kept, prepared=prepared, rejected=rejected))
 
     def encode(self, unit: ReadUnit) -> EncodedUnit:
         """Encode a unit. Raises what the encoder raises."""

@@ -12,10 +12,7 @@ from raycase.data.columns import peek
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.inputs import LANCE, InputFile, Listing, list_input, readable
 from raycase.data.lance_dataset import open_version
-from raycase.data.storage import fingerprint
 from raycase.errors import RequestError, note
-
-EARLIER_DEFAULT = "minilm"  # of 0.1 and 0.2, whose job.json does not name the model
 
 
 def input_files(uri: str, begun: Job | None) -> Listing:
@@ -71,14 +68,13 @@ def find_model(
     default. Says so where these two differ. Raises RequestError."""
     if model is not None or not begun:
         return find(DEFAULT_MODEL if model is None else model, **choices)
-    name = begun.model or EARLIER_DEFAULT
-    expected = f"--model: expected the model that {output.root.uri} was begun with"
     try:
-        config = find(name, **choices)
+        config = find(begun.model, **choices)
     except RequestError as error:
-        raise RequestError(f"{expected}, {name}, got: {error}; pass --model with where it is now") from error
-    if not begun.model and fingerprint(config.describe()) != fingerprint(begun.config["model"]):
-        raise RequestError(f"{expected}, which its job.json does not name, got none; pass --model")
-    if name != DEFAULT_MODEL:
-        note(f"{output.root.uri}: begun with --model {name}; resuming with it")
+        raise RequestError(
+            f"--model: expected the model that {output.root.uri} was begun with, {begun.model}, got: {error}; pass "
+            "--model with where it is now"
+        ) from error
+    if begun.model != DEFAULT_MODEL:
+        note(f"{output.root.uri}: begun with --model {begun.model}; resuming with it")
     return config

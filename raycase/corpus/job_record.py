@@ -20,8 +20,9 @@ from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
 from raycase.data.schema import Dtype
 from raycase.data.storage import fingerprint, json_bytes
-from raycase.data.texts import CSV_RULES
 from raycase.errors import MOST_LABEL, RequestError, visible
+
+FORMAT = 3  # of an output, in job.json; 0.2 wrote none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +68,14 @@ class ConfigFile(_ConfigFile, total=False):
     normalize: bool
 
 
-class _JobFile(TypedDict):
-    config: ConfigFile
-    files: list[InputFile]
-    salt: str
-
-
-class JobFile(_JobFile, total=False):
+class JobFile(TypedDict):
     """job.json."""
 
-    model: str | None
-    sharing: Sharing | None
-    csv_rules: int
+    model: str
+    config: ConfigFile
+    files: list[InputFile]
+    sharing: Sharing
+    salt: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +84,8 @@ class Job:
 
     config: dict[str, Any]
     files: list[InputFile]
-    model: str | None = None  # its name or folder; 0.1 and 0.2 wrote none
-    sharing: Sharing | None = None  # None in earlier versions: each file had units of its own
-    csv_rules: int | None = CSV_RULES  # None in earlier versions
+    model: str  # its name or folder
+    sharing: Sharing
     salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
 
     @cached_property
@@ -108,8 +104,9 @@ def find_job(
     config: dict[str, Any],
     files: Sequence[InputFile],
     *,
+    model: str,
+    sharing: Sharing,
     overwrite: bool = False,
-    sharing: Sharing | None = None,
 ) -> tuple[Job, Units]:
     """The job to run in the folder, and its finished units: a new job, or the one to resume with new input files last.
     `sharing`: of a new job.
@@ -117,11 +114,14 @@ def find_job(
     Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
     config = json.loads(json.dumps(config, default=str))
+    job = Job(
+        config=config, files=list(files), model=model, sharing=sharing, salt=uuid.uuid4().hex if overwrite else ""
+    )
     if overwrite:
-        job = Job(config=config, files=list(files), sharing=sharing, salt=uuid.uuid4().hex)
         return job, finished((), job.print8)[0]
-    begun = read_job(output) if output.job.exists() else None
-    job = begun or Job(config=config, files=list(files), sharing=sharing)
+    if output.job.exists():
+        begun = read_job(output)
+        job = replace(begun, model=model)
     units, strays = finished_units(output, job.print8)
     foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
     foreign = foreign or next((unit.name(job.print8) for unit in units.of_others(len(job.files))), None)
@@ -138,39 +138,34 @@ def find_job(
         results=[output.units.name],
         difference=_difference(job.config, config),
     )
-    if begun is None:
-        return job, units
-    if begun.csv_rules != CSV_RULES and any(file.format == ".csv" for file in begun.files):
-        raise RequestError(
-            f"--output: expected a job of this version at {output.root.uri}, got an earlier version's, which cut CSV "
-            "files into rows by other rules; choose another output folder or pass --overwrite"
-        )
     files_now = {f.uri: f for f in files}
-    for old in begun.files:
+    for old in job.files:
         if files_now.get(old.uri) != old:
             what = "has changed" if old.uri in files_now else "is missing"
             raise RequestError(
                 f"--input: expected {old.uri} as it was when {output.root.uri} was started, but it {what}; "
                 "put it back, choose another output folder or pass --overwrite"
             )
-    known = set(begun.files)
-    return replace(begun, files=begun.files + [f for f in files if f not in known]), units
+    known = set(job.files)
+    return replace(job, files=job.files + [f for f in files if f not in known]), units
 
 
 def read_job(output: Output) -> Job:
-    """Read job.json. Raises RequestError where it is not one of raycase."""
+    """Read job.json. Raises RequestError where it is none of this version."""
     try:
-        values = from_json(JobFile, output.job.read_json())
+        values = output.job.read_json()
+        if not (isinstance(values, dict) and "config" in values and values.get("format") != FORMAT):
+            found = from_json(JobFile, values)
+            return Job(
+                config=dict(found["config"]),
+                files=found["files"],
+                model=found["model"],
+                sharing=found["sharing"],
+                salt=found["salt"],
+            )
     except ValueError as error:
         raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got: {error}") from error
-    return Job(
-        config=dict(values["config"]),
-        files=values["files"],
-        model=values.get("model"),
-        sharing=values.get("sharing"),
-        csv_rules=values.get("csv_rules"),
-        salt=values["salt"],
-    )
+    raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
 
 
 def as_begun(output: Output) -> Output:
@@ -180,27 +175,19 @@ def as_begun(output: Output) -> Output:
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
-    values: dict[str, Any] = {"model": job.model, "config": job.config, "salt": job.salt, "csv_rules": CSV_RULES}
-    values |= {"sharing": asdict(job.sharing) if job.sharing else None, "files": [asdict(f) for f in job.files]}
-    data = json_bytes({"fingerprint": job.fingerprint} | values)
     if overwrite:
         if output.job.exists():
             with suppress(RequestError):  # no job.json of raycase: nothing is known of units of another kind
                 as_begun(output).clear()
         output.clear()
-    output.job.put(data)
+    output.job.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 
 def check_held(output: Output, job: Job) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
     claim.check_held(output.root, output.job.name, job.fingerprint)
-    if _spans(read_job(output)) != _spans(job):
+    if read_job(output).sharing.rows != job.sharing.rows:  # which says what the names of units mean
         raise claim.taken_over(output.root, output.job.name)
-
-
-def _spans(job: Job) -> tuple[int, int] | None:
-    """By what small files share units, which says what the names of units mean."""
-    return (job.sharing.rows, job.sharing.files) if job.sharing else None
 
 
 def _difference(recorded: Any, requested: Any, path: str = "") -> str:

@@ -8,11 +8,9 @@ import time
 import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +22,7 @@ import raycase
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
-from raycase.data.json_values import from_json, loads
+from raycase.data.json_values import from_json
 from raycase.data.schema import parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import RequestError, first_line
@@ -39,7 +37,7 @@ class Lines:
     def __init__(self, output: Output) -> None:
         self.output = output
         self.new: list[UnitLine] = []
-        self.saved, self.saved_as = time.monotonic(), ""
+        self.saved = time.monotonic()
 
     def add(self, line: UnitLine) -> None:
         """Add a line; save the new ones if they are many, or the last time is long ago."""
@@ -48,47 +46,39 @@ class Lines:
             self._put(lines_table(self.new))
             self.new, self.saved = [], time.monotonic()
 
-    def _put(self, lines: pa.Table) -> None:
-        self.saved_as = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
-        (self.output.lines / self.saved_as).put(parquet_bytes(lines))
+    def _put(self, lines: pa.Table) -> str:
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
+        (self.output.lines / name).put(parquet_bytes(lines))
+        return name
 
-    def forget_all_but(self, units: Units) -> None:
-        """Remove the saved lines of all other units: those units will be made again, perhaps with other bytes.
-
-        The manifest's lines move to `manifest_lines/`, for the manifest is no longer complete.
-        """
-        saved = self.known()
-        names = pa.array(units.names, pa.string())
-        lines = saved.filter(pc.is_in(saved["name"], names)) if len(saved) else saved
-        if len(lines):
-            self._put(lines)
-        newest = self.saved_as if len(lines) else None
+    def keep(self, units: Units) -> None:
+        """Keep the saved lines of these units alone, in one file: the others will be made again, perhaps with other
+        bytes. The manifest, which is no longer complete, goes."""
+        self.output.manifest.remove()
+        saved, names = self._saved(), pa.array(units.names, pa.string())
+        kept = self._put(saved.filter(pc.is_in(saved["name"], names))) if len(saved) else ""
         for name in self.output.lines.list():
-            if name != newest:
+            if name != kept:
                 (self.output.lines / name).remove()
         self.output.manifest_files.remove()
 
-    def known(self) -> pa.Table:
+    def _saved(self) -> pa.Table:
         """All saved lines; the first one of a unit is the newest."""
-        files = [self.output.manifest_files] if self.output.manifest_files.exists() else []
-        files += [self.output.lines / name for name in sorted(self.output.lines.list())]
-        tables: list[pa.Table] = []
-        for file in files:
-            with suppress(RequestError):  # damaged: its lines are made from the units' files
-                tables.append(read_lines(file))
-        return pa.concat_tables([LINES_SCHEMA.empty_table(), *tables[::-1]])
+        files = [self.output.lines / name for name in sorted(self.output.lines.list(), reverse=True)]
+        files += [self.output.manifest_files] if self.output.manifest_files.exists() else []
+        return pa.concat_tables([LINES_SCHEMA.empty_table(), *map(read_lines, files)])
 
     def of(self, units: Units) -> pa.Table:
         """The lines of these units in their order; those that were never saved are made from the units' files.
 
         A million lines take 300 MB.
         """
-        known = pa.concat_tables([lines_table(self.new), self.known()])
+        known = pa.concat_tables([lines_table(self.new), self._saved()])
         names = pa.array(units.names, pa.string())
-        line_index = pc.index_in(names, known["name"])
-        unsaved = iter(names.filter(line_index.is_null()).to_pylist())
+        unsaved = names.filter(pc.invert(pc.is_in(names, known["name"])))
         with ThreadPoolExecutor(16) as pool:
-            while batch := list(islice(unsaved, LINES_AT_ONCE)):
+            for start in range(0, len(unsaved), LINES_AT_ONCE):
+                batch = unsaved[start : start + LINES_AT_ONCE].to_pylist()
                 known = pa.concat_tables([known, lines_table(pool.map(partial(read_line, self.output), batch))])
         return known.take(pc.index_in(names, known["name"]))
 
@@ -140,16 +130,10 @@ def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
     without this checksum, if one is given."""
     data = file.read() if sha256 is None else read_checked(file, sha256)
     try:
-        lines = pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
-        nulls = [name for name in lines.column_names if name != "rejected_sha256" and lines[name].null_count]
-        if nulls:
-            raise ValueError(f"a line without {nulls[0]}")
-        for reasons in lines["reasons"].unique().to_pylist():
-            from_json(dict[str, int], loads(reasons))
-    except (TypeError, ValueError, pa.ArrowException) as error:
+        return pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
+    except (ValueError, pa.ArrowException) as error:
         reason = first_line(error)
         raise RequestError(f"{file.uri}: expected lines of a manifest, got: {reason}; remove it") from error
-    return lines
 
 
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:

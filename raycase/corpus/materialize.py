@@ -16,14 +16,13 @@ import pyarrow as pa
 
 from raycase.corpus.listing import UnitFile, Units
 from raycase.corpus.output import Output, output_folder
-from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.unit_files import STATS, UnitStats, parsed, unit_errors, write_unit
+from raycase.corpus.tasks import RayFlag
+from raycase.corpus.unit_files import parsed, unit_stats, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
-from raycase.data.json_values import from_json, loads
 from raycase.data.places import check_paths
-from raycase.data.schema import CONDITION, EMBEDDING, REJECTED_SCHEMA, ROW_OF_PAIR, embedding_array, rejected_table
+from raycase.data.schema import CONDITION, EMBEDDING, ROW_OF_PAIR, embedding_array, rejected_table
 from raycase.data.stored_words import WORD_COLUMNS, StoredWords, WordFormat
 from raycase.errors import STALL_TIMEOUT, RequestError, WorkError, check_ranges, minutes_range
 
@@ -113,12 +112,9 @@ def pool_unit(
     unit = named[1]
     table = read_rows(words.embeddings / name, sha256)
     rejected = rejected_table("", [])
-    with unit_errors(words, name):
-        if unit.rows_rejected:
-            rejected = parsed((words.rejected / name).read(), f"{words.rejected.uri}/{name}")
-            if not rejected.schema.equals(REJECTED_SCHEMA):
-                raise ValueError(f"rejected rows with {rejected.schema.names}")
-        stats = from_json(UnitStats, loads((table.schema.metadata or {})[STATS]))
+    if unit.rows_rejected:
+        rejected = parsed((words.rejected / name).read(), f"{words.rejected.uri}/{name}")
+    stats = unit_stats(table)
     write_unit(
         output,
         print8,

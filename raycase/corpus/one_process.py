@@ -27,18 +27,10 @@ def execute_here(request: Request, opened: Job, plan: Plan, *, ahead: int = AHEA
     """Read, encode and write the plan's units, by the steps that run on Ray; yields each when its file is written.
 
     `ahead`: units that may wait for the encoder, and for their file; 0: a unit is written before the next is encoded.
-    A row that kills its encoder ends this process: only on Ray is it found and rejected. Raises RequestError and
+    A row that kills its encoder ends this process: only on Ray is its unit rejected. Raises RequestError and
     WorkError.
     """
-    encode = EncodeUnits(
-        request.model,
-        request.kind,
-        weights=opened.config["model"]["weights"],
-        batch_tokens=request.job.batch_tokens,
-        compute=request.job.compute,
-        compile=request.job.compile,
-        units=plan.units,
-    )
+    encode = EncodeUnits(**request.step, units=plan.units)
     write = partial(write_units, output=request.output.root.uri, results=request.output.results, print8=opened.print8)
     writing: deque[Future[pa.Table]] = deque()
     with ThreadPoolExecutor(1) as writer:

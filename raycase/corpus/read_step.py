@@ -1,4 +1,4 @@
-"""The read step: spans of the input -> units of checked, tokenised rows. It knows nothing of what runs it."""
+"""The read step: spans of the input -> units of checked rows, their pairs tokenised. Knows nothing of what runs it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.pair_result import PairResult
 from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
-from raycase.corpus.unit_pairs import plain_row, prepare_rows
 from raycase.data.columns import Columns
 from raycase.data.inputs import InputFile
-from raycase.data.reader import FILE, python_rows, read_span, rejection
+from raycase.data.reader import CONDITIONS, FILE, TEXTS, python_rows, read_span, rejection
 from raycase.data.schema import Reason, Rejection, in_input_order, rejected_table
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError, named
+from raycase.systems.pairs import Indexed
 
 READERS = 16  # small files fetched at once
 
@@ -61,12 +62,17 @@ def tokenised(config: Any, rows: pa.Table, kind: PairResult) -> tuple[pa.Table, 
     except (RequestError, WorkError):
         raise
     except Exception:
-        whys = [_failure(config, rows.slice(row, 1), kind) for row in range(len(rows))]
-    if all(whys) and (why := _failure(config, plain_row(config, rows), kind)):
+        whys = {row: why for row in range(len(rows)) if (why := _failure(config, rows.slice(row, 1), kind))}
+    if len(whys) == len(rows) and (why := _failure(config, plain_row(config, rows), kind)):
         raise WorkError(f"the tokenizer of {config.model} fails at any text: {why}")
-    kept = rows.filter(pa.array([not why for why in whys]))
-    failed = [rejection(row, Reason.FAILED, why) for row, why in zip(python_rows(rows), whys, strict=True) if why]
+    kept, failed = without(rows, whys, Reason.FAILED)
     return kept, prepare_rows(config, kept, kind), failed
+
+
+def without(rows: pa.Table, whys: dict[int, str], reason: Reason) -> tuple[pa.Table, list[Rejection]]:
+    """A unit's rows without some, and these as rejections; `whys`: the detail by the number of the row."""
+    kept = rows.filter(pa.array([row not in whys for row in range(len(rows))], pa.bool_()))
+    return kept, [rejection(python_rows(rows.slice(row, 1))[0], reason, why) for row, why in whys.items()]
 
 
 def _failure(config: Any, rows: pa.Table, kind: PairResult) -> str:
@@ -106,3 +112,38 @@ def _among(
 def _read_part(file: InputFile, span: Span, columns: Columns, start: int, end: int) -> tuple[pa.Table, pa.Table]:
     [(rows, rejections)] = read_span(file, span, columns, [(start, end)])
     return rows.append_column(FILE, pa.array([file.uri] * len(rows), pa.string())), rejected_table(file.uri, rejections)
+
+
+def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | None]:
+    """The row of each pair in the unit's table, (N,), and the pairs' conditions (None: unconditional)."""
+    row_R = np.arange(len(rows))
+    if kind.unconditional:
+        return row_R, None
+    if kind.conditions is not None:
+        count = len(kind.conditions)
+        return np.repeat(row_R, count), Indexed(values=kind.conditions, codes=np.tile(np.arange(count), len(rows)))
+    lists = rows[CONDITIONS].combine_chunks()
+    row_N = np.repeat(row_R, lists.value_lengths().to_numpy(zero_copy_only=False))
+    return row_N, _indexed(pa.chunked_array([lists.flatten()]))
+
+
+def prepare_rows(config: Any, rows: pa.Table, kind: PairResult) -> Prepared:
+    """Tokenise the pairs of a unit for a system. Loads no weights."""
+    row_N, conditions = pairs_of(rows, kind)
+    texts = [_indexed(rows[name]).take(row_N) for name in TEXTS[: len(kind.columns.texts)]]
+    return kind.prepare(config, texts, conditions)
+
+
+def plain_row(config: Any, rows: pa.Table) -> pa.Table:
+    """The first row with texts and conditions that any system can encode, to tell a row's fault from the model's."""
+    row = rows.slice(0, 1)
+    plain = dict.fromkeys(TEXTS, "a") | {CONDITIONS: [*(config.known_conditions or ()), "a"][:1]}
+    for name in plain.keys() & set(rows.column_names):
+        row = row.set_column(row.schema.get_field_index(name), name, pa.array([plain[name]], row[name].type))
+    return row
+
+
+def _indexed(strings: pa.ChunkedArray) -> Indexed:
+    """A column without nulls by its distinct strings."""
+    encoded = strings.cast(pa.large_string()).dictionary_encode().combine_chunks()  # may be more than 2 GiB
+    return Indexed(values=encoded.dictionary.to_pylist(), codes=encoded.indices.to_numpy().astype(np.int64))

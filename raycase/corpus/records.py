@@ -76,8 +76,7 @@ class ArrowRow:
 
     @classmethod
     def from_arrow(cls, row: pa.Table) -> Self:
-        if len(row) != 1:
-            raise WorkError(f"expected one row for each unit, got {len(row)}")
+        assert len(row) == 1, "expected a unit to stay one row"
         return cls(**{name: _value(name, row[name][0]) for name in row.column_names})
 
 
@@ -142,17 +141,6 @@ def naming(what: str) -> Iterator[None]:
     except Exception as error:
         message = f"{what}: {named(error)}"
         raise WorkError(f"{message}; run the same command again to resume") from error
-
-
-def pack(rows: Sequence[pa.Table]) -> pa.Table:
-    """Records of one kind, each a row, as one row."""
-    return pa.table({"pack": _pack(pa.concat_tables(rows))})
-
-
-def unpack(row: pa.Table) -> list[pa.Table]:
-    """The opposite of `pack`."""
-    rows = _unpack(row["pack"][0])
-    return [rows.slice(i, 1) for i in range(len(rows))]
 
 
 def _span(values: dict[str, Any]) -> Span:

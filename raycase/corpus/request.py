@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import Any, Literal
 
 from raycase.corpus.found import find_model, first_file, input_files, job_begun
+from raycase.corpus.job_record import Job, Sharing, find_job
+from raycase.corpus.listing import Units
 from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.pair_result import PairResult, WordResult
-from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.tasks import RayFlag
 from raycase.data.columns import find_columns
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import model_folder
@@ -80,9 +82,10 @@ class RunFlags(RayFlag, PromptFlags):
     unit_rows: int | None = None
     """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None
-    """Number of encoders, MIN:MAX. Default: one a GPU, else one for four CPUs; what the autoscaler can add counts."""
+    """Number of encoders, MIN:MAX; the job waits for machines to come. Default: one a GPU, else one for four CPUs,
+    of the machines that are up."""
     gpus_per_actor: float | None = None
-    """GPUs of each encoder. Default: 1 if the cluster has GPUs, else 0."""
+    """GPUs of each encoder. Default: 1 if a machine that is up has GPUs, else 0."""
     stall_timeout: float = STALL_TIMEOUT
     """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
@@ -136,6 +139,29 @@ class Request:
         """What decides the output besides the input files; the fingerprint is of this."""
         return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
 
+    def find_job(self) -> tuple[Job, Units]:
+        """The job in the output folder and its finished units (`raycase.corpus.job_record.find_job`)."""
+        return find_job(
+            self.output,
+            self.config,
+            self.files,
+            model=self.model.model,
+            sharing=Sharing(rows=self.unit_rows),
+            overwrite=self.job.overwrite,
+        )
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """The arguments of the encode step, without what the machine decides."""
+        return {
+            "config": self.model,
+            "kind": self.kind,
+            "weights": self.config["model"]["weights"],
+            "batch_tokens": self.job.batch_tokens,
+            "compute": self.job.compute,
+            "compile": self.job.compile,
+        }
+
 
 def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     """Check everything that can be checked without weights; `model` replaces the one that the flags name.
@@ -171,7 +197,12 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         columns=columns, conditions=conditions, dtype=job.dtype, normalize=job.normalize, on_long=job.on_long
     )
     if job.any_condition:
-        model = _storing_words(model, output)
+        if not stores_words(model):
+            raise RequestError(
+                f"--any-condition: expected a model of condition pooling, got {model.model}, which reads the condition "
+                "beside the sentence; leave --model out for the default, or pass --conditions"
+            )
+        model = replace(model, basis=output.basis.uri)
         kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
     if job.condition_column is None:
         check_conditions(model, conditions)
@@ -236,16 +267,6 @@ def _check_condition_flags(job: EmbedJob) -> None:
             f"--any-condition: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes and "
             f"`materialize`, got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
         )
-
-
-def _storing_words(model: EmbedderConfig, output: Output) -> EmbedderConfig:
-    """The model as it stores words. Raises RequestError for another system."""
-    if not stores_words(model):
-        raise RequestError(
-            f"--any-condition: expected a model of condition pooling, got {model.model}, which reads the condition "
-            "beside the sentence; leave --model out for the default, or pass --conditions"
-        )
-    return replace(model, basis=output.basis.uri)
 
 
 def check_numbers(job: RunFlags, unconditional: bool) -> None:

@@ -1,5 +1,5 @@
-"""How each command that works in pieces runs and resumes: it runs what a listing of its output lacks, until that lacks
-nothing, and then counts the whole.
+"""How each command that works in pieces runs and resumes: it runs what a listing of its output lacks, lists again, and
+counts the whole.
 
 A piece (a unit, a group of a join) is done exactly when its file, which is put at once, is in the
 listing. Knows no Ray: what runs the pieces is an argument.
@@ -15,13 +15,10 @@ from raycase.corpus.job_record import Job, check_held
 from raycase.corpus.listing import Units, drop_strays, finished_units
 from raycase.corpus.manifest import Lines, read_manifest, write_manifest
 from raycase.corpus.output import Output
-from raycase.corpus.unit_check import UnitCheck
 from raycase.corpus.unit_files import UnitLine
 from raycase.corpus.verify import listed_defects
 from raycase.data.storage import Location
 from raycase.errors import WorkError, note
-
-PASSES = 3  # over what a listing lacks: a file may be removed meanwhile, or found damaged
 
 
 class UnitsLeft(Protocol):
@@ -45,20 +42,19 @@ Held = Callable[[], None]  # raises WorkError where the output is no longer this
 def run_missing(
     left: Left, run: Callable[[Left], None], listed: Callable[[], Left], held: Held, root: Location, what: str
 ) -> Left:
-    """Run what is left, and list what is left then; that is returned once it is nothing.
+    """Run what is left, and list what is left then, which is nothing.
 
-    What another job wrote into the output is seen with its record: hence `held` before each run, and after each
+    What another job wrote into the output is seen with its record: hence `held` before the run, and after the
     listing. Raises WorkError where something is missing at the end.
     """
-    for _ in range(PASSES):
-        if len(left):
-            held()
-            run(left)
-        left = listed()
+    if len(left):
         held()
-        if not len(left):
-            return left
-    raise WorkError(f"{root.uri}: {len(left)} {what} are missing after {PASSES} passes; run the same command again")
+        run(left)
+    left = listed()
+    held()
+    if len(left):
+        raise WorkError(f"{root.uri}: {len(left)} {what} are missing; run the same command again")
+    return left
 
 
 def run_files(
@@ -82,33 +78,22 @@ def run_units(
     """`run_missing` of the units of an output that a job holds; gives what is left then, which says what is done, and
     the manifest's lines.
 
-    execute: yields the lines that it knows, as units are written. Units of earlier runs are checked meanwhile, where no
-    manifest says that they were; damaged ones are done again.
+    execute: yields the lines that it knows, as units are written.
     """
     lines = Lines(output)
-    check = None if output.manifest.exists() else UnitCheck(output, left.done, lines.known())
     strays: list[str] = []
 
     def run(left: LeftUnits) -> None:
-        output.manifest.remove()  # it counts fewer rows than the output will have
-        lines.forget_all_but(left.done)
+        lines.keep(left.done)
         for line in execute(left):
             lines.add(line)
 
     def listed() -> LeftUnits:
-        nonlocal check, strays
-        for name, defect in (check.damaged() if check else {}).items():
-            note(f"{output.root.uri}: {defect}: done again")
-            (output.units / name).remove()
-        check = None
+        nonlocal strays
         units, strays = finished_units(output, job.print8)
         return left.after(units)
 
-    try:
-        left = run_missing(left, run, listed, partial(check_held, output, job), output.root, what)
-    finally:
-        if check:
-            check.stop()
+    left = run_missing(left, run, listed, partial(check_held, output, job), output.root, what)
     for stray in drop_strays(output, left.done, strays):
         note(f"removed {stray}: not a unit of this job")
     return left, lines
@@ -121,6 +106,5 @@ def account(output: Output, job: Job, units: Units, lines: Lines, ran: int, valu
         own = {"fingerprint": job.fingerprint, "config": job.config, "input_files": len(job.files)}
         write_manifest(output, lines.of(units), own | values)
     for defect in listed_defects(output):
-        output.manifest.remove()  # so that the next run reads the units
-        raise WorkError(f"{output.root.uri}: {defect}; run the same command again")
+        raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
     return read_manifest(output)

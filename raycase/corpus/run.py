@@ -6,13 +6,11 @@ Knows no Ray: what executes the units of a plan is an argument.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
-from raycase.corpus.job_record import Job, Sharing, find_job, write_job
+from raycase.corpus.job_record import Job, write_job
 from raycase.corpus.listing import Units
 from raycase.corpus.manifest import Lines
 from raycase.corpus.plan import Plan, make_plan
@@ -20,8 +18,8 @@ from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
 from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.resume import account, run_units
+from raycase.corpus.sample import choose_basis
 from raycase.corpus.unit_files import UnitLine
-from raycase.corpus.word_basis import choose_basis
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
 from raycase.systems.contracts import EmbedderConfig
@@ -48,14 +46,11 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
     """`run` for a request that was checked, from that second on: of vectors or of scores."""
     job, output = request.job, request.output
     _check_writable(output.root)
-    opened, units = find_job(
-        output, request.config, request.files, overwrite=job.overwrite, sharing=Sharing(rows=request.unit_rows)
-    )
+    opened, units = request.find_job()
     plan = make_plan(request, opened.files, units, opened.sharing)
-    _check_space(request, plan)
     execute = prepare(request, plan) if plan.missing else None
     basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
-    write_job(output, replace(opened, model=request.model.model), overwrite=job.overwrite)
+    write_job(output, opened, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
     if plan.learned:
@@ -79,20 +74,6 @@ def _check_writable(root: Location) -> None:
         probe.remove()
     except OSError as error:
         raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
-
-
-def _check_space(request: Request, plan: Plan) -> None:
-    """Raise RequestError where a local disk has no room for the results; their number is known but for a condition
-    column, where each row is counted once."""
-    pairs = plan.missing * len(request.kind.conditions or "a")
-    needed = pairs * request.kind.pair_bytes(request.dim)
-    if request.output.root.is_local and not request.job.overwrite:
-        free = shutil.disk_usage(request.output.root.path).free
-        if needed > free:
-            raise RequestError(
-                f"--output: expected {needed / 1e9:,.1f} GB for {pairs:,} pairs at {request.output.root.uri}, "
-                f"got {free / 1e9:,.1f} GB free; choose another disk"
-            )
 
 
 # ---------------------------------------------------------------------------------------------------------- account

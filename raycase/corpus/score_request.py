@@ -73,7 +73,7 @@ def check_score(job: ScoreJob) -> Request:
     model = find_model(job.model, job.choices, begun, output, resolve)
     first = first_file(found.files, begun)
     figures = figure_columns(model, job.score_column)
-    columns = _columns(job, figures, first, _condition_column(job, model, first))
+    columns = _columns(job, figures, first, _condition_column(job, model))
     return Request(
         job=job,
         files=found.files,
@@ -86,46 +86,28 @@ def check_score(job: ScoreJob) -> Request:
     )
 
 
-def _condition_column(job: ScoreJob, model: Any, first: InputFile) -> str | None:
+def _condition_column(job: ScoreJob, model: Any) -> str | None:
     """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
-    if not reads_conditions(model):
-        if job.condition_column is not None:
-            raise RequestError(
-                f"--condition-column: expected a model that reads conditions, got {model.model}: {model.label}; leave "
-                "the flag out"
-            )
-        return None
-    if job.unconditional:
-        if job.condition_column is not None:
-            raise RequestError("expected --condition-column or --unconditional, got both")
-        if not embeds(model):
-            raise RequestError(
-                f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
-                "conditions"
-            )
-        return None
-    if job.condition_column is None and CONDITION not in (names := peek(first).names):
+    if reads_conditions(model) and not job.unconditional:
+        return CONDITION if job.condition_column is None else job.condition_column
+    if job.condition_column is not None:
+        got = "--unconditional" if job.unconditional else f"{model.model}: {model.label}"
+        raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
+    if job.unconditional and reads_conditions(model) and not embeds(model):
         raise RequestError(
-            f"{first.uri}: expected the column {CONDITION!r}, got {', '.join(names) or 'none'}; pass "
-            "--condition-column, or --unconditional"
+            f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
+            "conditions"
         )
-    return CONDITION if job.condition_column is None else job.condition_column
+    return None
 
 
 def _columns(job: ScoreJob, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
     """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
-    if job.sentence1_column == job.sentence2_column:
-        raise RequestError(
-            f"--sentence2-column: expected another column than that of the first, got {job.sentence2_column!r}"
-        )
     own = (ID,) if condition is None else (ID, CONDITION)
-    if not job.score_column.strip() or job.score_column in (*own, ROW_OF_PAIR):
-        raise RequestError(f"--score-column: expected a name of its own, got {job.score_column!r}")
     kept = peek(first).names if job.keep_columns is None else job.keep_columns
-    clash = next((name for name in kept if name in figures), None)
-    if clash is not None:
+    if not job.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
         raise RequestError(
-            f"--score-column: expected a name that no kept column has, got {clash!r} in {first.uri}; pass another "
+            f"--score-column: expected a name that no other column has, got {job.score_column!r}; pass another "
             "name, or --keep-columns without it"
         )
     return find_columns(

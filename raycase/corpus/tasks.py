@@ -1,12 +1,22 @@
-"""Independent tasks of a command, and how they run in this process; on Ray: `raycase.distributed.tasks`."""
+"""Where a command runs, and its independent tasks in this process; on Ray: `raycase.distributed.tasks`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError, named, note
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayFlag:
+    """Where a command runs."""
+
+    ray: bool | None = None
+    """Run on Ray; --no-ray: in this process. Default: in this process, unless RAY_ADDRESS or a Ray job names a cluster,
+    or more than one encoder or worker is asked for or worth its start."""
 
 
 class Tasks(Protocol):

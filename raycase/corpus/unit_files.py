@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -19,7 +18,7 @@ from raycase.corpus.output import Output
 from raycase.data.json_values import from_json, loads
 from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.data.storage import Location
-from raycase.errors import WorkError, first_line, named
+from raycase.errors import WorkError, first_line
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
@@ -104,16 +103,6 @@ class DamagedError(WorkError):
     """A file of an output is missing, or other than when it was written."""
 
 
-@contextmanager
-def unit_errors(output: Output, name: str, *more: type[Exception]) -> Iterator[None]:
-    """Turn the errors of reading a unit's files back, and `more`, into a DamagedError that names the unit."""
-    try:
-        yield
-    except (*more, FileNotFoundError, TypeError, KeyError, ValueError, pa.ArrowException) as error:
-        uri = (output.units / name).uri
-        raise DamagedError(f"{uri}: expected a unit of this job, got {named(error)}") from error
-
-
 class UnitStats(TypedDict):
     """The counts in the metadata of a unit's file."""
 
@@ -151,20 +140,21 @@ def read_checked(file: Location, sha256: str) -> bytes:
 def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
     try:
-        return pq.read_table(pa.BufferReader(data), columns=columns)
+        return pq.read_table(pa.BufferReader(data), columns=columns, page_checksum_verification=True)
     except (ValueError, OSError, pa.ArrowException) as error:  # OSError: of Arrow, no store is asked here
         raise DamagedError(f"{uri}: expected the rows of a unit, got: {first_line(error)}") from error
 
 
 def read_line(output: Output, name: str) -> UnitLine:
-    """The manifest's line of a unit that an earlier run wrote, made from its files. Raises DamagedError."""
-    parsed = UnitFile.parse(name)
-    assert parsed is not None
-    with unit_errors(output, name):
-        data = (output.units / name).read()
-        rejected = (output.rejected / name).read() if parsed[1].rows_rejected else None
-    with unit_errors(output, name, OSError):  # of Arrow, for a page with another checksum; no store is asked here
-        file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        stats = from_json(UnitStats, loads((file.metadata.metadata or {})[STATS]))
-        pairs = len(file.read())
-    return _line(name, parsed[1], data, rejected, pairs=pairs, stats=stats)
+    """The manifest's line of a unit that an earlier run wrote, made from its files. Raises WorkError."""
+    named = UnitFile.parse(name)
+    assert named is not None
+    data = (output.units / name).read()
+    rejected = (output.rejected / name).read() if named[1].rows_rejected else None
+    table = parsed(data, (output.units / name).uri)
+    return _line(name, named[1], data, rejected, pairs=len(table), stats=unit_stats(table))
+
+
+def unit_stats(table: pa.Table) -> UnitStats:
+    """The counts that stand in a unit's file."""
+    return from_json(UnitStats, loads(table.schema.metadata[STATS]))

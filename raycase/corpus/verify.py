@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import as_begun, read_job
@@ -23,7 +22,7 @@ from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.pair_result import PairResult, count_defects, kind_of
 from raycase.corpus.progress import progress_bar
-from raycase.corpus.unit_files import LINES_SCHEMA, DamagedError, parsed, read_checked
+from raycase.corpus.unit_files import DamagedError, parsed, read_checked
 from raycase.data.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.errors import RequestError, WorkError
 
@@ -112,30 +111,22 @@ def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
 
 def listed_defects(output: Output) -> list[str]:
     """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
-    return _listed(output)[0]
-
-
-def _listed(output: Output) -> tuple[list[str], pa.Table]:
-    """`listed_defects`, and the lines of the files that can be read; none where the table of files is not to be
-    trusted."""
-    try:
-        lines = manifest_lines(output)
-    except DamagedError as error:
-        return [str(error)], LINES_SCHEMA.empty_table()
-    listed = _listing_defects(output, lines)
-    defects = [*_total_defects(output, read_manifest(output), lines), *_coverage_defects(lines), *listed.values()]
-    return defects, lines.filter(pc.invert(pc.is_in(lines["name"], pa.array(listed, pa.string()))))
+    lines = manifest_lines(output)
+    totals = _total_defects(output, read_manifest(output), lines)
+    return [*totals, *_coverage_defects(lines), *_listing_defects(output, lines)]
 
 
 def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
     """Each defect in words."""
-    listed, readable = _listed(output)
+    listed = listed_defects(output)
     yield from listed
-    if not len(readable):
+    readable = manifest_lines(output)
+    if listed or not len(readable):
         return
+    [first] = readable.slice(0, 1).to_pylist()
     check = FileCheck(
         uri=output.root.uri,
-        schema=_schema(output, readable),
+        schema=parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema,
         dim=read_manifest(output)["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
         config=read_job(output).config,
@@ -144,16 +135,6 @@ def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
     defects, hashes = execute(check, groups)
     yield from defects
     yield from _duplicates(output, readable, hashes)
-
-
-def _schema(output: Output, lines: pa.Table) -> pa.Schema | None:
-    """The schema of the first file that is whole."""
-    for line in rows_of(lines):
-        try:
-            return parsed(read_checked(output.units / line["name"], line["sha256"]), line["name"]).schema
-        except DamagedError:
-            continue
-    return None
 
 
 def _total_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
@@ -176,20 +157,20 @@ def _coverage_defects(lines: pa.Table) -> Iterator[str]:
             next_row = unit.end
 
 
-def _listing_defects(output: Output, lines: pa.Table) -> dict[str, str]:
-    """Name -> what is wrong with it, of the files of units and in `rejected/` against the table of files."""
-    defects: dict[str, str] = {}
+def _listing_defects(output: Output, lines: pa.Table) -> Iterator[str]:
+    """The files of units and in `rejected/` against the table of files."""
     sizes, rejected = output.units.list(), output.rejected.list()
     for line in rows_of(lines):
         name = line["name"]
         size = sizes.pop(name, None)
         if size is None:
-            defects[name] = f"{output.results}/{name}: missing"
+            yield f"{output.results}/{name}: missing"
         elif size != line["bytes"]:
-            defects[name] = f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
+            yield f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
         elif line["rows_rejected"] and name not in rejected:
-            defects[name] = f"rejected/{name}: missing"
-    return defects | {name: f"{output.results}/{name}: not in the manifest" for name in sorted(sizes)}
+            yield f"rejected/{name}: missing"
+    for name in sorted(sizes):
+        yield f"{output.results}/{name}: not in the manifest"
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 import pyarrow as pa
 
@@ -56,15 +57,12 @@ class Written:
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
         when its consumer is slow."""
-        waiting: deque[Future[pa.Table]] = deque()
-        pool = ThreadPoolExecutor(AHEAD)
+        pool, names = ThreadPoolExecutor(AHEAD), iter(self.names)
         try:
-            for name in self.names:
-                waiting.append(pool.submit(self._read, name, columns))
-                if len(waiting) > AHEAD:
-                    yield waiting.popleft().result()
+            waiting = deque(pool.submit(self._read, name, columns) for name in islice(names, AHEAD + 1))
             while waiting:
                 yield waiting.popleft().result()
+                waiting.extend(pool.submit(self._read, name, columns) for name in islice(names, 1))
         finally:  # where the rest is not wanted, perhaps in a thread that is just starting, which must not wait
             pool.shutdown(wait=False, cancel_futures=True)
 
@@ -126,12 +124,12 @@ def read_rows(
 def open_written(uri: str, flag: str) -> Written:
     """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
     output = output_at(uri)
-    if not output.job.exists():
-        raise RequestError(f"{flag}: expected an output of `raycase embed` at {output.root.uri}, got no job.json")
-    if not output.manifest.exists():
-        raise RequestError(
-            f"{flag}: expected a finished output, got no manifest.json in {output.root.uri}; run its job again"
-        )
+    for file in (output.job, output.manifest):
+        if not file.exists():
+            raise RequestError(
+                f"{flag}: expected a finished output of `raycase embed` at {output.root.uri}, got no {file.name}; run "
+                "its job"
+            )
     job = read_job(output)
     if (folder := kind_of(job.config).FOLDER) != EMBEDDINGS:
         raise RequestError(f"{flag}: expected an output with vectors, got the {folder} of pairs in {output.root.uri}")
@@ -140,10 +138,7 @@ def open_written(uri: str, flag: str) -> Written:
             f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {output.root.uri}, which is for other "
             "programs; embed again with --dtype float16"
         )
-    try:
-        lines = manifest_lines(output)
-    except DamagedError as error:
-        raise WorkError(f"{flag}: {output.root.uri}: {error}; run its job again") from error
+    lines = manifest_lines(output)
     sums = dict(zip(*(lines[name].to_pylist() for name in ("name", "sha256")), strict=True))
     units = tuple(finished_units(output, job.print8)[0])
     if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:

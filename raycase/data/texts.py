@@ -16,7 +16,6 @@ from pyarrow import csv as arrow_csv
 from raycase.data.schema import Reason
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # by the last ending of a name
-CSV_RULES = 3  # by which CSV files are cut into rows; a job keeps those with which it was begun
 BLOCK_BYTES = 2**24  # of a CSV file parsed at a time; no row is larger
 LINE_BYTES = 2**27  # no line of JSONL has as many
 MOST_INVALID = 2**20  # rows with other columns than the header that are held at a time

@@ -2,7 +2,8 @@
 
 import os
 
-# Ray Data reserves CPUs for an execution and renews that every 10 s; what a killed driver had reserved would keep the
-# next job on its cluster waiting for three minutes. Read when `ray.data` is imported, for all executions of a process;
-# a driver that stands still for so long waits for its own reservation.
+# Ray reads both when it is imported. Ray Data reserves CPUs for an execution and renews that every 10 s; what a killed
+# driver had reserved would keep the next job on its cluster waiting for three minutes.
 os.environ.setdefault("RAY_DATA_AUTOSCALING_REQUEST_EXPIRE_TIME_S", "30")
+# A thread that outlives the Ray that it reads from must not start another one.
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import secrets
 import signal
+import socket
 import threading
 import warnings
 from contextlib import suppress
@@ -17,16 +17,9 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from raycase.distributed.ray_internals import (
-    died,
-    errors_to_stderr,
-    listen_on_localhost,
-    never_start_unasked,
-    why_unreachable,
-)
-from raycase.errors import RequestError, WorkError, first_line, note, visible
+from raycase.errors import RequestError, WorkError, first_line, visible
 
-SECONDS = 15.0  # within which a cluster answers, busy as it may be
+SECONDS = 15.0  # within which a cluster takes a connection
 
 
 def start_ray(*, metrics_port: int | None = None) -> None:
@@ -35,8 +28,6 @@ def start_ray(*, metrics_port: int | None = None) -> None:
     metrics_port: of the Ray that is started (default: a free one). Raises RequestError for what is no address,
     WorkError for a cluster that cannot be joined.
     """
-    never_start_unasked()
-    errors_to_stderr()
     warnings.filterwarnings("ignore", message="lance is not fork-safe")  # Ray's processes are other programs
     if not ray.is_initialized():
         os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # the driver would print the log of its C++ part
@@ -46,14 +37,24 @@ def start_ray(*, metrics_port: int | None = None) -> None:
         if address := named_cluster():
             join(address, **options)
         else:
-            listen_on_localhost()
+            _listen_on_localhost()
             own_token_file(Path.home() / ".ray" / "auth_token")
             ray.init("local", _metrics_export_port=metrics_port or None, **options)
-            end_with_ray()
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
     warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
+
+
+def _listen_on_localhost() -> None:
+    """Make the Ray that this process starts next listen on 127.0.0.1 alone, as it does on macOS and Windows.
+
+    By its defaults on Linux all of its processes listen on every interface, and no option of Ray changes that.
+    """
+    from ray._private import ray_constants
+
+    assert hasattr(ray_constants, "ENABLE_RAY_CLUSTER"), "expected the Ray of constraints.txt"
+    ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 def named_cluster() -> str | None:
@@ -64,7 +65,7 @@ def named_cluster() -> str | None:
 
 
 def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
-    """`ray.init`, which itself would try for minutes where nothing answers."""
+    """`ray.init`, which itself would try for minutes where nothing listens."""
     if "://" in address:
         raise RequestError(
             f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {visible(address)}; from outside a "
@@ -72,34 +73,16 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
     try:
-        problem = why_unreachable(address, seconds)
-        if problem is None:
-            ray.init(address, **options)
-            return
+        if address != "auto":
+            host, _, port = address.rpartition(":")
+            socket.create_connection((host, int(port)), timeout=seconds).close()
+        ray.init(address, **options)
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        problem = first_line(error).rstrip(".")
-    raise WorkError(
-        f"RAY_ADDRESS={visible(address)}: expected a cluster to join, got: {visible(problem)}; start it, correct the "
-        "address, or unset RAY_ADDRESS to work on this machine alone"
-    )
-
-
-def end_with_ray() -> None:
-    """End this process in one line when its own Ray dies, as by the kernel when memory runs out.
-
-    Ray's core would end it without a word: a minute later, and between two instructions of Python.
-    """
-    leaving = threading.Event()
-    atexit.register(leaving.set)  # before Ray's own, which ends its processes
-
-    def watch() -> None:
-        while not leaving.wait(0.5):
-            if (dead := died()) and not leaving.is_set():
-                message = f"error: Ray's {dead} died, as when memory runs out; run the same command again to resume"
-                note(message)
-                os._exit(1)
-
-    threading.Thread(target=watch, name="end_with_ray", daemon=True).start()
+        problem = visible(first_line(error).rstrip("."))
+        raise WorkError(
+            f"RAY_ADDRESS={visible(address)}: expected a cluster to join, got: {problem}; start it, correct the "
+            "address, or unset RAY_ADDRESS to work on this machine alone"
+        ) from error
 
 
 def own_token_file(file: Path) -> None:

@@ -1,18 +1,43 @@
-"""The embedding job on Ray: runs `raycase.corpus.run` with a cluster and its actors."""
+"""The embedding job on Ray, one execution of Ray Data: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
 
 from __future__ import annotations
 
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from threading import Thread
 from typing import Any
 
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
+from ray.exceptions import ActorDiedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raycase.corpus.dry_run import MeasuredRate, encode_sample
+from raycase.corpus.encode_step import EncodeUnits
+from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
+from raycase.corpus.read_step import read_units
+from raycase.corpus.records import ReadUnit, WrittenUnit
 from raycase.corpus.request import EmbedJob, Request
 from raycase.corpus.run import Execute, run
 from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
-from raycase.distributed.pipeline import execute_on_ray
-from raycase.distributed.resources import join_cluster, make_pool
-from raycase.errors import note
+from raycase.corpus.write_step import write_units
+from raycase.data.schema import Reason
+from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
+from raycase.distributed.prometheus import RunMetrics
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, join_cluster, make_pool
+from raycase.distributed.tasks import Opaque, data_context, ray_errors
+from raycase.errors import WorkError, note
 from raycase.systems.contracts import EmbedderConfig
+
+AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
+READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
+WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
 
 
 def embed(job: EmbedJob, *, model: EmbedderConfig | None = None) -> dict[str, Any]:
@@ -20,13 +45,134 @@ def embed(job: EmbedJob, *, model: EmbedderConfig | None = None) -> dict[str, An
     return run(job, model=model, prepare=prepare_ray)
 
 
-def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None, size: int | None = None) -> Execute:
+def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None) -> Execute:
     """Join or start Ray and fit the actors into the cluster. Raises RequestError for actors that do not fit.
 
-    `ahead`: maximum number of units that Ray has received and not yet written. Default: by the number of actors.
-    `size`: units of an item of Ray Data. Default: one, more for many actors.
+    `ahead`: most units that Ray has received and not yet written. Default: by the number of actors.
     """
     cluster = join_cluster([("--output", request.output.root)])
     pool = make_pool(request.job, plan.units, cluster)
     note(f"needs {pool}; {cluster}")
-    return partial(execute_on_ray, pool=pool, ahead=ahead, size=size)
+    return partial(execute_on_ray, pool=pool, ahead=ahead)
+
+
+def measure_on_ray(request: Request, rows: pa.Table, units: int) -> MeasuredRate:
+    """The rate of one of the job's encoders on this cluster, for the dry run. Raises RequestError and WorkError."""
+    pool = make_pool(request.job, units, join_cluster(()))
+    where = f"a worker with {pool.each}"
+    note(f"measuring on {where}, once one is free")
+    task = ray.remote(encode_sample).options(num_cpus=pool.cpus, num_gpus=pool.gpus)
+    with ray_errors("sample was encoded", request.job.stall_timeout):
+        found = task.remote(rows, request.step | {"threads": pool.threads}, encoders=pool.most, where=where)
+        return ray.get(found, timeout=60 * request.job.stall_timeout)
+
+
+def execute_on_ray(
+    request: Request, opened: Job, plan: Plan, *, pool: ActorPool, ahead: int | None = None
+) -> Iterator[WrittenUnit]:
+    """Read, encode and write the plan's units; yields each when its file is written.
+
+    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError and WorkError.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
+        ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most), encoded=len(plan.done) > 0
+    )
+    write = partial(write_units, output=request.output.root.uri, results=request.output.results, print8=opened.print8)
+    metrics = RunMetrics(job=opened.print8, units=plan.units)
+    try:
+        with ray_errors(f"unit was finished by {pool}", request.job.stall_timeout):
+            with data_context(request.job.stall_timeout):
+                written = _stages(request, opened, plan, pool, in_flight, write)
+            for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+                in_flight.add_written.remote(len(batch))
+                for i in range(len(batch)):
+                    unit = WrittenUnit.from_arrow(batch.slice(i, 1))
+                    metrics.add(unit)
+                    yield unit
+            for row in ray.get(in_flight.take_rejected.remote()):
+                unit = WrittenUnit.from_arrow(write(row))
+                note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")
+                metrics.add(unit)
+                yield unit
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            ray.kill(in_flight)
+
+
+def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
+    """The dataset of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
+    batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
+    tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
+        feed_tasks,
+        fn_kwargs={"plan": ray.put((plan, opened.files)), "in_flight": in_flight},
+        num_cpus=0,
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
+        **batches,
+    )
+    units = tasks.map_batches(
+        read_units,
+        fn_kwargs={"config": Opaque(request.model), "kind": request.kind},
+        compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
+        num_cpus=READ_CPUS,
+        **batches,
+    )
+    encoded = units.map_batches(
+        EncodeInPool,
+        fn_constructor_kwargs=request.step
+        | {
+            "config": Opaque(request.model),
+            "in_flight": in_flight,
+            "threads": pool.threads,
+            "units": math.ceil(plan.units / pool.least),
+        },
+        compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+        **batches,
+    )
+    return encoded.map_batches(
+        write, compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most), num_cpus=WRITE_CPUS, **batches
+    )
+
+
+class EncodeInPool(EncodeUnits):
+    """The encode step in Ray Data's pool of actors: rejects units at which encoders keep dying.
+
+    It ends with `in_flight`, which its job ends, whatever still refers to it: others wait for its CPUs and GPUs.
+    """
+
+    def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
+        if _has_ended(in_flight):  # Ray started it again after its job; it does not where this raises
+            raise WorkError("the job of this encoder has ended")
+        Thread(target=_end_with, args=(in_flight,), daemon=True).start()
+        super().__init__(**step)
+        self.in_flight = in_flight
+
+    def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
+        unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
+        if ray.get(self.in_flight.begin.remote(unit)):
+            encoded = super().__call__(row)
+            self.in_flight.end.remote(unit)
+            yield encoded
+        else:
+            read = ReadUnit.from_arrow(row)
+            rejected = self.rejecting(read, dict.fromkeys(range(len(read.rows)), ""), Reason.KILLED)
+            ray.get(self.in_flight.reject.remote(unit, rejected.to_arrow()))
+
+
+def _end_with(in_flight: ray.actor.ActorHandle) -> None:
+    """End this process once the actor has died."""
+    while not _has_ended(in_flight):
+        time.sleep(WATCH)
+    os._exit(0)
+
+
+def _has_ended(in_flight: ray.actor.ActorHandle) -> bool:
+    """Whether the actor has died; False where it is not reached for now."""
+    with suppress(Exception):
+        try:
+            ray.get(in_flight.is_there.remote())
+        except ActorDiedError:
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""The units that Ray holds: the plan is fed in bounded pieces, and those that kill their encoder are set aside.
+"""The units that Ray holds: the plan is fed in bounded pieces, and a unit that keeps killing its encoder is rejected.
 
 Small, since every worker imports this module.
 """
@@ -17,8 +17,8 @@ from raycase.corpus.records import ReadTask
 from raycase.data.inputs import InputFile
 from raycase.errors import WorkError
 
-DEATHS = 3  # of encoders at a unit, after which it is set aside
-HOPELESS = 3  # units set aside before any was encoded, after which the job ends
+DEATHS = 3  # of encoders at a unit, after which it is rejected
+HOPELESS = 3  # units rejected before any was encoded, after which the job ends
 
 Key = tuple[int, int]  # a unit: its file and first row
 
@@ -40,13 +40,14 @@ class InFlight:
     It outlives the encoders: Ray itself tries a unit whose encoder dies again without end.
     """
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, ahead: int, *, encoded: bool = False) -> None:
+        """ahead: most units in Ray. encoded: whether an earlier run has encoded any."""
         self.ahead = ahead
-        self.left = 0  # units that are written or set aside
+        self.left = 0  # units that are written or rejected
         self.changed = asyncio.Condition()
         self.begun: Counter[Key] = Counter()  # of units that are not encoded: how often each was begun
-        self.encoded = False  # whether any unit was
-        self.aside: dict[Key, pa.Table] = {}
+        self.encoded = encoded
+        self.rejected: dict[Key, pa.Table] = {}
 
     async def is_there(self) -> None:
         """Return: the job goes on."""
@@ -62,9 +63,7 @@ class InFlight:
             await self.changed.wait_for(lambda: fed - self.left < self.ahead)
 
     async def begin(self, unit: Key) -> bool:
-        """Whether to encode the unit; False: `DEATHS` encoders died at it, so set it aside."""
-        if unit in self.aside:  # tried again with others of its pack, or after its node was lost
-            return False
+        """Whether to encode the unit; False: `DEATHS` encoders died at it, so reject it."""
         self.begun[unit] += 1
         return self.begun[unit] <= DEATHS
 
@@ -73,27 +72,26 @@ class InFlight:
         del self.begun[unit]
         self.encoded = True
 
-    async def set_aside(self, unit: Key, row: pa.Table) -> None:
-        """Keep a unit, a `ReadUnit` as an Arrow row, until all others are done.
-
-        Raises WorkError where no unit can be encoded.
-        """
-        if unit in self.aside:
+    async def reject(self, unit: Key, row: pa.Table) -> None:
+        """Keep a rejected unit, an `EncodedUnit` as an Arrow row. Raises WorkError where no unit can be encoded."""
+        if unit in self.rejected:  # tried again after its node was lost
             return
-        del self.begun[unit]
-        self.aside[unit] = row
-        if len(self.aside) >= HOPELESS and not self.encoded:
-            raise WorkError(no_unit_encoded(DEATHS * len(self.aside)))
+        self.rejected[unit] = row
+        if len(self.rejected) >= HOPELESS:
+            self._check_encoded()
         await self.add_written(1)
 
-    async def take_aside(self) -> tuple[list[pa.Table], bool]:
-        """The units that were set aside, and whether any other was encoded."""
-        return list(self.aside.values()), self.encoded
+    async def take_rejected(self) -> list[pa.Table]:
+        """The rejected units, to be written once all others are. Raises WorkError where no unit was encoded."""
+        if self.rejected:
+            self._check_encoded()
+        return list(self.rejected.values())
 
-
-def no_unit_encoded(deaths: int) -> str:
-    """Where every unit kills the encoder, it is not the rows."""
-    return (
-        f"the encoder was killed {deaths} times and encoded no unit: expected enough memory for this model on each "
-        "node; try fewer --batch-tokens, --unit-rows or --actors, or larger nodes, then run the same command again"
-    )
+    def _check_encoded(self) -> None:
+        """Where every unit kills the encoder, it is not the rows."""
+        if not self.encoded:
+            raise WorkError(
+                f"the encoder was killed {DEATHS * len(self.rejected)} times and encoded no unit: expected enough "
+                "memory for this model on each node; try fewer --batch-tokens, --unit-rows or --actors, or larger "
+                "nodes, then run the same command again"
+            )

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
+from urllib.request import urlopen
 
 import ray
 import torch
@@ -31,10 +32,9 @@ from ray.serve.schema import LoggingConfig
 from raycase.data.storage import locate
 from raycase.distributed.cluster import cause, named_cluster, nodes, start_ray
 from raycase.distributed.prometheus import ServiceMetrics
-from raycase.distributed.ray_internals import replica_listens_on_localhost, serve_address
-from raycase.distributed.resources import CPU_STEP, Capacity, capacity, check_nodes
+from raycase.distributed.resources import CPU_STEP, Capacity, check_nodes
 from raycase.distributed.shards import InShards
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import RequestError, WorkError, first_line, note
 from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
 from raycase.serving.live_index import open_index
@@ -97,7 +97,7 @@ class Replica:
     def __init__(self, settings: ServeSettings, threads: int | None, *, alone: bool) -> None:
         """threads: of PyTorch; alone: on a Ray of one machine."""
         if alone:
-            replica_listens_on_localhost()
+            _listen_on_localhost()
         if threads is not None:
             torch.set_num_threads(threads)
         shard = None if alone else InShards()  # starts their processes with the first index
@@ -105,6 +105,17 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return make_app(self.engine, self.settings, ServiceMetrics())
+
+
+def _listen_on_localhost() -> None:
+    """Make a replica, which calls this as it starts, listen on 127.0.0.1 alone.
+
+    Its server for calls of other deployments would listen on every interface, and no option of Ray changes that.
+    """
+    from ray.serve._private import replica
+
+    add_port = replica.add_port_to_grpc_server
+    replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", "127.0.0.1"))
 
 
 def application(flags: dict[str, Any]) -> ray_serve.Application:
@@ -119,7 +130,7 @@ def application(flags: dict[str, Any]) -> ray_serve.Application:
         )
     origins = tuple(flags.pop("allow_origin", ()))
     job = ServeJob(**flags, allow_origin=origins)
-    up = Capacity(nodes(), None)  # machines may be on their way
+    up = Capacity(nodes(), grows=True)  # machines may be on their way
     return _bound(job, check_serve(job, on_cluster=True), up, alone=False)
 
 
@@ -142,13 +153,15 @@ def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: 
 def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
     """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
     Ray would wait for."""
-    every = cluster.alive + (cluster.offered or [])
+    every = cluster.alive
     gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = max(n.get("CPU", 0.0) for n in every) or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
+    most = (
+        max((n.get("CPU", 0.0) for n in every), default=0.0) or CLUSTER_CPUS
+    )  # a head without CPUs, whose nodes are to come
     cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
     cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
     rooms = [int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in every]
-    if cluster.offered is not None and sum(rooms) < job.replicas:
+    if not cluster.grows and sum(rooms) < job.replicas:
         raise RequestError(
             f"--replicas: expected room for {job.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
             f"{sum(rooms)}: {cluster}"
@@ -167,7 +180,7 @@ def serve(job: ServeJob) -> NoReturn:
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
     start_ray(metrics_port=job.metrics_port)
-    cluster = capacity()
+    cluster = Capacity(nodes())
     if settings.index is not None:
         check_nodes(locate(settings.index), cluster, "--index")
     bound = _bound(job, settings, cluster, alone=not on_cluster)
@@ -178,7 +191,9 @@ def serve(job: ServeJob) -> NoReturn:
         ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
     except (RayError, RayServeException, RuntimeError) as error:
         raise cause(error) from error
-    address = listening(job.host, port)
+    url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
+    if ran_before:
+        _check_listening(url)
     if NAME in ray_serve.status().applications:
         raise RequestError(
             f"expected no application {NAME!r} on this cluster, got one, of another raycase serve or of one that "
@@ -189,7 +204,7 @@ def serve(job: ServeJob) -> NoReturn:
             ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except (RayError, RayServeException, RuntimeError) as error:
             raise _failure(error) from error
-        _say_where(job, *address, model)
+        _say_where(job, url, model)
         number = wait_for_signal()
         note("ending: what is under way is answered first")
     finally:
@@ -201,22 +216,19 @@ def serve(job: ServeJob) -> NoReturn:
     sys.exit(128 + number)
 
 
-def listening(host: str, port: int) -> tuple[str, int]:
-    """Where the service is reached: Ray Serve that ran before keeps its own address. Raises RequestError where it
-    listens nowhere."""
-    own_host, own_port = serve_address(host, port)
-    if own_host is None:
+def _check_listening(url: str) -> None:
+    """Raise RequestError unless the Ray Serve that ran before listens there: it keeps the address of its start."""
+    try:
+        with urlopen(f"{url}/-/healthz", timeout=10):
+            pass
+    except OSError as error:
         raise RequestError(
-            "expected a Ray Serve that listens, got one on this cluster that was started without HTTP; end it there "
-            "(ray.serve.shutdown()), or start it with a host"
-        )
-    if (own_host, own_port) != (host, port):
-        note(f"Ray Serve runs on this cluster already, and listens on {own_host}:{own_port}, not on {host}:{port}")
-    return own_host, own_port
+            f"--port: expected the Ray Serve that runs on this cluster already at {url}, got: {first_line(error)}; "
+            "pass the --host and --port that it was started with, or end it there (ray.serve.shutdown())"
+        ) from error
 
 
-def _say_where(job: ServeJob, host: str, port: int, model: str) -> None:
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def _say_where(job: ServeJob, url: str, model: str) -> None:
     metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
     index = "" if job.index is None else f" and {job.index}"
     note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")

@@ -121,7 +121,7 @@ def _file_key(source: Written, unit: UnitFile) -> str:
     """
     file, sharing = source.job.files[unit.file], source.job.sharing
     key = [source.job.fingerprint, file.uri, file.size, file.mark]
-    return fingerprint([*key, sharing.id] if sharing else key)[:16]
+    return fingerprint([*key, sharing.id])[:16]
 
 
 def _is_covered(metadata: IndexMetadata, key: str, unit: UnitFile) -> bool:

@@ -22,9 +22,8 @@ from torch import Tensor
 
 from raycase.corpus.manifest import read_manifest
 from raycase.corpus.materialize import MaterializeJob, check_materialize
-from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
-from raycase.corpus.tasks import OpenTasks
+from raycase.corpus.tasks import OpenTasks, RayFlag
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.conditions import conditions_file

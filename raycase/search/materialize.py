@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -41,8 +40,9 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
     output = output_at(job.output)
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
-    opened, done = find_job(output, config, words.job.files, overwrite=job.overwrite, sharing=words.job.sharing)
-    write_job(output, replace(opened, model=words.job.model), overwrite=job.overwrite)
+    old = words.job
+    opened, done = find_job(output, config, old.files, model=old.model, sharing=old.sharing, overwrite=job.overwrite)
+    write_job(output, opened, overwrite=job.overwrite)
     work = partial(
         _pool,
         words=words.output.root.uri,
@@ -68,9 +68,8 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
     return {name: manifest[name] for name in COUNTS} | this_run | places
 
 
-def _questions(model: dict[str, Any], name: str | None, conditions: tuple[str, ...]) -> bytes:
+def _questions(model: dict[str, Any], name: str, conditions: tuple[str, ...]) -> bytes:
     """What the words' head keeps of the conditions, as safetensors. Raises RequestError for another model."""
-    assert name is not None
     config = resolve_embedder(name, dim=model.get("cut"))
     if fingerprint(config.describe()) != fingerprint(model):
         raise RequestError(f"--model: expected the model that stored the words, got another in {name}")

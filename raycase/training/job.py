@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.tasks import RayFlag
 from raycase.data.fetch import model_folder
 from raycase.data.hub import dataset_of
 from raycase.data.places import Folder, Paths, check_paths

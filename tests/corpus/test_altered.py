@@ -55,13 +55,13 @@ def test_words_with_anothers_basis_are_not_pooled(home, words, tmp_path):
     for work, flag in ((materialize, "--words"), (index, "--embeddings")):
         with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
             work(words, tmp_path)
-    with pytest.raises(RequestError, match="by which the units there are coded, got another; pass --overwrite"):
-        settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
-        settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
-        embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))
     output_at(words).basis.remove()
     with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
         materialize(words, tmp_path)
+    with pytest.raises(RequestError, match="by which the units there are coded, got none; pass --overwrite"):
+        settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
+        settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
+        embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))
 
 
 def test_a_unit_with_words_of_another_basis_is_found(words, tmp_path):

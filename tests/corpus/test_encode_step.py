@@ -1,7 +1,6 @@
 """The encode step: pairs become vectors; each row without a good vector is rejected; long jobs are compiled."""
 
 import json
-import os
 import time
 from dataclasses import replace
 from itertools import islice
@@ -15,7 +14,6 @@ from helpers import cosines, embed_here, in_process, read_output, read_rejected,
 
 import raycase
 from raycase.corpus.encode_step import EncodeUnits
-from raycase.corpus.job_record import find_job
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask
@@ -61,7 +59,7 @@ def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
 def first_units(job, count):
     """What the reading stage gives of a job, and the encoding stage's arguments."""
     request = check_embed(job)
-    opened, done = find_job(request.output, request.config, request.files, overwrite=False)
+    opened, done = request.find_job()
     tasks = make_plan(request, opened.files, done).tasks()
     task = ReadTask.of(opened.files, next(tasks)).to_arrow()
     read = read_units(task, config=request.model, kind=request.kind)
@@ -111,16 +109,3 @@ def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, exp
         encode(unit)
         counts.append(len(compiled))
     assert counts == wanted
-
-
-def test_gpu_memory_may_grow_unless_its_user_says_otherwise(job, monkeypatch):
-    _, arguments, options = first_units(job, 1)
-    for name, given in (("PYTORCH_CUDA_ALLOC_CONF", "backend:native"), ("PYTORCH_ALLOC_CONF", "x"), (None, None)):
-        for either in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
-            monkeypatch.setenv(either, "")  # so that it is put back
-            monkeypatch.delenv(either)
-        if name:
-            monkeypatch.setenv(name, given)
-        EncodeUnits(*arguments, **options)
-        wanted = {name: given} if name else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-        assert {n: v for n, v in os.environ.items() if n.startswith("PYTORCH")} == wanted

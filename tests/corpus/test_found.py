@@ -47,8 +47,7 @@ def test_what_is_left_out_is_in_the_manifest_and_on_one_line(folder, capsys):
     assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; {READS}"]
 
 
-def test_a_job_is_resumed_with_the_same_units_where_links_and_capitals_came_to_be_read(folder):
-    """What an earlier version left out is new to the job; what it read keeps its units."""
+def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units_stay(folder):
     embed_here(folder)
     before = output_at(folder.output).units.list()
     place = Path(folder.input)
@@ -95,14 +94,3 @@ def test_a_file_has_changed_where_its_size_or_time_has(folder):
     os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**9))
     with pytest.raises(RequestError, match="but it has changed"):
         embed_here(folder)
-
-
-def test_a_csv_job_that_an_earlier_version_began_is_refused(folder):
-    embed_here(folder)
-    output = output_at(folder.output)
-    record = json.loads(output.job.read())
-    output.job.put_json(record | {"csv_rules": 2})
-    with pytest.raises(RequestError, match=r"got an earlier version's, which cut CSV files"):
-        embed_here(folder)
-    assert embed_here(replace(folder, overwrite=True))["rows_out"] == 2
-    assert embed_here(folder)["units_resumed"] == 1

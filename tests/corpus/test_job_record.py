@@ -156,15 +156,6 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
     assert embed_here(replace(job, model=None))["rows_out"] == 500
 
 
-def test_a_model_that_an_earlier_version_did_not_name_is_asked_for(job):
-    embed_here(replace(job, limit=100))
-    record = output_at(job.output).job
-    record.put_json({name: value for name, value in record.read_json().items() if name != "model"})
-    with pytest.raises(RequestError, match=r"which its job\.json does not name, got none; pass --model$"):
-        embed_here(replace(job, model=None))
-    assert embed_here(job)["rows_out"] == 500
-
-
 def test_a_unit_of_an_input_file_that_the_job_does_not_have_is_refused(job):
     embed_here(job)
     unit = min(output_at(job.output).embeddings.list())
@@ -174,7 +165,16 @@ def test_a_unit_of_an_input_file_that_the_job_does_not_have_is_refused(job):
         embed_here(job)
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"config": [], "files": [], "salt": ""}', "[" * 100_000])
+def test_an_output_of_another_version_is_refused(job):
+    embed_here(job)
+    record = output_at(job.output).job
+    record.put_json({name: value for name, value in record.read_json().items() if name != "format"})
+    with pytest.raises(RequestError, match=r": written by another version of raycase, 0\.2 or earlier: embed again$"):
+        embed_here(job)
+    assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 3, "config": [], "files": [], "salt": ""}', "[" * 100_000])
 def test_a_record_of_another_kind_is_refused(job, content):
     output_at(job.output).job.put(content.encode())
     with pytest.raises(RequestError, match=r"job\.json: expected (JSON|the job\.json of `raycase embed`), got: "):

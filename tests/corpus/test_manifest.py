@@ -5,14 +5,12 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, in_process
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data.schema import parquet_bytes
 from raycase.distributed.embed import TooManyRejectedError
 from raycase.errors import RequestError, WorkError
 
@@ -66,20 +64,6 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     with pytest.raises(WorkError, match=r"rows 200 to 300 of .*in\.parquet are missing; raise --limit"):
         embed_here(replace(job, limit=100))
     assert embed_here(job)["units_done"] == 1
-    verify(job.output)
-
-
-@pytest.mark.parametrize("content", [b"", b"PAR1", parquet_bytes(pa.table({"name": ["x"]}))])
-def test_what_is_no_unit_and_no_lines_is_made_again(job, content, capsys):
-    embed_here(job)
-    output = output_at(job.output)
-    unit = min(output.embeddings.list())
-    (output.embeddings / unit).put(content)
-    output.manifest_files.put(content)
-    output.manifest.remove()
-    assert embed_here(job)["units_done"] == 1
-    said = capsys.readouterr().err
-    assert f"{unit}: expected a unit of this job, got " in said and said.count("done again") == 1
     verify(job.output)
 
 

@@ -5,9 +5,8 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from helpers import embed_here, read_output, read_scores, score_here
+from helpers import embed_here, read_output
 
-from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
 from raycase.data.conditions import read_conditions
 from raycase.data.graph import read_graph
@@ -86,13 +85,3 @@ def test_every_input_is_read_by_whatever_name_but_no_named_pipe(tmp_path, name):
     os.mkfifo(folder / odd)
     with pytest.raises(RequestError, match=r"got a pipe, a socket or a device$"):
         read(str(folder / odd))
-
-
-def test_pairs_are_scored_where_they_are(tiny_model, tmp_path):
-    folder = tmp_path / ODD
-    folder.mkdir()
-    (folder / f"{ODD}.csv").write_text(PAIRS)
-    output = str(folder / f"out {ODD}")
-    flags = {"model": str(tiny_model), "prompt": "concat-sc", "pooling": "mean", "keep_columns": ("label",)}
-    assert score_here(ScoreJob(input=str(folder / f"{ODD}.csv"), output=output, **flags))["rows_out"] == 2
-    assert len(read_scores(output)) == 2

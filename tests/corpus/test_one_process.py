@@ -1,6 +1,5 @@
 """A plan in this process: read ahead, written behind, and the errors of each step where the job sees them."""
 
-import threading
 from dataclasses import replace
 
 import pytest
@@ -10,7 +9,6 @@ from raycase.corpus import one_process
 from raycase.corpus.one_process import execute_here, read_ahead
 from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.errors import RequestError
 
 
 def test_items_are_drawn_ahead_and_stay_in_order():
@@ -26,25 +24,6 @@ def test_items_are_drawn_ahead_and_stay_in_order():
     wait_for(lambda: drawn == [0, 1, 2])
     assert list(ahead) == [1, 2, 3, 4, 5] == drawn[1:]
     assert list(read_ahead(iter(()), 2)) == []
-
-
-def test_an_error_while_reading_comes_after_what_was_read():
-    def items():
-        yield 1
-        raise RequestError("expected a file")
-
-    ahead = read_ahead(items(), 3)
-    assert next(ahead) == 1
-    with pytest.raises(RequestError, match="expected a file"):
-        next(ahead)
-
-
-def test_a_reader_that_is_left_ends():
-    before = threading.active_count()
-    ahead = read_ahead(iter(range(100)), 2)
-    next(ahead)
-    ahead.close()
-    assert threading.active_count() == before
 
 
 def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, monkeypatch):

@@ -1,7 +1,6 @@
 """A corpus as it is published gives the output of its plain files: the same rows, ids and rejected rows."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import lance
@@ -63,13 +62,6 @@ def rejected(job):
     return [row | {"file": row["file"].rpartition("/")[2].removesuffix(".gz").removesuffix(".zst")} for row in rows]
 
 
-def test_a_limit_takes_the_first_rows_and_the_others_follow(job, folders):
-    job = replace(job, input=folders[1], unit_rows=30, max_rejected=1)
-    assert embed_here(replace(job, limit=130))["rows_in"] == 130
-    assert embed_here(job)["rows_in"] == 306
-    verify(job.output)
-
-
 def test_a_file_that_is_cut_off_ends_the_job_before_anything_is_written(job, folders, tmp_path):
     file = tmp_path / "published" / "a 0.jsonl.gz"
     file.write_bytes(file.read_bytes()[:-1])
@@ -122,16 +114,3 @@ def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(thi
     assert capsys.readouterr().err.count(said) == 1
     verify(things.output)
     assert embed_here(replace(things, overwrite=True))["rows_in"] == 50
-
-
-def test_a_lance_dataset_that_was_made_anew_is_another(things):
-    embed_here(replace(things, limit=40))
-    shutil.rmtree(things.input)
-    lance.write_dataset(pa.table({"id": [1], "text": ["a dog"]}), things.input).delete("id > 1")
-    with pytest.raises(RequestError, match=r"expected .*things\.lance as it was when .*, but it has changed"):
-        embed_here(things)
-
-
-def test_nothing_is_written_into_a_lance_dataset_that_is_read(things):
-    with pytest.raises(RequestError, match="--output: expected "):
-        embed_here(replace(things, output=things.input + "/out"))

@@ -11,7 +11,6 @@ from altered import alter, with_column
 from helpers import embed_here, read_output, stop_after
 
 from raycase.corpus.encode_step import rejected_rows
-from raycase.corpus.output import output_at
 from raycase.corpus.pair_result import PairResult
 from raycase.corpus.request import check_embed
 from raycase.corpus.tasks import open_here
@@ -19,7 +18,6 @@ from raycase.corpus.verify import verify
 from raycase.data.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
-from raycase.search.index import Index
 from raycase.search.join import JoinJob, join
 from raycase.systems.pairs import Encoded
 
@@ -59,12 +57,6 @@ def test_a_job_writes_what_the_formula_says_and_resumes(floats, normalize, dtype
         assert np.abs(written - scaled).max() < 0.501
     else:
         assert written.dtype == dtype and np.allclose(written, unit, atol=3e-4 if dtype == "float16" else 1e-6)
-
-
-def test_a_job_without_these_flags_has_the_configuration_that_it_always_had(job):
-    config = check_embed(job).config
-    assert "normalize" not in config and config["dtype"] == "float32"
-    assert check_embed(replace(job, normalize=True)).config == config | {"normalize": True}
 
 
 @pytest.mark.parametrize(("normalize", "dtype"), FORMS)
@@ -109,18 +101,6 @@ def test_verify_finds_vectors_that_no_job_writes(job, flags, change, words):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "binary"])
-def test_verify_finds_a_byte_that_changed(job, dtype):
-    embed_here(replace(job, limit=10, dtype=dtype))
-    folder = output_at(job.output).embeddings
-    [name] = folder.list()
-    data = bytearray((folder / name).read())
-    data[len(data) // 2] ^= 1
-    (folder / name).put(bytes(data))
-    with pytest.raises(WorkError, match="checksum differs"):
-        verify(job.output)
-
-
-@pytest.mark.parametrize("dtype", ["int8", "binary"])
 def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
     job, _ = floats
     embed_here(replace(job, dtype=dtype))
@@ -133,16 +113,6 @@ def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
         with pytest.raises(RequestError, match=f"{flag}: {words}"):
             join(JoinJob(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), open_here)
-
-
-def test_an_index_of_vectors_of_length_one_is_that_of_the_vectors(floats, tmp_path):
-    job, vectors = floats
-    embed_here(replace(job, normalize=True))
-    answers = []
-    for place in (job.output, job.output + "-float32"):
-        build(IndexJob(embeddings=(place,), output=f"{place}.lance"))
-        answers.append(Index.open(f"{place}.lance").nearest(vectors[:5], "color", 5))
-    assert np.array_equal(answers[0][1], answers[1][1]) and np.allclose(answers[0][0], answers[1][0], atol=1e-5)
 
 
 def test_requests_that_cannot_be(job, tmp_path):

@@ -1,6 +1,7 @@
 """The plan goes to Ray in bounded pieces, and the same actors work through all of them."""
 
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -38,27 +39,29 @@ def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
     ray.kill(in_flight)
 
 
-def test_a_unit_is_set_aside_after_three_deaths_and_the_others_count_on(cluster):
+def test_a_unit_is_rejected_after_three_deaths_and_the_others_count_on(cluster):
     in_flight = InFlight.remote(10)
     row = pa.table({"file": [0], "start": [8]})
-    assert [ray.get(in_flight.begin.remote((0, 8))) for _ in range(4)] == [True] * 3 + [False]
-    ray.get(in_flight.set_aside.remote((0, 8), row))
-    assert not ray.get(in_flight.begin.remote((0, 8))), "expected it to stay aside"
-    ray.get(in_flight.set_aside.remote((0, 8), row))
+    assert [ray.get(in_flight.begin.remote((0, 8))) for _ in range(5)] == [True] * 3 + [False] * 2
+    for _ in range(2):  # again after its node was lost
+        ray.get(in_flight.reject.remote((0, 8), row))
     ray.get([in_flight.begin.remote((0, 4)), in_flight.end.remote((0, 4))])
     assert ray.get(in_flight.begin.remote((0, 4))), "expected the count to begin anew for a unit that was encoded"
-    [aside], encoded = ray.get(in_flight.take_aside.remote())
-    assert aside.equals(row) and encoded
+    [rejected] = ray.get(in_flight.take_rejected.remote())
+    assert rejected.equals(row)
     assert ray.get(in_flight.wait_for_room.remote(10)) is None, "expected its room to be free"
     ray.kill(in_flight)
 
 
-def test_where_no_unit_is_encoded_the_third_ends_the_job(cluster):
-    in_flight = InFlight.remote(10)
-    for start in (1, 2, 3):
-        assert [ray.get(in_flight.begin.remote((0, start))) for _ in range(4)][-1] is False
-        if start < 3:
-            ray.get(in_flight.set_aside.remote((0, start), pa.table({})))
-    with pytest.raises(WorkError, match="killed 9 times and encoded no unit: expected enough memory"):
-        ray.get(in_flight.set_aside.remote((0, 3), pa.table({})))
+@pytest.mark.parametrize(("encoded", "units"), [(False, 1), (False, 3), (True, 3)])
+def test_where_no_unit_is_encoded_the_third_or_the_end_ends_the_job(cluster, encoded, units):
+    in_flight = InFlight.remote(10, encoded=encoded)
+    run = [partial(in_flight.reject.remote, (0, start), pa.table({})) for start in range(units)]
+    run.append(in_flight.take_rejected.remote)
+    if encoded:
+        assert len([ray.get(call()) for call in run][-1]) == units
+    else:
+        with pytest.raises(WorkError, match=f"killed {3 * units} times and encoded no unit: expected enough memory"):
+            for call in run:
+                ray.get(call())
     ray.kill(in_flight)

@@ -27,13 +27,13 @@ HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}
     ],
 )
 def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
-    job, cluster = ServeJob(**flags), Capacity(nodes, [])
+    job, cluster = ServeJob(**flags), Capacity(nodes)
     if expected is None:
         with pytest.raises(
             RequestError, match=r"^--replicas: expected room for \d with .* got room for \d: the cluster has"
         ):
             replica_resources(job, cluster, alone=alone)
-        assert replica_resources(job, Capacity(nodes, None), alone=alone)  # an autoscaler that does not say
+        assert replica_resources(job, Capacity(nodes, grows=True), alone=alone)
     else:
         assert replica_resources(job, cluster, alone=alone) == expected
 

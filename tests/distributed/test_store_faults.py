@@ -1,10 +1,8 @@
 """Object storage that fails: now and then, for a while, or for good. The job continues, or says early what is wrong."""
 
 import subprocess
-import threading
 import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import boto3
 import fsspec
@@ -54,34 +52,6 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
         through(proxy.url)
         assert embed_here(job)["rows_out"] == ROWS
     assert set(proxy.failed) == set(FAULTS), "expected every fault met"
-    through(s3_server)
-    same_output(job.output, wanted)
-
-
-@pytest.mark.cluster
-def test_the_server_is_restarted_in_the_middle(remote, through, s3_server):
-    from moto.server import ThreadedMotoServer
-
-    job, wanted = remote
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)  # of the same process, so with the same buckets
-    server.start()
-    host, port = server.get_host_and_port()
-    through(f"http://{host}:{port}")
-    again = ThreadedMotoServer(ip_address=host, port=port)
-    downs = []
-
-    def restart():
-        server.stop()
-        downs.append(time.monotonic())
-        time.sleep(2)  # is the fault itself: for so long there is no server
-        again.start()
-
-    try:
-        execute = meanwhile(lambda: threading.Thread(target=restart).start(), 8)
-        assert embed_here(job, execute=execute)["rows_out"] == ROWS
-    finally:
-        again.stop()
-    assert downs, "expected the server stopped while the job ran"
     through(s3_server)
     same_output(job.output, wanted)
 
@@ -141,14 +111,6 @@ def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resum
     result = embed_here(job)
     assert (result["units_resumed"], result["rows_out"]) == (9, ROWS)
     same_output(job.output, wanted)
-
-
-def test_a_disk_that_cannot_hold_the_vectors_is_said_early(job, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=127_999))
-    with pytest.raises(RequestError, match=r"expected 0\.0 GB for 1,000 pairs at .*, got 0\.0 GB free"):
-        embed_here(job)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=128_000))
-    embed_here(job)
 
 
 def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
