@@ -25,7 +25,7 @@ from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
-from raycase.training.loop import FitConfig, FitState, epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.loop import FitConfig, epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector import ProjectorRecipe, fit_projector
 from raycase.training.recipe import HeadRecipe, RatedRecipe
@@ -58,13 +58,6 @@ def fitted(loss, rows, wrap=lambda module: module):
 
     *_, state = _fitting(keep, rows, loss=loss, dropout=0.0)
     return state, [parameter.grad for parameter in wrapped[0].parameters()]
-
-
-def stopped_and_resumed():
-    """Two last states with dropout: never stopped, and resumed after the first epoch from what was saved."""
-    first, *_, undisturbed = small.kept(_fitting(DistributedDataParallel, 37, dropout=0.3))
-    *_, resumed = _fitting(DistributedDataParallel, 37, dropout=0.3, state=FitState.from_bytes(first.to_bytes()))
-    return undisturbed, resumed
 
 
 def _fitting(wrap, rows, state=None, **options):
@@ -187,8 +180,6 @@ def run(rank, folder):
     for rows in SHARES:
         save_file(gathered(rows), Path(folder) / f"gather-{rows}-{rank}")
     save_file(stopped_by_the_first(), Path(folder) / f"stop-{rank}")
-    for name, state in zip(("undisturbed", "resumed"), stopped_and_resumed(), strict=True):
-        (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
     for loss, rows in CASES:
         with suppress(WorkError):
             state, gradients = fitted(loss, rows, wrap=DistributedDataParallel)

@@ -1,7 +1,6 @@
 """Heads averaged in one: what the teachers say, in which batches it is learned, and that it is."""
 
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -27,7 +26,6 @@ from raycase.training.condition_teachers import (
     pseudo_labelled_pairs,
     said_by_head,
 )
-from raycase.training.loop import FitState
 
 TRAINED = {"train.csv": 200, "validation.csv": 60}
 HEADS = [head_of(seed=seed) for seed in (1, 2, 3)]
@@ -106,15 +104,6 @@ def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch
     assert losses[-1] < 0.3 * losses[0]
 
 
-def test_a_resumed_fit_equals_an_undisturbed_one(train, pseudo_labelled):
-    fitting = partial(
-        fit_condition_head, train, pairs(seed=1), replace(RECIPE, dropout=0.2), pseudo_labelled=pseudo_labelled
-    )
-    every = [FitState.from_bytes(state.to_bytes()) for state in fitting()]
-    *_, resumed = fitting(state=every[0])
-    assert all(torch.equal(resumed.weights[name], every[-1].weights[name]) for name in resumed.weights)
-
-
 @pytest.fixture
 def job(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr(recipe, "DISTILLED_EPOCHS", 2)
@@ -122,12 +111,6 @@ def job(tiny_model, tmp_path, monkeypatch):
     files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}
     return ConditionPoolingJob(model=str(tiny_model), **files, **shape)
-
-
-def test_a_job_with_teachers(job):
-    metrics = jobs.train(replace(job, teachers=2), open_local_runner)
-    first, second = metrics["teachers"]
-    assert metrics["epochs"] == 2 and first != second
 
 
 def test_trained_models_teach_with_heads(job, monkeypatch, capsys):

@@ -81,13 +81,6 @@ def test_all_of_the_encoder_is_trained_but_its_embeddings_of_tokens(job, metrics
     assert np.abs(plain - raycase.load(f"condition-pooling:{tiny_model}").embed(["dog people"], None)).max() > 1e-3
 
 
-def test_layers_above_the_last_that_is_read_are_not_trained(along):
-    reader = replace(along, config=replace(along.config, layers=(0.0, 0.5))).open()
-    trained = [any(p.requires_grad for p in layer.parameters()) for layer in reader.modules]
-    assert trained == [number <= max(reader.layers) for number in range(1, len(trained) + 1)]
-    assert not all(trained) and any(trained)
-
-
 def test_vectors_are_those_of_stored_states(job, along, tokens):
     module = HeadCosine(ConditionHead(job.recipe.head(along.config.states_dim)), along.open()).eval()
     rated = job.read_parts()[1]

@@ -5,35 +5,28 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import small
 import torch
 from helpers import cosines, embedded, rated_rows, read_output, vectors, vectors_of
-from safetensors.torch import save_file
 from scipy.stats import spearmanr
 from uncached import open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
 from raycase.distributed.embed import embed
-from raycase.encoder.table import PairEncoding
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import encoder_names, find_models
+from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.csr import LEAST_COSINE, Asks, CsrForm, Router, Weight, csr, least_cosine
 from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
-from raycase.systems.lora import lora
-from raycase.systems.registry import resolve
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
-from raycase.training.inferences import DualCseJob
 from raycase.training.job import train
 from raycase.training.loop import restore
 from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
-from raycase.training.scored_jobs import MixSpJob
 
 fine_tune = partial(train, open_runner=open_local_runner)
 
@@ -114,7 +107,7 @@ def test_the_defaults_for_an_averaged_encoder_see_the_condition(tuning, capsys):
 
 @pytest.mark.parametrize(
     ("make", "condition"),
-    [(bi_encoder, "color"), (tri_encoder, "color"), (csr, "color"), (dualcse, "implicit")],
+    [(csr, "color"), (dualcse, "implicit")],
 )
 def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_model, tmp_path):
     make(str(tiny_model)).trainable().save(tmp_path / "model")
@@ -182,38 +175,3 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 def test_wrong_flags_are_refused(tuning, kind, system, change, said):
     with pytest.raises(RequestError, match=said):
         fine_tune(tuning(kind, system, **change))
-
-
-@pytest.mark.parametrize("kind", [CrossEncoderJob, MixSpJob, DualCseJob])
-def test_texts_are_joined_as_the_tokenizer_does(tiny_model, kind):
-    config = kind(train="a.csv", validation="b.csv", model=str(tiny_model), output="runs/x").config()
-    assert config.encoder.pair_encoding is PairEncoding.TOKENIZER
-
-
-@pytest.mark.parametrize("damage", ["missing", "cut", "foreign"])
-def test_other_weights_that_are_damaged_are_refused(tiny_model, tmp_path, damage):
-    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
-    file = tmp_path / "cross" / "extra.safetensors"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "cut":
-        file.write_bytes(file.read_bytes()[:20])
-    else:
-        save_file({"bias": torch.zeros(3)}, file)
-    with pytest.raises(RequestError, match=r"extra\.safetensors: expected the weights beside the encoder's, got"):
-        raycase.load(str(tmp_path / "cross"))
-    if damage == "missing":
-        with pytest.raises(RequestError, match=r"expected extra\.safetensors in .*cross, got none"):
-            resolve(str(tmp_path / "cross")).describe()
-
-
-def test_encoders_that_share_a_name_are_told_apart(tiny_model, tmp_path):
-    for place in ("a", "b"):
-        torch.manual_seed(0)
-        system = small.disturb(lora(str(tiny_model), prompt="concat-cs", pooling="mean").trainable(), seed=len(place))
-        system.save(tmp_path / place / "model")
-    with torch.no_grad():
-        other = small.disturb(bi_encoder(str(tiny_model)).trainable(), seed=7)
-    other.save(tmp_path / "c" / "model")
-    configs = [resolve(str(tmp_path / place / "model")) for place in ("a", "b", "c")]
-    assert encoder_names(configs) == ["model", "model", "model #2"]

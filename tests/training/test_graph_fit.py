@@ -103,7 +103,8 @@ def test_the_temperature_is_learnt_and_two_halves_give_its_gradient_once(tiny_mo
 @pytest.mark.parametrize(
     "name", ["bi-encoder", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("tri-encoder", "csr"))]
 )
-def test_it_learns(name, tiny_model, texts):
+def test_it_learns(name, tiny_model, texts, monkeypatch):
+    monkeypatch.setattr(TuneRecipe, "PATIENCE", 25)
     config = SYSTEMS[name](str(tiny_model))
     data = texts(config)
     recipe = TuneRecipe(epochs=25, batch_size=12, learning_rate=3e-3, dropout=0.0)

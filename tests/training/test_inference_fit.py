@@ -118,17 +118,6 @@ def test_saved_and_loaded_gives_the_same(form, tmp_path):
     assert loaded.config.describe() != config.describe()
 
 
-def test_two_encoders_are_two(tmp_path):
-    config = dualcse(small.save_bert(tmp_path / "bert"), form=DualCseForm.BI)
-    system = small.system(config)
-    before = [system.embed(small.SENTENCES, name) for name in ("explicit", "implicit")]
-    small.close(*before, atol=1e-6)
-    small.disturb(system.implicit_parts)
-    after = [system.embed(small.SENTENCES, name) for name in ("explicit", "implicit")]
-    assert np.array_equal(before[0], after[0])
-    assert np.abs(before[1] - after[1]).max() > 0.01
-
-
 @pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=DualCseForm.BI), sentence_encoder])
 def test_other_conditions_are_refused(make, tmp_path):
     config = make(small.save_bert(tmp_path / "bert"))

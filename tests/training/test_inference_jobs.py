@@ -14,7 +14,7 @@ from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.dualcse import DualCseForm
 from raycase.training import job as jobs
-from raycase.training.inferences import DualCseJob, SimCseJob
+from raycase.training.inferences import DualCseJob
 
 fine_tune = partial(jobs.train, open_runner=open_local_runner)
 
@@ -26,18 +26,6 @@ def tuning(inferences, tiny_model, tmp_path):
         return kind(**settings | {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3} | options)
 
     return job
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "said"),
-    [
-        (DualCseJob, {"train": "nowhere.csv"}, "--train"),
-        (SimCseJob, {"epochs": 0}, "--epochs"),
-    ],
-)
-def test_wrong_requests_are_refused(tuning, kind, options, said):
-    with pytest.raises(RequestError, match=said):
-        fine_tune(tuning(kind, "x", **options))
 
 
 def test_a_premise_that_is_trained_on_is_no_validation(tuning, inferences):

@@ -83,20 +83,6 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
     assert state.line["loss"] == pytest.approx(sum(rows * value for rows, value in seen) / 50)
 
 
-def test_dropout_acts_in_training_and_not_in_evaluation():
-    modes = {"loss": [], "evaluation": []}
-
-    def noted(name, function):
-        def wrapped(module, *batch):
-            modes[name].append({part.training for part in module.modules()})
-            return function(module, *batch)
-
-        return wrapped
-
-    list(fitting(loss=noted("loss", squared), evaluation=noted("evaluation", evaluate), epochs=2))
-    assert modes == {"loss": [{True}] * 8, "evaluation": [{False}] * 2}
-
-
 def test_one_step_of_adam_with_decoupled_decay_by_hand():
     module = toy(dropout=0.0)
     before = deepcopy(module)
@@ -154,20 +140,6 @@ def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
     assert rates == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("stopped", [1, 2, 4])
-def test_a_resumed_fit_keeps_to_the_schedule(rates, stopped):
-    options = {"epochs": 5, "warmup": 0.33}
-    undisturbed = small.kept(fitting(**options))
-    planned = rates.copy()
-    assert len(planned) == 5 * 4
-    assert len({round(rate, 9) for rate in planned}) == 20
-    rates.clear()
-    state = FitState.from_bytes(undisturbed[stopped - 1].to_bytes())
-    *_, last = fitting(**options, state=state)
-    assert rates == planned[4 * stopped :]
-    assert_equal(last, undisturbed[-1])
-
-
 def test_what_is_frozen_stays_and_is_not_kept():
     def half():
         module = toy()
@@ -195,16 +167,6 @@ def test_every_row_is_met_once_an_epoch():
         assert sorted(np.concatenate(found)) == list(range(10))
 
 
-def test_seed_and_epoch_alone_decide_the_order():
-    def order(seed, epoch, batch_size=7):
-        return np.concatenate(list(epoch_batches(40, batch_size, seed)(epoch))).tolist()
-
-    batches = epoch_batches(40, 7, seed=1)
-    list(batches(3)), torch.manual_seed(9), np.random.default_rng().random()
-    assert np.concatenate(list(batches(2))).tolist() == order(1, 2) == order(1, 2, batch_size=40)
-    assert len({tuple(order(seed, epoch)) for seed in (0, 1, 2) for epoch in (1, 2, 3)}) == 9
-
-
 @pytest.mark.parametrize(
     ("scores", "patience", "epochs", "best"),
     [
@@ -229,17 +191,6 @@ def test_the_best_weights_are_those_of_the_best_epoch():
     assert not same(states[3].weights, states[5].weights)
 
 
-def test_what_is_evaluated_is_what_is_kept():
-    seen = []
-
-    def noted(module):
-        seen.append(deepcopy(module.state_dict()))
-        return {"score": len(seen)}
-
-    for state in fitting(evaluation=noted, epochs=3):
-        assert same(state.best, seen[-1]) and same(state.weights, seen[-1])
-
-
 @pytest.mark.parametrize("stopped", [1, 3])
 def test_a_resumed_fit_equals_one_that_never_stopped(stopped):
     undisturbed = small.kept(fitting(weight_decay=0.1))
@@ -248,35 +199,6 @@ def test_a_resumed_fit_equals_one_that_never_stopped(stopped):
     state = FitState.from_bytes(saved)
     *_, last = fitting(module=toy(), weight_decay=0.1, state=state)
     assert_equal(last, undisturbed[-1])
-
-
-def test_patience_counts_over_the_stop():
-    state = list(fitting(evaluation=scripted(3, 1, 1), patience=5, epochs=3))[-1]
-    states = list(fitting(evaluation=scripted(1, 1, 1, 1), patience=5, epochs=20, state=state))
-    assert [state.line["epoch"] for state in states] == [4, 5, 6]
-    assert same(states[-1].best, state.best)
-    assert list(fitting(patience=5, epochs=20, state=states[-1])) == []
-
-
-def test_two_fits_can_resume_from_one_state():
-    state = next(fitting())
-    first, second = (list(fitting(state=state))[-1] for _ in range(2))
-    assert_equal(first, second)
-
-
-def test_what_the_evaluation_draws_changes_nothing():
-    def drawing(module):
-        torch.rand(7)
-        return evaluate(module)
-
-    assert_equal(list(fitting(evaluation=drawing))[-1], list(fitting())[-1])
-
-
-def test_the_seed_decides_dropout():
-    whole = {"batch_size": 50, "epochs": 1}  # one batch: the order of the rows plays no part
-    first, again, other = (next(fitting(seed=seed, **whole)).weights for seed in (1, 1, 2))
-    assert same(first, again)
-    assert not all(torch.allclose(first[name], other[name], atol=1e-4) for name in first)
 
 
 def read_state(file):
@@ -335,11 +257,6 @@ def test_two_processes_fit_a_condition_head_as_one(two, heads):
 
 def test_two_processes_train_an_encoder_along_with_a_head_as_one(two):
     assert_one(two, "along", two_processes.head_fitted_along(two), atol=1e-4)
-
-
-def test_two_processes_go_on_as_if_never_stopped(two):
-    for rank in (0, 1):
-        assert_equal(*(read_state(two / f"{name}-{rank}") for name in ("resumed", "undisturbed")))
 
 
 @pytest.mark.parametrize("rows", two_processes.SHARES)

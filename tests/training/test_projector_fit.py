@@ -13,7 +13,7 @@ from torch import nn
 from raycase.encoder.cosines import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.contracts import PairVectors
-from raycase.systems.projector import Activation, DropoutAt, Projector, project
+from raycase.systems.projector import Activation, DropoutAt, Projector
 from raycase.training.losses import Loss
 from raycase.training.projector import (
     ProjectorRecipe,
@@ -67,31 +67,10 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
             ProjectorRecipe(**{name: value}).check()
 
 
-@pytest.mark.parametrize(
-    ("dim", "input_dim", "wanted"),
-    [(None, 4096, 512), (None, 512, 512), (None, 384, 384), (64, 384, 64), (768, 384, 768)],
-)
-def test_512_dimensions_and_never_more_than_came_in_unless_asked_for(dim, input_dim, wanted):
-    assert ProjectorRecipe(dim=dim).projector(input_dim).output_dim == wanted
-
-
-def test_the_shape_of_g_is_the_recipes():
-    recipe = ProjectorRecipe(dim=5, layers=2, activation=Activation.GELU, dropout=0.4)
-    shape = recipe.projector(9)
-    assert (shape.input_dim, shape.output_dim, shape.layers, shape.hidden) == (9, 5, 2, 1024)
-    assert (shape.activation, shape.dropout) == (Activation.GELU, 0.4)
-    assert ProjectorRecipe(nested=(64, 8, 64)).projector(384).nested == (8, 64)
-
-
 def test_the_default_shapes_are_those_of_eq_3_and_4():
     linear, nonlinear = (ProjectorRecipe(layers=layers).projector(9) for layers in (0, 1))
     assert (linear.dropout, linear.bias) == (0, False)
     assert (nonlinear.dropout, nonlinear.dropout_at, nonlinear.bias) == (0.15, "output", False)
-
-
-def test_a_nested_dimension_is_below_that_of_g():
-    with pytest.raises(RequestError, match=r"^--nested: expected dimensions below 384, got \(64, 400\)$"):
-        ProjectorRecipe(nested=(64, 400)).projector(384)
 
 
 def test_the_loss_of_a_batch_is_eq_2():
@@ -173,19 +152,6 @@ def test_figures_over_all_pairs_and_over_those_with_a_rating():
     assert found["spearman"] != pytest.approx(found["spearman_rated"], abs=0.01)
 
 
-@pytest.mark.parametrize("rows", [1, 7, 59, 60, 8192])
-def test_cosines_of_pairs_do_not_depend_on_the_chunk(rows):
-    data = pairs()
-    torch.manual_seed(0)
-    g = Projector(ProjectorRecipe(dim=4).projector(8)).eval()
-    with torch.no_grad():
-        x_PK = g(torch.tensor(data.vectors))
-        wanted = torch.cosine_similarity(*x_PK[torch.tensor(data.pair_index)].unbind(1))
-    np.testing.assert_allclose(
-        pair_cosines(project(g, data.vectors, rows), data.pair_index), wanted, rtol=1e-4, atol=1e-6
-    )
-
-
 def planted(rows, seed):
     """Pairs rated by the cosine of two dimensions, which ten louder ones drown; it is the target of g's cosine."""
     random = np.random.default_rng(seed)
@@ -209,15 +175,3 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     recipe = ProjectorRecipe(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
     state = last(fit_projector(train, validation, recipe))
     assert projector_evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > 95
-
-
-def test_the_best_g_gives_the_figures_of_its_epoch_back():
-    recipe = ProjectorRecipe(dim=4, dropout=0.4, learning_rate=0.02, batch_size=16, epochs=8)
-    validation = pairs(50, 1)
-    state = last(fit_projector(pairs(), validation, recipe))
-    g = best_projector(state, recipe.projector(8))
-    assert not g.training
-    best = state.history[state.best_epoch - 1]
-    assert best["spearman"] == max(line["spearman"] for line in state.history)
-    for name, value in projector_evaluation(validation)(g).items():
-        assert value == pytest.approx(best[name], abs=1e-6)
