@@ -35,16 +35,14 @@ lint: .venv/ready          ## format, style, types, import contracts, generated 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/flags.py --check
-	$(BIN)/python docs/kinds.py --check
 	$(BIN)/python docs/rooms.py --check
 	$(BIN)/python docs/website.py --check
 
 size: .venv/ready          ## what the project carries, against the budget in pyproject.toml
 	$(BIN)/python docs/size.py --trace
 
-docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg, the kinds in docs/encoders.md
+docs: .venv/ready          ## write the generated pages: docs/flags.md, docs/rooms.svg
 	$(BIN)/python docs/flags.py
-	$(BIN)/python docs/kinds.py
 	$(BIN)/python docs/rooms.py
 
 site: .venv/ready          ## the website of README.md, docs/ and results/, into out/site

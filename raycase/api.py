@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields
 from difflib import get_close_matches
 from functools import wraps
-from importlib import import_module
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -148,7 +147,7 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     `(text, condition)`.
 
     Its vectors are those of `model.encode`, computed where the model was loaded. Raises ValueError for a system that
-    scores pairs and has no vectors, and where sentence-transformers is not installed.
+    scores pairs and has no vectors.
 
     Examples:
         >>> model = raycase.load()
@@ -158,13 +157,11 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
         True
     """
     _check_embeds(model)
-    library = _package_of_extra("sentence_transformers", "st")
+    from sentence_transformers import SentenceTransformer  # takes seconds to import
+
     from raycase.sentence_transformer import Conditional
 
-    converted: SentenceTransformer = library.SentenceTransformer(
-        modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine"
-    )
-    return converted
+    return SentenceTransformer(modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine")
 
 
 @names_arguments
@@ -181,8 +178,10 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
         ('raycase/minilm-conditional', 512)
     """
     _check_embeds(model)
-    _package_of_extra("mteb", "mteb")
-    from raycase.mteb_model import ConditionalEncoder
+    try:
+        from raycase.mteb_model import ConditionalEncoder
+    except ImportError as error:
+        raise lacks_package("mteb", "mteb") from error
 
     model.encode(["a"], condition)
     return ConditionalEncoder(model, condition)
@@ -194,11 +193,3 @@ def _check_embeds(model: Embeds) -> None:
 
     if not isinstance(model, Embeds):
         raise RequestError(f"model: expected what raycase.load gave, and one that embeds, got {type(model).__name__}")
-
-
-def _package_of_extra(name: str, extra: str) -> Any:
-    """Import a package. Raises RequestError where it is not installed."""
-    try:
-        return import_module(name)
-    except ImportError as error:
-        raise lacks_package(name.replace("_", "-"), extra) from error

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from raycase.encoder import attention, engine, row_inputs
+from raycase.encoder import attention, engine
 
 GPU = torch.device("meta")
 
@@ -13,7 +13,7 @@ class FakeGpu:
 
     def __init__(self, monkeypatch):
         self.events = []
-        for module in (engine, row_inputs):
+        for module in (engine, attention):
             monkeypatch.setattr(module, "send", self._send)
         monkeypatch.setattr(engine, "Collector", self._collector)
         monkeypatch.setattr(attention, "compiled_flex", lambda: _flex_attention)

@@ -33,6 +33,7 @@ ADVICE = {
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
 VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
+MODULE_WEIGHTS = (f"[0-9]_*/model.{WEIGHTS}", "[0-9]_*/pytorch_model.bin")  # small ones, of sentence-transformers
 KINDS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARY_KINDS)  # endings of what is read
 
 
@@ -115,10 +116,11 @@ def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
     name, commit, inside = match.groups()
     below = f"{inside}/" if inside else ""
     patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
+    patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
     try:
-        folder = snapshot_download(
-            name, revision=commit, allow_patterns=[*patterns, *([below + named] if named else [])]
-        )
+        folder = snapshot_download(name, revision=commit, allow_patterns=patterns)
+        if large and not any(Path(folder, inside or "").glob(f"*.{WEIGHTS}")):
+            folder = snapshot_download(name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"])
     except (OSError, ValueError) as error:
         raise RequestError(f"--model: expected a readable model at {uri}, got: {first_line(error)}") from error
     return Path(folder) / (inside or "")

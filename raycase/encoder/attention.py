@@ -27,6 +27,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from raycase.encoder.packing import Row
+from raycase.encoder.transfers import send
 
 try:
     from torch.nn.attention.varlen import varlen_attn
@@ -35,6 +36,9 @@ try:
 except ImportError:
     VARLEN = VARLEN_GROUPS = False
 
+# Model types whose layers take positions and pass `row` on to their attention, and whose layers are known one by one.
+# All others go in padded batches, and say themselves what their layers' states are.
+KNOWN = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
 PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
@@ -288,3 +292,52 @@ def _key_blocks(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
     """For each block of queries: its number of key blocks (1, 1, Q), and all key blocks, its own first (1, 1, Q, K)."""
     which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]
+
+
+# ------------------------------------------------------------------------------------------------ a row on the device
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowInputs:
+    """A row on the device: ids, position and types of tokens (None: all are 0), (1, T) int32, what its tokens see, and
+    the arrays that were sent along."""
+
+    ids: Tensor
+    position: Tensor
+    types: Tensor | None
+    sees: AttentionMask
+    beside: list[Tensor]
+
+
+def send_row(
+    row: Row,
+    *beside: np.ndarray,
+    device: torch.device,
+    dtype: torch.dtype,
+    window: int | None,
+    causal: bool,
+    flex: bool,
+    varlen: bool,
+) -> RowInputs:
+    """Send a row, and integer arrays that are needed when its states are there.
+
+    varlen: FlashAttention, where the row is for it; else flex: FlexAttention; else attention in chunks.
+    """
+    types = [] if row.types is None else [row.types]
+    sees: AttentionMask
+    if varlen and (found := apart(row)):
+        starts, longest = found
+        ids_T, position_T, starts_N, *sent = send(device, row.ids, row.position, starts, *beside, *types)
+        sees = PackedRow(starts=starts_N, longest=longest, causal=causal)
+    elif flex:
+        ids_T, position_T, first_T, end_T, *sent = send(
+            device, row.ids, row.position, row.first, row.end, *beside, *types
+        )
+        windowed = window is not None and int(row.position.max()) >= window
+        size = block_size(float(row.paths.counts.mean()))
+        sees = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
+    else:
+        ids_T, position_T, *sent = send(device, row.ids, row.position, *beside, *types)
+        sees = chunks(row, device, dtype, window)
+    types_1T = sent.pop()[None] if types else None
+    return RowInputs(ids=ids_T[None], position=position_T[None], types=types_1T, sees=sees, beside=sent)

@@ -14,32 +14,41 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import cycle
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.architecture import is_known, layers_of
-from raycase.encoder.attention import NAME, VARLEN, layers_window, padded_length
-from raycase.encoder.grouping import Batch, Grouping
+from raycase.encoder.attention import KNOWN, NAME, VARLEN, RowInputs, layers_window, padded_length, send_row
 from raycase.encoder.last_layer import LastLayer
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import Row, padded_lengths, row_lengths, token_budget_batches
-from raycase.encoder.pooling import Pooling, check_pooled, pool_bags, pool_span, pooled_spans
-from raycase.encoder.row_inputs import RowInputs, send_row
-from raycase.encoder.table import EncoderSpec
+from raycase.encoder.packing import (
+    Cut,
+    Forest,
+    Row,
+    padded_lengths,
+    row_lengths,
+    rows_without_padding,
+    token_budget_batches,
+)
+from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
+from raycase.encoder.table import NORMALIZE, EncoderSpec
 from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
-from raycase.encoder.token_batch import TokenBatch, Tokens, TypesAround
+from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from raycase.encoder.published import LibraryModules
+
 log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
+CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
+Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
 MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
 
 
@@ -67,10 +76,10 @@ class TextEncoder:
     latent: LatentAttention | None = None
     last_layer: LastLayer | None = None  # taken out of `model`, which ends before it
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
-    after: torch.nn.Module | None = None  # what follows the pooling of a sentence-transformers model
-    types: TypesAround | None = None  # of a text's tokens, where they are not all 0
+    after: LibraryModules | None = None  # makes f(s) of states, where the library does
     batch_tokens: int = 4096
     unpadded: bool = False  # never pad: sequences stand one after the other in a row
+    equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
     tree_tokens: int = TREE_TOKENS
     known: bool = field(init=False)  # the model's layers are known one by one
     in_rows: bool = field(init=False)  # the model's attention takes rows
@@ -79,7 +88,7 @@ class TextEncoder:
 
     def __post_init__(self) -> None:
         config = self.model.config
-        self.known = is_known(config)
+        self.known = config.model_type in KNOWN
         self.in_rows = config._attn_implementation == NAME
         self.flex = self.in_rows and self.model.device.type == "cuda"
         self.varlen = self.flex and VARLEN and self.model.dtype in (torch.bfloat16, torch.float16)
@@ -101,8 +110,10 @@ class TextEncoder:
 
     @property
     def layers(self) -> Sequence[torch.nn.Module]:
-        """The layers inside `model`, first to last."""
-        return layers_of(self.model, taken=0 if self.last_layer is None else 1)
+        """The layers inside `model`, first to last; none where it has no list of them."""
+        wanted = int(self.model.config.num_hidden_layers) - (self.last_layer is not None)
+        lists = (m for m in self.model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == wanted)
+        return list(next(lists, ()))
 
     def parts(self) -> torch.nn.ModuleList:
         """All modules that the vectors depend on, for training."""
@@ -121,7 +132,7 @@ class TextEncoder:
 
     def pooled(self, batch: TokenBatch) -> Tensor:
         """The vectors of `encode` with a gradient, in padded batches: N -> (N, V * D) on the encoder's device."""
-        batches = token_budget_batches(batch.lengths, self.batch_tokens)
+        batches = token_budget_batches(batch.lengths, self.batch_tokens, equal=self.equal_lengths)
         parts = [(rows, self._pool_padded(batch, rows)[1]) for rows in batches]
         order = np.argsort(np.concatenate([rows for rows, _ in parts]))
         return torch.cat([pooled_BD for _, pooled_BD in parts])[torch.from_numpy(order)]
@@ -180,18 +191,37 @@ class TextEncoder:
         return work
 
     def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        """Cut the prompts of this index into padded batches, or into rows."""
-        grouping = Grouping(
-            budget=self.batch_tokens,
-            causal=self.spec.causal,
-            in_rows=self.in_rows,
-            unpadded=self.unpadded,
-            filled=self.flex,
-            tree_tokens=self.tree_tokens,
-            typed=self.typed,
-            cost=self.cost,
-        )
-        return grouping.batches(batch, prompts)
+        """Cut the prompts of this index into padded batches, or into rows. Raises ValueError for a budget below 1."""
+        second = batch.second if self.typed else None
+        if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
+            yield from self._padded(batch, prompts)
+            return
+        lengths = row_lengths(self.batch_tokens) if self.flex else None
+        part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
+        for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
+            sequences = batch.ids(part)
+            if not self.spec.causal:
+                types = None if second is None else second[part]
+                for row in rows_without_padding(sequences, self.batch_tokens, lengths, types):
+                    yield part[row.sequences], row
+                continue
+            forest = Forest.of(sequences)
+            cuts = forest.cuts(self.batch_tokens) if lengths is None else forest.cuts_filling(lengths)
+            if self.unpadded or self._trees_cost_less(sequences.counts, cuts):
+                for row in map(forest.lay, cuts):
+                    yield part[row.sequences], row
+            else:
+                yield from self._padded(batch, part)
+
+    def _padded(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
+        for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens, equal=self.equal_lengths):
+            yield prompts[index], None
+
+    def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
+        """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
+        trees = sum(self.cost.flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
+        batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
+        return trees < sum(self.cost.flops(len(b) * int(b.max()), int(b.max())) for b in batches)
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -217,13 +247,6 @@ class TextEncoder:
         elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
         types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
-        if self.types is not None and not second:
-            before, own, behind = self.types
-            types_BT = torch.full_like(ids_BT, own)
-            types_BT[:, : len(before)] = torch.tensor(before, device=ids_BT.device)
-            for place, kind in enumerate(behind, start=-len(behind)):
-                types_BT[torch.arange(len(rows)), lengths_B + place] = kind
-            types = {"token_type_ids": types_BT}
         return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
 
     def padded_pass(self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False) -> PaddedPass:
@@ -262,46 +285,60 @@ class TextEncoder:
         return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
     def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens [first, stop) that each view pools, by each of its poolings: (V, B) each. Raises ValueError where
-        they are none."""
+        """The tokens [first, stop) that each view pools: (V, B) each. Raises ValueError where they are none."""
         start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
         lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
-        skip = self.spec.published.skip if self.spec.published else 0
-        spans = [pooled_spans(pooling, start_VB, end_VB, lengths_VB, skip) for pooling in self.spec.poolings]
-        first_VB, stop_VB = (np.stack(bounds, axis=1).reshape(-1, len(rows)) for bounds in zip(*spans, strict=True))
+        pooling = Pooling.MEAN_ALL if self.after else self.spec.pooling[0]
+        first_VB, stop_VB = pooled_spans(pooling, start_VB, end_VB, lengths_VB)
         check_pooled(stop_VB - first_VB)
         return first_VB, stop_VB
 
     def pool_states(self, hidden_BTD: Tensor, position_BT: Tensor, first_VB: Tensor, stop_VB: Tensor) -> Tensor:
         """Pool padded states, whose tokens have these positions, by the spans of `spans`: (B, V * D)."""
-        spans = zip(cycle(self.spec.poolings), first_VB, stop_VB, strict=False)
-        return self.side_by_side([pool_span(p, hidden_BTD, position_BT, first, stop) for p, first, stop in spans])
+        views = []
+        for first_B, stop_B in zip(first_VB, stop_VB, strict=True):
+            span_BT = (position_BT >= first_B[:, None]) & (position_BT < stop_B[:, None])
+            if self.after is None:
+                views.append(pool_mean(hidden_BTD, span_BT))
+            else:
+                assert self.spec.published is not None
+                views.append(self.after(hidden_BTD, span_BT, self.spec.published.skip))
+        return self.side_by_side(views)
 
-    def side_by_side(self, pooled: list[Tensor]) -> Tensor:
-        """What each pooling of each view gave, (B, D) each, through what follows the pooling -> (B, V * D)."""
-        count = len(self.spec.poolings)
-        views = [torch.cat(pooled[n : n + count], dim=1) for n in range(0, len(pooled), count)]
+    def side_by_side(self, views: list[Tensor]) -> Tensor:
+        """The pooled vectors of each view, (B, D) each, through what follows the pooling -> (B, V * D)."""
         if self.spec.pooling[0] is Pooling.POOLER:
             assert self.pooler is not None
             views = [self.pooler(pooled_BD.to(self.model.dtype)[:, None]) for pooled_BD in views]
-        if self.after is not None:
-            views = [self.after(pooled_BD.float()) for pooled_BD in views]
+        if self.spec.published and NORMALIZE in self.spec.published.after:
+            views = [F.normalize(pooled_BD.float(), dim=-1) for pooled_BD in views]
         return torch.cat([pooled_BD[:, : self.dim] for pooled_BD in views], dim=1)
 
     # ------------------------------------------------------------------------------------------------------ rows
 
     def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
         """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
+        spans = list(zip(*self.spans(batch, members), strict=True))
+        if self.after is not None:  # the library's modules take padded states
+            inputs, work = self.row_inputs(
+                row, members, row.paths.padded(np.arange(len(row.paths)))[0], *map(np.stack, zip(*spans, strict=True))
+            )
+            index_B, paths_BT, first_VB, stop_VB = inputs.beside
+            position_BT = torch.arange(paths_BT.shape[1], device=paths_BT.device).expand(len(paths_BT), -1)
+            states_BTD = self.row_states(inputs)[paths_BT.long()]
+            return index_B, self.pool_states(states_BTD, position_BT, first_VB, stop_VB), work
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
-        for first, stop in zip(*self.spans(batch, members), strict=True):
+        for first, stop in spans:
             pooled = row.paths.within(first, stop)
             bags += [pooled.flat, pooled.offsets[:-1]]
         inputs, work = self.row_inputs(row, members, *bags)
         states_TD = self.row_states(inputs)
         index_B, *bags_of = inputs.beside
-        pooled_by = zip(cycle(self.spec.poolings), bags_of[::2], bags_of[1::2], strict=False)
-        position_T = inputs.position[0]
-        return index_B, self.side_by_side([pool_bags(p, states_TD, position_T, *bag) for p, *bag in pooled_by]), work
+        views = [
+            F.embedding_bag(flat, states_TD, starts, mode="mean")
+            for flat, starts in zip(bags_of[::2], bags_of[1::2], strict=True)
+        ]
+        return index_B, self.side_by_side(views), work
 
     def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
         """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
@@ -334,3 +371,14 @@ class TextEncoder:
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
         return hidden_1TD[0].float()
+
+
+def padded_output(model: PreTrainedModel, *, other: bool = False, padded: int = 5, **options: Any) -> Any:
+    """What a model gives for two short texts, the second of them padded: with the padding token, or any `other`."""
+    pad = model.config.pad_token_id or 0
+    some = [i for i in range(min(12, model.config.vocab_size)) if i != pad]
+    ids_BT = torch.tensor([[some[(n + k * k) % len(some)] for k in range(12)] for n in range(2)])
+    keep_BT = torch.ones_like(ids_BT, dtype=torch.bool)
+    keep_BT[1, -padded:] = False
+    ids_BT = ids_BT.masked_fill(~keep_BT, some[-1] if other else pad)
+    return model(input_ids=ids_BT.to(model.device), attention_mask=keep_BT.long().to(model.device), **options)

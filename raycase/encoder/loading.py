@@ -1,9 +1,12 @@
-"""From the files of an encoder to a `TextEncoder`: weights, and saving them again."""
+"""From the files of an encoder to a `TextEncoder`: weights, and saving them again.
+
+What an encoder needs is asked of the library's model, not of lists of names: its direction, its positions, and whether
+padding changes what stands before it.
+"""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -17,39 +20,20 @@ from torch import Tensor
 from transformers import PretrainedConfig
 from transformers.utils import is_accelerate_available
 from transformers.utils import logging as library_log
-from transformers.utils.hub import cached_file
 
-from raycase.encoder.architecture import (
-    attention_of,
-    class_of,
-    encoder_half,
-    is_known,
-    padding_is_seen,
-    run_by_length,
-    save_half,
-    set_for_inference,
-    without_weights,
-)
-from raycase.encoder.attention import NAME, register
+from raycase.encoder.attention import KNOWN, NAME, register
 from raycase.encoder.compiling import try_kernels
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.engine import TextEncoder, padded_output
 from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.model_files import check_weights
-from raycase.encoder.pickled_weights import as_safetensors, pickled_files
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.published import load_after, save_after
-from raycase.encoder.sizes import check_sizes
+from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
     encoder_errors,
     load_config,
     load_tokenizer,
-    pinned_commit,
     published_tokenizer,
-    settings_of,
-    types_around,
     weights_folder,
-    weights_identity,
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.throughput import is_matrix
@@ -66,6 +50,10 @@ BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
 BATCH_NUMBERS_CPU, LEAST_TOKENS_CPU = 3 * 2**18, 512
 
 
+POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
+PADDED = 5  # tokens of padding in a trial
+
+
 def load_encoder(
     spec: EncoderSpec,
     *,
@@ -78,58 +66,102 @@ def load_encoder(
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
     `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded. Raises RequestError where weights, tokenizer, pooling or length do not fit the
-    row.
+    model once it is loaded. Raises RequestError where weights, tokenizer or pooling do not fit the row.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     on_gpu = device.type == "cuda"
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
     unpadded = on_gpu if unpadded is None else unpadded
     config = load_config(spec.source)
-    with encoder_errors(f"a readable encoder at {spec.source}"):
-        set_for_inference(config, causal=spec.causal)
-    known = is_known(config)
+    known = config.model_type in KNOWN
+    _set_for_inference(config, causal=spec.causal or not known)
     in_rows = known and (unpadded or spec.causal)
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
-    check_sizes(model, spec.source, spec.max_tokens)
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
     pooler = _take_pooler(model, spec)
-    if not known:
-        try:  # a model that nobody may have run; where it sees padding, each length runs by itself
-            with encoder_errors(f"a model that encodes texts, as {config.model_type} at {spec.source}"):
-                if padding_is_seen(model):
-                    run_by_length(model)
-        except RequestError as error:
-            if dtype is torch.float32:
-                raise
-            log.warning("%s is computed in float32, for it does not run in %s: %s", spec.source, dtype, error)
-            del model  # both would not fit where one just does
-            options: dict[str, Any] = {"batch_tokens": batch_tokens, "unpadded": unpadded, "adapt": adapt}
-            return load_encoder(spec, device=device, dtype=torch.float32, **options)
-    if not any(is_matrix(name, weight) for name, weight in model.named_parameters()):
-        raise RequestError(f"--model: expected an encoder of linear layers, got a {config.model_type}, without")
-    types = types_around(spec) if "token_type_ids" in signature(model.forward).parameters else None
-    if types is not None and known:
-        raise RequestError(
-            f"{spec.source}: expected a tokenizer that gives the tokens of a text type 0, as {config.model_type} was "
-            "trained, got others; remove the types from its tokenizer.json"
-        )
+    tokenize = load_tokenizer(spec)
+    expected = f"a model that encodes texts in {dtype}, as {config.model_type} at {spec.source}"
+    with encoder_errors(expected):  # a model that nobody may have run
+        equal_lengths = not known and padding_is_seen(model)
+        if not any(is_matrix(name, weight) for name, weight in model.named_parameters()):
+            raise ValueError("one without linear layers")
+        if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
+            raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
+        by_library = spec.published is not None and spec.published.by_library
+        after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if by_library else None
     encoder = TextEncoder(
         spec=spec,
         model=model,
-        types=types,
-        tokenize=load_tokenizer(spec),
+        tokenize=tokenize,
         latent=latent,
         pooler=pooler,
-        after=_load_after(spec, device),
+        after=after,
         last_layer=None if in_rows else _take_last_layer(model),
         batch_tokens=batch_tokens or _batch_tokens(config, on_gpu=on_gpu, in_rows=in_rows),
         unpadded=unpadded,
+        equal_lengths=equal_lengths,
     )
     try_kernels(encoder)
     return encoder
+
+
+def _set_for_inference(config: PretrainedConfig, *, causal: bool) -> None:
+    """Without a cache of keys and values; a decoder that is read in both directions without its window, which would
+    hide the far end of a text."""
+    config.use_cache = False
+    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
+        config.attention_type = "original_full"
+    if not causal and config.model_type not in LIKE_BERT:
+        config.is_causal, config.sliding_window = False, None
+
+
+def class_of(config: PretrainedConfig) -> Any:
+    """What loads the model of a configuration: of T5, only the half that encodes. Raises ValueError for other
+    encoder-decoders, whose decoder would give the states."""
+    from transformers import AutoModel, AutoModelForTextEncoding  # take seconds to import
+
+    if type(config) in AutoModelForTextEncoding._model_mapping:
+        return AutoModelForTextEncoding
+    if config.is_encoder_decoder:
+        raise ValueError(f"a {config.model_type}, an encoder-decoder")
+    return AutoModel
+
+
+def without_weights(config: PretrainedConfig) -> PreTrainedModel:
+    """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
+    with torch.device("meta"):
+        model: PreTrainedModel = class_of(config).from_config(config)
+    return model
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether its tokens attend to those before them only."""
+    return bool(getattr(model.config, "is_causal", True)) and any(
+        getattr(m, "is_causal", False) for m in model.modules()
+    )
+
+
+def learned_positions(model: PreTrainedModel) -> float:
+    """How many tokens a prompt may have for each to have its own weights; infinite where positions are computed.
+
+    RoBERTa's begin after the padding's, OPT's after two that are not used.
+    """
+    tables = [m for name, m in model.named_modules() if name.split(".")[-1] in POSITIONS and hasattr(m, "weight")]
+    padding = [getattr(table, "padding_idx", None) for table in tables]
+    unused = [max(0 if i is None else i + 1, getattr(t, "offset", 0)) for i, t in zip(padding, tables, strict=True)]
+    return min((len(t.weight) - n for t, n in zip(tables, unused, strict=True)), default=float("inf"))
+
+
+@torch.inference_mode()
+def padding_is_seen(model: PreTrainedModel) -> bool:
+    """Whether states depend on the padding behind them, as convolutions over tokens have it: whether they change with
+    the tokens that are masked. Raises ValueError for what gives no state for each token, and any error of the model."""
+    found, others = (padded_output(model, other=other, padded=PADDED).last_hidden_state for other in (False, True))
+    if found.ndim != 3 or found.shape[-1] != model.config.hidden_size:
+        raise ValueError(f"states of the shape {tuple(found.shape)}")
+    return not (torch.equal(found[0], others[0]) and torch.equal(found[1, :-PADDED], others[1, :-PADDED]))
 
 
 def _batch_tokens(config: PretrainedConfig, *, on_gpu: bool, in_rows: bool) -> int:
@@ -162,23 +194,14 @@ def _load_weights(
 
     register()
     folder = weights_folder(spec.source, large=True)
-    options: dict[str, Any] = {
-        "config": config,
-        "dtype": dtype,
-        "use_safetensors": True,
-    }
+    options: dict[str, Any] = {"config": config, "dtype": dtype, "weights_only": True}
+    if in_rows:
+        options["attn_implementation"] = NAME
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
-        options["attn_implementation"] = NAME if in_rows else attention_of(without_weights(config))
-        pinned = pinned_commit(spec.source)
-        check_weights(folder, pinned)
-        if files := pickled_files(folder, pinned):
-            folder, pinned = str(as_safetensors(files, weights_identity(spec.source))), {}
-        options |= pinned
         if Pooling.LATENT not in spec.pooling:
-            kind = class_of(config)
-            return encoder_half(_load_all(kind, folder, spec, trust_remote_code=False, **options)), None
+            return _load_all(class_of(config), folder, spec, trust_remote_code=False, **options), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
         return model, _load_latent(folder, config).to(device, dtype).eval()
 
@@ -193,14 +216,6 @@ def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module |
     return pooler
 
 
-def _load_after(spec: EncoderSpec, device: torch.device) -> torch.nn.Module | None:
-    """The modules behind the pooling of a sentence-transformers model, in float32."""
-    if spec.published is None or not spec.published.after:
-        return None
-    with encoder_errors(f"readable weights at {spec.source}"):
-        return load_after(settings_of(spec.source), spec.published).to(device)
-
-
 def _take_last_layer(model: PreTrainedModel) -> LastLayer | None:
     """Take the last layer out of a BERT-like model, to compute it for the pooled tokens only; None for other models."""
     if model.config.model_type not in LIKE_BERT:
@@ -211,11 +226,11 @@ def _take_last_layer(model: PreTrainedModel) -> LastLayer | None:
 
 
 def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
-    """Save a model in the Hugging Face layout, with the tokenizer of its row and what follows its pooling."""
-    save_half(model, folder)
+    """Save a model in the Hugging Face layout, with the tokenizer of its row and what makes f(s) of its states."""
+    model.save_pretrained(folder, max_shard_size="1000GB")  # one file, whose name is known
     published_tokenizer(spec.source).save_pretrained(folder)
-    if spec.published is not None:
-        save_after(settings_of(spec.source), spec.published, folder)
+    if spec.published is not None and spec.published.by_library:
+        copy_modules(spec.source, folder)
 
 
 def whole_model(encoder: TextEncoder) -> PreTrainedModel:
@@ -239,24 +254,9 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
         raise ValueError(f"no {missing[0]} ({len(missing)} weights missing)")
-    if unused := [name for name in sorted(info["unexpected_keys"]) if _is_of_a_layer(name, model)]:
-        lacking = f"a {model.config.model_type} of transformers"
-        raise ValueError(f"{unused[0]} ({len(unused)} weights of layers that {lacking} lacks)")
     if any(name.startswith("pooler.") for name in info["missing_keys"]):
         model.pooler = torch.nn.Identity()  # its weights are random
     return model
-
-
-def _is_of_a_layer(name: str, model: PreTrainedModel) -> bool:
-    """Whether a weight that was not loaded stands in the layers of a model, or in a layer behind them: it would have
-    changed the vectors. Tables that old versions saved, which follow from the configuration, do not count."""
-    if re.search(
-        r"(inv_freq|cos_cached|sin_cached|masked_bias|causal_mask|position_ids|attn\.bias|attention\.bias)$", name
-    ):
-        return False
-    lists = tuple(f"{n}." for n, part in model.named_modules() if isinstance(part, torch.nn.ModuleList))
-    name = name.removeprefix(f"{model.base_model_prefix}.")
-    return name.startswith(lists)
 
 
 @contextmanager
@@ -275,12 +275,9 @@ def _quietly() -> Iterator[None]:
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     """NV-Embed's latent attention: the weights named `latent_attention_model.*`, from whichever shards hold them."""
-    root = Path(folder)
-    if not root.is_dir():
-        root = Path(cached_file(folder, "model.safetensors.index.json", **pinned_commit(folder))).parent
     prefix = "latent_attention_model."
     weights: dict[str, Tensor] = {}
-    for shard in sorted(root.glob("*.safetensors")):
+    for shard in sorted(Path(folder).glob("*.safetensors")):
         with safe_open(shard, "pt") as handle:
             names = [k for k in handle.keys() if k.startswith(prefix)]  # noqa: SIM118 (not a dict)
             weights |= {k.removeprefix(prefix): handle.get_tensor(k) for k in names}

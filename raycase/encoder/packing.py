@@ -14,20 +14,24 @@ import numpy as np
 from raycase.data.stored_words import Ragged
 
 
-def token_budget_batches(lengths: Sequence[int] | np.ndarray, budget: int) -> Iterator[np.ndarray]:
+def token_budget_batches(
+    lengths: Sequence[int] | np.ndarray, budget: int, *, equal: bool = False
+) -> Iterator[np.ndarray]:
     """Cut sequences, longest first, into batches of at most `budget` tokens, padding included.
 
-    Yields arrays of indexes; each sequence is in one of them. A sequence above the budget is a batch of its own.
-    Raises ValueError for a budget below 1.
+    Yields arrays of indexes; each sequence is in one of them. A sequence above the budget is a batch of its own. equal:
+    those of a batch have one length. Raises ValueError for a budget below 1.
     """
     _check(budget)
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")
     start = 0
     while start < len(order):
-        rows = max(1, budget // max(1, int(sizes[order[start]])))
-        yield order[start : start + rows]
-        start += rows
+        stop = start + max(1, budget // max(1, int(sizes[order[start]])))
+        if equal:
+            stop = min(stop, start + int((sizes[order[start:stop]] == sizes[order[start]]).sum()))
+        yield order[start:stop]
+        start += len(order[start:stop])
 
 
 def _check(budget: int) -> None:

@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -24,9 +23,6 @@ class Pooling(StrEnum):
     LATENT = "latent"  # latent attention, then the mean over the text
     LATENT_END = "latent-end"  # the mean over the text and the end token, as NV-Embed's authors do
     MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
-    MAX = "max"  # of each number over every token; this and the next two are sentence-transformers'
-    MEAN_SQRT = "mean-sqrt"  # the sum over every token, divided by the square root of their number
-    WEIGHTED_MEAN = "weighted-mean"  # over every token, the first with weight 1, the second with 2, ...
     POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
 
 
@@ -43,37 +39,6 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     if count_B1.device.type == "cpu":
         check_pooled(count_B1.T.numpy())
     return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
-
-
-def pool_span(pooling: Pooling, hidden_BTD: Tensor, position_BT: Tensor, first_B: Tensor, stop_B: Tensor) -> Tensor:
-    """Pool the tokens [first, stop) of each sequence: (B, T, D), their positions (B, T) -> (B, D) fp32.
-
-    Raises ValueError as `pool_mean`.
-    """
-    span_BT = (position_BT >= first_B[:, None]) & (position_BT < stop_B[:, None])
-    match pooling:
-        case Pooling.MAX:
-            return hidden_BTD.float().masked_fill(~span_BT.unsqueeze(-1), float("-inf")).amax(1)
-        case Pooling.MEAN_SQRT:
-            return pool_mean(hidden_BTD, span_BT) * span_BT.sum(1, keepdim=True).sqrt()
-        case Pooling.WEIGHTED_MEAN:
-            weight_BT = (position_BT + 1) * span_BT
-            return (hidden_BTD.float() * weight_BT.unsqueeze(-1)).sum(1) / weight_BT.sum(1, keepdim=True)
-    return pool_mean(hidden_BTD, span_BT)
-
-
-def pool_bags(pooling: Pooling, states_TD: Tensor, position_T: Tensor, index: Tensor, starts_B: Tensor) -> Tensor:
-    """`pool_span` of sequences in a row: index of the tokens to pool, those of one sequence after those of the other,
-    and where each one's start; their positions in their sequences -> (B, D)."""
-    if pooling is Pooling.WEIGHTED_MEAN:
-        weight = (position_T[index] + 1).float()
-        every = torch.arange(len(index), device=index.device, dtype=index.dtype)
-        total_B1 = F.embedding_bag(every, weight[:, None], starts_B, mode="sum")
-        return F.embedding_bag(index, states_TD, starts_B, mode="sum", per_sample_weights=weight) / total_B1
-    pooled_BD = F.embedding_bag(index, states_TD, starts_B, mode="max" if pooling is Pooling.MAX else "mean")
-    if pooling is Pooling.MEAN_SQRT:
-        return pooled_BD * starts_B.diff(append=starts_B.new_tensor([len(index)])).sqrt()[:, None]
-    return pooled_BD
 
 
 def check_pooled(count_VB: np.ndarray) -> None:
@@ -103,12 +68,9 @@ Integers = TypeVar("Integers", Tensor, np.ndarray)
 
 
 def pooled_spans(
-    pooling: Pooling, start_B: Integers, end_B: Integers, lengths_B: Integers, skip: int = 0
+    pooling: Pooling, start_B: Integers, end_B: Integers, lengths_B: Integers
 ) -> tuple[Integers, Integers]:
     """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text.
-
-    skip: so many tokens, those of a prompt, are left out of poolings over every token, and of [CLS] as
-    sentence-transformers has it.
 
     Pooling the last token (the end token, if there is one) or [CLS] is the mean over a span of one token.
     """
@@ -117,8 +79,8 @@ def pooled_spans(
             return lengths_B - 1, lengths_B
         case Pooling.LATENT_END:
             return start_B, lengths_B
-        case Pooling.MEAN_ALL | Pooling.MAX | Pooling.MEAN_SQRT | Pooling.WEIGHTED_MEAN:
-            return 0 * lengths_B + skip, lengths_B
+        case Pooling.MEAN_ALL:
+            return 0 * lengths_B, lengths_B
         case Pooling.CLS | Pooling.POOLER:
-            return 0 * lengths_B + skip, 0 * lengths_B + skip + 1
+            return 0 * lengths_B, 0 * lengths_B + 1
     return start_B, end_B

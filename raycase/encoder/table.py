@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 from raycase.data.json_values import from_json
@@ -20,16 +19,16 @@ class PairEncoding(StrEnum):
     ENDED = "ended"  # each text followed by what ends a text, all tokens of one type
 
 
-NORMALIZE = "normalize"  # a step of `Published`
+NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.published`).
 
-    pooling: one or several, whose vectors stand side by side. after: the steps after pooling, each `NORMALIZE` or the
-    folder of a Dense. dim: the dimension of f(s). prompt: the text before each sentence. skip: the number of its first
-    tokens that are not pooled.
+    pooling: over all tokens. after: what follows it, nothing or `NORMALIZE`; anything else: the library's own modules
+    pool and do what follows, by its files beside the weights. dim: the dimension of f(s). prompt: the text before each
+    sentence. skip: the number of its first tokens that the library's pooling leaves out.
     """
 
     pooling: tuple[Pooling, ...]
@@ -37,6 +36,11 @@ class Published:
     dim: int
     prompt: str = ""
     skip: int = 0
+
+    @property
+    def by_library(self) -> bool:
+        """Whether the library's modules make f(s)."""
+        return len(self.pooling) > 1 or self.skip > 0 or any(step != NORMALIZE for step in self.after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +78,6 @@ class EncoderSpec:
         unused = {"own"} if not self.reads_own else set()
         unused |= {name for name in ("published", "lower_case") if not getattr(self, name)}
         return {k: v for k, v in asdict(self).items() if k not in unused}
-
-    @property
-    def poolings(self) -> tuple[Pooling, ...]:
-        """Those that are put side by side."""
-        return self.published.pooling if self.published else self.pooling[:1]
 
     @property
     def vector_dim(self) -> int | None:
@@ -122,8 +121,6 @@ def read_spec(row: Any) -> EncoderSpec:
     published = spec.published
     if published and (not published.pooling or published.dim < 1 or published.skip < 0):
         raise ValueError(f"published: expected a pooling, a dimension and tokens to skip, got {published}")
-    if published and any(step != Path(step).name or step in (".", "..") for step in published.after):
-        raise ValueError(f"published: expected folders beside the encoder's weights, got {published.after}")
     if spec.max_tokens < 1:
         raise ValueError(f"max_tokens: expected at least 1, got {spec.max_tokens}")
     if not all(spec.template.count(part) == 1 for part in ("{instruction}", "{text}")):

@@ -17,10 +17,6 @@ REASONS = list(Reason)
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
 
 
-# Types of the special tokens before a text, of the text's tokens, and of the special tokens behind it
-TypesAround = tuple[list[int], int, list[int]]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
     """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused.

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.architecture import padded_output
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.engine import TextEncoder, padded_output
 from raycase.encoder.packing import Row, token_budget_batches
 from raycase.encoder.pooling import pool_mean
 from raycase.encoder.sources import load_config
@@ -134,7 +133,7 @@ class StateReader:
         """The states of one padded batch, with a gradient where the weights have one."""
         found = self.encoder.padded_pass(batch, rows, *_text_tokens(batch, rows), every=True)
         place_BS, count_B1 = found.beside
-        views = slice(len(self.encoder.spec.poolings))  # the first view's
+        views = slice(1)  # the first
         plain_BD = self.encoder.pool_states(found.hidden, found.position, found.first[views], found.stop[views])
         at_BS1 = place_BS.long().unsqueeze(-1)
         states_BSW = torch.cat(
@@ -152,7 +151,7 @@ class StateReader:
     ) -> Work:
         """Read the prompts of a row, those of similar length together, so that little is padded."""
         encoder = self.encoder
-        views = slice(len(encoder.spec.poolings))  # the first view's
+        views = slice(1)  # the first
         firsts, stops = (bounds_VB[views] for bounds_VB in encoder.spans(batch, rows))
         parts = list(token_budget_batches(row.paths.counts, encoder.batch_tokens))
         places = [

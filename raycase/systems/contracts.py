@@ -20,7 +20,8 @@ from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.schema import Reason
 from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
+from raycase.encoder.published import described
+from raycase.encoder.sources import encoder_errors, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec
 from raycase.errors import RequestError
 from raycase.systems.embeds import Embeds

@@ -21,11 +21,11 @@ from raycase.data.json_values import from_json
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import locate
 from raycase.encoder.choices import find_encoder, find_unprompted
-from raycase.encoder.loading import load_encoder, save_encoder
+from raycase.encoder.loading import is_causal, load_encoder, save_encoder, without_weights
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
-from raycase.encoder.published import is_readable, write_modules
+from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import load_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
@@ -198,8 +198,14 @@ class ScorerConfig(FineTunedConfig):
 
 
 def read_elsewhere(spec: EncoderSpec) -> bool:
-    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with."""
-    return is_readable(spec, load_config(spec.source)) and published_tokenizer(spec.source).pad_token is not None
+    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with: not
+    behind an end token of our own, nor from a decoder that is read both ways."""
+    alike = not spec.published and not spec.end_token and spec.pooling[0] in WRITTEN_MODES
+    return (
+        alike
+        and spec.causal == is_causal(without_weights(load_config(spec.source)))
+        and published_tokenizer(spec.source).pad_token is not None
+    )
 
 
 def starting_encoder(

@@ -14,9 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from raycase.encoder.architecture import without_weights
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder
+from raycase.encoder.loading import load_encoder, without_weights
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.sources import load_config

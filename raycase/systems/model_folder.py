@@ -12,8 +12,8 @@ from raycase.data.claim import claim
 from raycase.data.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.data.json_values import loads
 from raycase.data.storage import locate
-from raycase.encoder.model_files import TOKENIZER
-from raycase.encoder.published_files import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
+from raycase.encoder.published import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
+from raycase.encoder.sources import TOKENIZER
 from raycase.errors import RequestError, first_line
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS

@@ -28,7 +28,7 @@ from transformers import (
     RobertaModel,
 )
 
-from raycase.encoder import attention, row_inputs
+from raycase.encoder import attention
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.compiling import compile_layers, try_kernels
 from raycase.encoder.engine import TextEncoder
@@ -233,7 +233,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     def broken(*_, **__):
         raise RuntimeError("no Triton here\nand more")
 
-    monkeypatch.setattr(row_inputs, "blocks", broken)
+    monkeypatch.setattr(attention, "blocks", broken)
     rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
     rows.flex = True
     try_kernels(rows)

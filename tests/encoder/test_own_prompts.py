@@ -11,7 +11,8 @@ from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompt_flags import read_prompt
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
-from raycase.encoder.sources import described, load_tokenizer
+from raycase.encoder.published import described
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
 from raycase.errors import RequestError
 
@@ -138,19 +139,19 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
             "minilm",
             PooledPart.LAST,
             Pooling.MEAN,
-            "--prompt: pool last: expected --pooling last, got mean; leave one out",
+            "--prompt: pool last: expected an encoder with the pooling last, got --pooling mean; leave one out",
         ),
         (
             "minilm",
             PooledPart.CONDITION,
             Pooling.LAST,
-            "--prompt: pool condition: expected --pooling mean or latent.*, got last",
+            "--prompt: pool condition: expected an encoder with the pooling mean or latent.*, got --pooling last",
         ),
         (
             "e5-large-instruct",
             PooledPart.ALL,
             Pooling.MEAN_ALL,
-            "--prompt: pool all: expected --pooling mean or latent.*, got mean-all",
+            "--prompt: pool all: expected an encoder with the pooling mean or latent.*, got --pooling mean-all",
         ),
         (
             "nv-embed-v2",
@@ -170,7 +171,7 @@ def test_an_encoder_outside_the_table_needs_no_more_than_template_and_pool(folde
     folder = str(folder_of("qwen3-embedding-0.6b"))
     assert find_encoder(folder, own=replace(OWN, pool=PooledPart.LAST)).pooling == (Pooling.LAST,)
     assert find_encoder(folder, own=replace(OWN, pool=PooledPart.ALL)).pooling == (Pooling.MEAN,)
-    with pytest.raises(RequestError, match="which would say its pooling; pass --pooling"):
+    with pytest.raises(RequestError, match="pass --pooling beside it"):
         find_encoder(folder, own=OWN)
 
 

