@@ -18,11 +18,9 @@ from raycase.systems.model_folder import METRICS
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
 TASKS_OF = {  # flags that some tasks alone have
-    "qrels": ("csfcube",),
     "split": ("kgc",),
     "threshold_from": ("rte",),
 }
-FOLDERS = ("csfcube", "kgc")  # tasks whose --data is a folder of certain files
 SAVED = "model"  # of --threshold-from: each model's own
 
 
@@ -34,23 +32,19 @@ class TaskFlags:
     """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The first is the one that the
     others are compared with."""
     data: str
-    """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. csfcube: the folder of
-    corpus.jsonl, queries.csv and qrels_dev.csv. kgc: the folder of train.tsv, validation.tsv, entities.tsv and
-    relations.tsv, and test.tsv for --split test. rte, eis: premises with hypotheses, .csv, .jsonl or .parquet with
-    premise, explicit_entailment, implied_entailment, neutral, contradiction; eis also pairs, with implicit, explicit.
-    sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5) or label (0, 1). rerank: .jsonl or
-    .parquet with query, and the lists positive and negative."""
+    """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. kgc: the folder of
+    train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises with
+    hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction;
+    eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5)
+    or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "csfcube", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
-    """csts: the cosine of two sentences under a condition, against people's rating of their similarity. csfcube: papers
-    like another one in background, method or result, against experts' grades. kgc: knowledge graph completion, the
-    true tail of a head and a relation among all entities. rte: entailment by a threshold; eis: which of two sentences
-    is more implicit, for models with a vector for each (dualcse). sts: the similarity of two sentences without a
-    condition, against people's scores; pairs: against a label; rerank: each query's own candidates, those that fit it
-    first."""
-    qrels: str | None = None
-    """csfcube: judgements (query_id, facet, candidate_id, relevance). Default: qrels_dev.csv in the data folder."""
+    task: Literal["csts", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
+    """csts: the cosine of two sentences under a condition, against people's rating of their similarity. kgc: knowledge
+    graph completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis:
+    which of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two
+    sentences without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates,
+    those that fit it first."""
     split: Literal["validation", "test"] | None = None
     """kgc: the triples that are asked for. Other answers known from train and validation are left out, for test also
     those of test. Default: validation."""
@@ -77,11 +71,10 @@ class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
 def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
     threshold = None if job.threshold_from == SAVED else job.threshold_from
-    certain = job.task in FOLDERS
+    certain = job.task == "kgc"  # a folder of certain files
     check_paths(
         reads={
             "--data": None if certain else job.data,
-            "--qrels": job.qrels,
             "--threshold-from": threshold,
             "--prompt": prompt_file(job.prompt),
         },

@@ -13,12 +13,6 @@ from raycase.data.graph import Known
 MEASURES = ("mrr", "hits@1", "hits@3", "hits@10")
 
 
-def average_precision(relevant_N: np.ndarray) -> float:
-    """Mean over the relevant items of the precision down to each: (N,) bool, best first; 0 without relevant items."""
-    ranks = np.flatnonzero(relevant_N) + 1
-    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
-
-
 def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:
     """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs.
 
@@ -39,32 +33,6 @@ def reciprocal_rank_at(scores_N: np.ndarray, relevant_N: np.ndarray, k: int) -> 
         return 0.0
     rank = 1 + int((scores_N[~relevant_N] >= scores_N[relevant_N].max()).sum())
     return 1 / rank if rank <= k else 0.0
-
-
-def full_recall_precision(relevant_N: np.ndarray) -> float:
-    """Precision of a ranking down to its last relevant item: (N,) bool, best first; 0 without relevant items.
-
-    CSFCube's script calls it R-precision, which elsewhere is the precision of the first R of R relevant items.
-    """
-    ranks = np.flatnonzero(relevant_N) + 1
-    return float(len(ranks) / ranks[-1]) if len(ranks) else 0.0
-
-
-def recall_at(relevant_N: np.ndarray, k: int) -> float:
-    """Share of the relevant items that are among the first k: (N,) bool, best first; 0 without relevant items."""
-    count = int(relevant_N.sum())
-    return float(relevant_N[:k].sum() / count) if count else 0.0
-
-
-def ndcg_at(grades_N: np.ndarray, k: int) -> float:
-    """Discounted gain of the first k of a ranking over that of the ideal ranking: (N,) grades in ranked order.
-
-    Gains are the grades themselves; the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
-    2002). 0 if no grade is above 0.
-    """
-    discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]
-    best = (np.sort(grades_N)[::-1] / discounts)[:k].sum()
-    return float((grades_N / discounts)[:k].sum() / best) if best > 0 else 0.0
 
 
 def filtered_ranks(

@@ -13,7 +13,6 @@ from raycase.data.graph import read_graph
 from raycase.data.rated import read_candidates, read_inferences, read_rated, read_scored
 from raycase.data.storage import locate
 from raycase.errors import RequestError
-from raycase.evaluation.tasks.csfcube import read_cube
 from raycase.search.search_job import read_queries
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
@@ -53,7 +52,6 @@ def test_a_job_reads_and_writes_where_it_is_told(job, root):
 PAIRS = "sentence1,sentence2,condition,label,score\na dog,a cat,color,1,1\na dog,a cow,color,2,2\n"
 PREMISES = "premise,explicit_entailment,implied_entailment,neutral,contradiction\n" + "a,b,c,d,e\n" * 2
 CANDIDATES = '{"query": "a", "positive": ["b"], "negative": ["c"]}'
-PAPER = '{"id": 1, "title": "a", "sentences": [{"text": "a", "facet": "method"}]}'
 JOB = ProjectorJob(train="", validation="", output="")
 READERS = {  # name of the file -> content, and who reads it
     "rated.csv": (PAIRS, lambda path: read_rated(path, "--train")),
@@ -66,7 +64,6 @@ READERS = {  # name of the file -> content, and who reads it
     "grid.json": ('{"dropout": [0.1]}', lambda path: Sweep(grid=path, training=JOB).cells()),
     "job.json": ("{}", lambda path: locate(path).read_json()),
     "relations.tsv": ("id\ttext\nr\tis\n", lambda path: read_graph(os.path.dirname(path), "--data")),
-    "corpus.jsonl": (PAPER, lambda path: read_cube(os.path.dirname(path))),
 }
 
 

@@ -23,7 +23,6 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "csts", "qrels": "q.csv"}, "--qrels: expected --task csfcube"),
         ({"task": "csts", "split": "test"}, "--split: expected --task kgc, got csts"),
         ({"task": "sts", "threshold_from": "dev.csv"}, "--threshold-from: expected --task rte, got sts"),
         ({"resamples": 1}, "--resamples: expected 100 to 1,000,000, for"),

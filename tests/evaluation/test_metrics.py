@@ -15,7 +15,6 @@ from raycase.evaluation.metrics import (
     pearson,
     spearman,
 )
-from raycase.evaluation.ranking import average_precision, full_recall_precision, ndcg_at, recall_at
 
 
 def scored(rows, noise, seed=0):
@@ -138,21 +137,3 @@ def test_pairs_of_a_group_are_drawn_together():
     grouped = bootstrap_interval(spearman, *twice, groups_N=np.repeat(np.arange(60), 2))
     assert np.ptp(alone) < 0.85 * np.ptp(once)
     assert np.ptp(grouped) == pytest.approx(np.ptp(once), rel=0.1)
-
-
-def test_measures_of_a_ranking_by_hand():
-    relevant = np.array([True, False, True, False, False])
-    assert average_precision(relevant) == pytest.approx((1 + 2 / 3) / 2)
-    assert full_recall_precision(relevant) == pytest.approx(2 / 3)
-    assert [recall_at(relevant, k) for k in (1, 2, 3)] == [0.5, 0.5, 1]
-    none = np.zeros(3, bool)
-    assert (average_precision(none), full_recall_precision(none), recall_at(none, 2)) == (0, 0, 0)
-
-
-def test_ndcg_by_hand():
-    """Discounts 1, 1, log2(3), 2: the first two ranks count alike, as in the collection's script."""
-    grades = np.array([0, 3, 1, 2])
-    assert ndcg_at(grades, 2) == pytest.approx((0 + 3) / (3 + 2))
-    assert ndcg_at(grades, 4) == pytest.approx((3 + 1 / np.log2(3) + 2 / 2) / (3 + 2 + 1 / np.log2(3)))
-    assert ndcg_at(np.array([2, 3]), 2) == 1
-    assert ndcg_at(np.zeros(3), 2) == 0 == ndcg_at(grades, 0)

@@ -40,7 +40,7 @@ def test_a_prompt_of_ones_own_is_that_of_each_model(evaluation, tmp_path, tiny_m
     [
         (dualcse, "csts", "expected models that take any condition for --task csts, got .*: dualcse form cross"),
         (dualcse, "sts", "expected models that need no condition"),
-        (sentence_encoder, "csfcube", "expected models that take any condition"),
+        (sentence_encoder, "kgc", "expected models that take any condition"),
         (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
         (mixsp, "csts", "expected models that take any condition"),
         (mixsp, "rte", "expected models that give vectors"),

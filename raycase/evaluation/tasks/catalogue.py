@@ -7,7 +7,7 @@ from typing import Any
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.report import ranked_values, render_ranked
-from raycase.evaluation.tasks import csfcube, csts, entailment, kgc, rerank, sts
+from raycase.evaluation.tasks import csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
@@ -15,7 +15,6 @@ STS = Task(read=sts.read, measure=sts.measure, values=sts.sts_values, render=sts
 ENTAILMENT = Task(read=entailment.read, measure=entailment.measure, **RANKED)
 TASKS: dict[str, Task] = {
     "csts": Task(read=csts.read, measure=csts.measure, values=csts.csts_values, render=csts.render_csts),
-    "csfcube": Task(read=csfcube.read, measure=csfcube.measure, **RANKED),
     "kgc": Task(read=kgc.read, measure=kgc.measure, **RANKED),
     "rte": ENTAILMENT,
     "eis": ENTAILMENT,

@@ -4,16 +4,20 @@ Experts graded a pool of candidates for each query (a paper and a facet) from 0 
 are those of the collection's own script (`eval_scripts/ranking_eval.py` of iesl/CSFCube): relevant is a grade of 2 or
 more, NDCG takes the grades as they are and stops at a fifth of the pool, and R-precision is the precision down to the
 last relevant one.
+
+    .venv/bin/python benchmarks/csfcube.py --model minilm-conditional condition-pooling:minilm --data csfcube \\
+        --output runs/csfcube
 """
 
 from __future__ import annotations
 
-from collections import Counter
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from turns import finish
 
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
@@ -21,9 +25,9 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, encoder_names, is_case
-from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.ranking import average_precision, full_recall_precision, ndcg_at, recall_at
-from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.evaluation.procedure import EmbedPairs, Task, run_task
+from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
+from raycase.placement import vectors
 
 # The facets that experts judged, and the condition that stands for each.
 CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
@@ -48,11 +52,6 @@ class Cube:
         """Every query and candidate with the facet that it is judged in -> its number, the P rows of vectors."""
         judged = [(paper, facet) for (query, facet), (pool, _) in self.pools.items() for paper in (query, *pool)]
         return {pair: i for i, pair in enumerate(dict.fromkeys(judged))}
-
-
-def read(job: EvaluateJob) -> Cube:
-    """Read the papers and the judgements. Raises RequestError."""
-    return read_cube(job.data, job.qrels)
 
 
 def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedP
             "queries": len(facet_Q),
             "judgements": sum(len(pool) for pool, _ in cube.pools.values()),
             "papers": len(cube.papers),
-            "qrels": job.qrels or "qrels_dev.csv",
+            "qrels": "qrels_dev.csv",
         },
         measures=MEASURES,
         groups=[{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in groups.items()],
@@ -126,6 +125,38 @@ def _cosine(unit_PD: np.ndarray) -> Score:
 # --------------------------------------------------------------------------------------------------------- measures
 
 
+def average_precision(relevant_N: np.ndarray) -> float:
+    """Mean over the relevant items of the precision down to each: (N,) bool, best first; 0 without relevant items."""
+    ranks = np.flatnonzero(relevant_N) + 1
+    return float(np.mean(np.arange(1, len(ranks) + 1) / ranks)) if len(ranks) else 0.0
+
+
+def full_recall_precision(relevant_N: np.ndarray) -> float:
+    """Precision of a ranking down to its last relevant item: (N,) bool, best first; 0 without relevant items.
+
+    CSFCube's script calls it R-precision, which elsewhere is the precision of the first R of R relevant items.
+    """
+    ranks = np.flatnonzero(relevant_N) + 1
+    return float(len(ranks) / ranks[-1]) if len(ranks) else 0.0
+
+
+def recall_at(relevant_N: np.ndarray, k: int) -> float:
+    """Share of the relevant items that are among the first k: (N,) bool, best first; 0 without relevant items."""
+    count = int(relevant_N.sum())
+    return float(relevant_N[:k].sum() / count) if count else 0.0
+
+
+def ndcg_at(grades_N: np.ndarray, k: int) -> float:
+    """Discounted gain of the first k of a ranking over that of the ideal ranking: (N,) grades in ranked order.
+
+    Gains are the grades themselves; the discount of rank i is log2(i), 1 for the first (Jarvelin and Kekalainen,
+    2002). 0 if no grade is above 0.
+    """
+    discounts = np.concatenate([[1.0], np.log2(np.arange(2, max(2, len(grades_N)) + 1))])[: len(grades_N)]
+    best = (np.sort(grades_N)[::-1] / discounts)[:k].sum()
+    return float((grades_N / discounts)[:k].sum() / best) if best > 0 else 0.0
+
+
 def rank_pools(cube: Cube, pairs: dict[PaperFacet, int], score: Score) -> np.ndarray:
     """`MEASURES` of each query: (Q, 4). Equal scores keep the order of the file."""
     rows = []
@@ -147,14 +178,12 @@ def rank_pools(cube: Cube, pairs: dict[PaperFacet, int], score: Score) -> np.nda
 # ------------------------------------------------------------------------------------------------------------- data
 
 
-def read_cube(folder: str, qrels: str | None = None) -> Cube:
-    """Read `corpus.jsonl` and the judgements of a folder.
-
-    Raises RequestError for a missing file, a broken row, and a judgement that does not fit the papers.
-    """
+def read_cube(folder: str) -> Cube:
+    """Read `corpus.jsonl` and `qrels_dev.csv` of a folder. Raises RequestError for a missing file, and for a judgement
+    that does not fit the papers."""
     root = folder.rstrip("/")
     papers = _read_papers(f"{root}/corpus.jsonl")
-    return Cube(uri=folder, papers=papers, pools=_read_pools(qrels or f"{root}/qrels_dev.csv", papers))
+    return Cube(uri=folder, papers=papers, pools=_read_pools(f"{root}/qrels_dev.csv", papers))
 
 
 def _read_papers(uri: str) -> dict[str, str]:
@@ -162,43 +191,53 @@ def _read_papers(uri: str) -> dict[str, str]:
     papers: dict[str, str] = {}
     for file in find_input(uri, "--data"):
         columns = read_columns(file, ("id", "title", "sentences"), "--data")
-        lines = zip(columns["id"], columns["title"], columns["sentences"], strict=True)
-        for row, (paper, title, sentences) in enumerate(lines):
-            try:
-                abstract = " ".join(str(s["text"]) for s in sentences)  # type: ignore[attr-defined]
-            except (TypeError, KeyError) as error:
-                expected = f"--data: {file.uri}, row {row}: expected a list of {{text}} as sentences"
-                raise RequestError(f"{expected}, got {sentences!r:.80}") from error
-            if str(paper) in papers:
-                raise RequestError(f"--data: {file.uri}, row {row}: expected each paper once, got {paper} twice")
-            papers[str(paper)] = f"{title} {abstract}"
+        for paper, title, sentences in zip(columns["id"], columns["title"], columns["sentences"], strict=True):
+            papers[str(paper)] = f"{title} {' '.join(str(s['text']) for s in sentences)}"
     return papers
 
 
 def _read_pools(uri: str, papers: dict[str, str]) -> dict[PaperFacet, tuple[list[str], np.ndarray]]:
     """The candidates of each query and their grades."""
     pools: dict[PaperFacet, tuple[list[str], list[int]]] = {}
-    for file in find_input(uri, "--qrels"):
-        columns = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--qrels")
-        lines = zip(*(texts(columns[name], f"--qrels: {file.uri}", name) for name in columns), strict=True)
+    for file in find_input(uri, "--data"):
+        columns = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--data")
+        lines = zip(*(texts(columns[name], f"--data: {file.uri}", name) for name in columns), strict=True)
         for row, (query, facet, candidate, grade) in enumerate(lines):
-            for paper in (query, candidate):
-                if paper not in papers:
-                    raise RequestError(f"--qrels: {file.uri}, row {row}: expected a paper of the corpus, got {paper!r}")
-            if facet not in CONDITIONS or grade not in ("0", "1", "2", "3"):
-                raise RequestError(
-                    f"--qrels: {file.uri}, row {row}: expected a facet of {', '.join(CONDITIONS)} and a grade 0 to 3, "
-                    f"got {facet!r} and {grade!r}"
-                )
             pool, grades = pools.setdefault((query, facet), ([], []))
+            if not {query, candidate} <= papers.keys() or facet not in CONDITIONS or candidate in pool:
+                raise RequestError(
+                    f"--data: {file.uri}, row {row}: expected papers of the corpus, a facet of "
+                    f"{', '.join(CONDITIONS)}, and each candidate once, got {query}, {facet}, {candidate}"
+                )
             pool.append(candidate)
             grades.append(int(grade))
-    if not pools:
-        raise RequestError(f"--qrels: expected judgements in {uri}, got none")
-    for (query, facet), (pool, _) in pools.items():
-        candidate, times = Counter(pool).most_common(1)[0]
-        if times > 1:
-            raise RequestError(
-                f"--qrels: expected each candidate once, got {candidate} {times} times for {query}, {facet}"
-            )
     return {pair: (pool, np.array(grades)) for pair, (pool, grades) in pools.items()}
+
+
+TASK = Task(read=lambda job: read_cube(job.data), measure=measure, values=ranked_values, render=render_ranked)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Evaluate the models and write the report."""
+    job = EvaluateJob(
+        task="csfcube",  # type: ignore[arg-type]
+        model=tuple(arguments.model),
+        data=arguments.data,
+        output=arguments.output,
+        resamples=arguments.resamples,
+        compute=arguments.compute,
+    )
+    metrics = run_task(job, TASK, vectors_of=vectors(None).vectors_of)
+    print(render_ranked(metrics))
+    figures = {system["name"]: system["figures"][ALL] for system in metrics["systems"]}
+    finish({"ratios": {}, "systems": figures})
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", required=True)
+    parser.add_argument("--data", required=True, help="folder of corpus.jsonl and qrels_dev.csv")
+    parser.add_argument("--output", required=True, help="folder of the report")
+    parser.add_argument("--resamples", type=int, default=1000)
+    parser.add_argument("--compute", choices=("float32", "bfloat16"))
+    main(parser.parse_args())

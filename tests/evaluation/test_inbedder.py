@@ -11,7 +11,7 @@ from sklearn.metrics import v_measure_score
 
 import raycase
 
-mteb, tasks = Later("mteb"), Later("raycase.mteb_tasks")
+mteb, tasks = Later("mteb"), Later("inbedder")
 
 INTENT = [
     ("I am so angry, where is my card?", "please tell me when my card arrives", "I am furious about this fee"),
