@@ -26,7 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import raycase.sample
-from raycase.corpus.records import ReadUnit
 from raycase.encoder import attention, engine, loading, transfers
 from raycase.systems import condition_pooling
 from raycase.systems.word_codes import typical_conditions
@@ -114,9 +113,9 @@ def checks(shape, texts, folder, watch):
     documents = loader.documents(texts)
 
     def unit(system, some, count):
-        (arrow, *_), _ = gpu.read_units(system, some, typical_conditions()[:count])
+        (unit, *_), _ = gpu.read_units(system, some, typical_conditions()[:count])
         system.round_to("float16")
-        encoded = system.encode_prepared(ReadUnit.from_arrow(arrow).prepared)
+        encoded = system.encode_prepared(unit.prepared)
         assert encoded.vectors.dtype == np.float16
         assert len(encoded.vectors) == len(some) * count
 

@@ -37,7 +37,7 @@ import transformers  # noqa: E402
 from raycase.corpus.encode_step import EncodeUnits  # noqa: E402
 from raycase.corpus.pair_result import PairResult  # noqa: E402
 from raycase.corpus.read_step import prepare_rows  # noqa: E402
-from raycase.corpus.records import EncodedUnit, ReadUnit  # noqa: E402
+from raycase.corpus.records import ReadUnit  # noqa: E402
 from raycase.data.columns import Columns  # noqa: E402
 from raycase.data.provenance import commit  # noqa: E402
 from raycase.data.reader import TEXT  # noqa: E402
@@ -276,7 +276,7 @@ class Bench:
         line, units = self._units(system, texts, count)
         apart = 0
         for unit in units:
-            prepared = ReadUnit.from_arrow(unit).prepared
+            prepared = unit.prepared
             apart += tokens_apart(prepared, accepted_pairs(prepared))
         return line | {"effective_tokens_per_s": apart / line["seconds"]}
 
@@ -285,7 +285,7 @@ class Bench:
         units, kind = read_units(system, texts, typical_conditions()[:count])
         encode = EncodeUnits(Ready(system), kind, weights="loaded")
         encode(units[0])  # measures the device, and computes bases
-        line, done = self._timed(lambda: [EncodedUnit.from_arrow(encode(unit)) for unit in units])
+        line, done = self._timed(lambda: [encode(unit) for unit in units])
         if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
             raise ValueError(f"expected {len(texts) * count} vectors, got {found}")
         work = sum((unit.stats.work for unit in done), Work())
@@ -407,7 +407,7 @@ def read_units(system, texts, under):
             prepared=prepare_rows(system.config, rows, kind),
             read_pid=os.getpid(),
         )
-        units.append(unit.to_arrow())
+        units.append(unit)
     return units, kind
 
 

@@ -36,7 +36,7 @@ COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more
 
 
 class EncodeUnits:
-    """`ReadUnit` -> `EncodedUnit`, both as Arrow rows. Holds one model, which keeps the bases of conditions."""
+    """`ReadUnit` -> `EncodedUnit`. Holds one model, which keeps the bases of conditions."""
 
     def __init__(
         self,
@@ -82,14 +82,13 @@ class EncodeUnits:
         if compile == "on":
             self.encoder.compile()
 
-    def __call__(self, row: pa.Table) -> pa.Table:
-        unit = ReadUnit.from_arrow(row)
+    def __call__(self, unit: ReadUnit) -> EncodedUnit:
         try:
-            return self.encode(unit).to_arrow()
+            return self.encode(unit)
         except (RequestError, WorkError):
             raise
         except Exception as error:
-            return self._without_failing(unit, error).to_arrow()
+            return self._without_failing(unit, error)
 
     def _without_failing(self, unit: ReadUnit, error: Exception) -> EncodedUnit:
         """The unit without the rows at which the encoder fails, which are rejected.

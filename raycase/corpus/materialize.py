@@ -105,8 +105,7 @@ def pool_unit(
     form: WordFormat,
 ) -> None:
     """Pool a unit of stored words of this format under the conditions, by a function of `StoredWords` that gives
-    (N, C, D), and write it; its rejected rows stay rejected. Raises WorkError for a unit without this checksum, or with
-    other words."""
+    (N, C, D), and write it; its rejected rows stay rejected. Raises WorkError for a unit without this checksum."""
     named = UnitFile.parse(name)
     assert named is not None
     unit = named[1]
@@ -129,8 +128,6 @@ def pool_unit(
 
 def _pooled(table: pa.Table, conditions: tuple[str, ...], pooler: Any, form: WordFormat, source: str) -> pa.Table:
     """The rows of a unit under each condition, with the column that counts its rows."""
-    if WordFormat.of(table.schema) != form:
-        raise WorkError(f"{source}: expected words of the basis {form.basis[:8]} beside them, got others; embed again")
     dtype = table.schema.field(EMBEDDING).type.value_type.to_pandas_dtype()
     count, each = len(table), len(conditions)
     vectors_ND = np.empty((0, form.dim), dtype)

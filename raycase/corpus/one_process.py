@@ -8,15 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
-import pyarrow as pa
-
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import ReadTask, WrittenUnit
+from raycase.corpus.records import ReadTask, ReadUnit, WrittenUnit
 from raycase.corpus.request import Request
-from raycase.corpus.write_step import write_units
+from raycase.corpus.write_step import write_encoded
 
 AHEAD = 2
 
@@ -31,22 +29,21 @@ def execute_here(request: Request, opened: Job, plan: Plan, *, ahead: int = AHEA
     WorkError.
     """
     encode = EncodeUnits(**request.step, units=plan.units)
-    write = partial(write_units, output=request.output.root.uri, results=request.output.results, print8=opened.print8)
-    writing: deque[Future[pa.Table]] = deque()
+    output = request.output
+    write = partial(write_encoded, output=output.root.uri, results=output.results, print8=opened.print8)
+    writing: deque[Future[WrittenUnit]] = deque()
     with ThreadPoolExecutor(1) as writer:
         for unit in read_ahead(_read(request, opened, plan), max(1, ahead)):
             writing.append(writer.submit(write, encode(unit)))
             while len(writing) > ahead or (writing and writing[0].done()):
-                yield WrittenUnit.from_arrow(writing.popleft().result())
+                yield writing.popleft().result()
         while writing:
-            yield WrittenUnit.from_arrow(writing.popleft().result())
+            yield writing.popleft().result()
 
 
-def _read(request: Request, opened: Job, plan: Plan) -> Iterator[pa.Table]:
-    """The plan's units, as the read step gives them."""
+def _read(request: Request, opened: Job, plan: Plan) -> Iterator[ReadUnit]:
     for pieces in plan.tasks():
-        task = ReadTask.of(opened.files, pieces).to_arrow()
-        yield from read_units(task, config=request.model, kind=request.kind)
+        yield from read_units(ReadTask.of(opened.files, pieces), config=request.model, kind=request.kind)
 
 
 def read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:

@@ -8,7 +8,7 @@ Shapes: N pairs of a unit.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,27 +21,22 @@ from raycase.data.columns import Columns
 from raycase.data.schema import (
     CONDITION,
     EMBEDDING,
-    FLOATS,
     ID,
-    ROW_OF_PAIR,
     Dtype,
     Reason,
     embedding_array,
-    embedding_dim,
-    embedding_numbers,
     embedding_type,
     finite_vectors,
     is_embedding,
 )
 from raycase.data.stored_words import StoredWords, WordFormat
-from raycase.data.vectors import MOST_INT8, int8_numbers, l2_normalize, peak_normalize, sign_bits
+from raycase.data.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 
 if TYPE_CHECKING:
     from raycase.encoder.prepared import Prepared
 
 CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
-NEAR_ONE = {"float16": 1e-3, "float32": 1e-5}  # how far from 1 rounding may leave a length
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,20 +125,14 @@ class PairResult:
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
         """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
         stored words, as they stand beside the units."""
-        dtype = config["dtype"]
-        if defects := list(row_defects(table, dtypes=(dtype,))):
-            yield from defects
+        if missing := {ID, CONDITION, EMBEDDING} - {*table.column_names}:
+            yield f"no column {min(missing)!r}"
             return
-        yield from condition_defects(table, config)
-        if (size := embedding_dim(table.schema.field(EMBEDDING).type)) != dim:
-            yield f"vectors of {size} dimensions, the manifest says {dim}"
-        numbers = embedding_numbers(table[EMBEDDING])
-        if dtype == "int8" and (np.abs(numbers.astype(np.int16)).max(axis=1, initial=0) != MOST_INT8).any():
-            yield f"a vector of int8 whose largest magnitude is not {MOST_INT8}"
-        if config.get("normalize") and dtype in FLOATS:
-            lengths_N = np.linalg.norm(numbers.astype(np.float32), axis=1)
-            if (np.abs(lengths_N - 1) > NEAR_ONE[dtype]).any():
-                yield "a vector that is not of length 1"
+        kind, wanted = table.schema.field(EMBEDDING).type, embedding_type(dim, config["dtype"])
+        if not is_embedding(kind, (config["dtype"],)) or kind.list_size != wanted.list_size:
+            yield f"vectors of {kind}, the manifest says {wanted}"
+        elif not finite_vectors(table):
+            yield "a vector that is null or not finite"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,49 +209,8 @@ def kind_of(config: Mapping[str, Any]) -> type[PairResult]:
     return next((kind for kind in (WordResult, ScoreResult) if kind.KEY in config), PairResult)
 
 
-def condition_defects(table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
-    """Conditions of an output's rows that its job cannot have given them, in words."""
-    if CONDITION not in table.column_names:
-        return
-    given = table[CONDITION]
-    if config["unconditional"]:
-        if given.null_count < len(given):
-            yield "a condition in an output without any"
-        return
-    listed = config["conditions"]
-    if given.null_count:
-        yield "a null condition"
-    elif listed is not None and not pc.all(pc.is_in(given, pa.array(listed, given.type)), min_count=0).as_py():
-        yield "a condition that is none of the job's"
-
-
 def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
     """A number of pairs that so many rows cannot have under the job's conditions, in words."""
     each = 1 if config["unconditional"] else len(config["conditions"] or ())
     if pairs != rows * each if each else pairs < rows:
         yield f"{pairs} pairs of {rows} rows"
-
-
-def row_defects(
-    table: pa.Table, columns: Iterable[str] = (ID, CONDITION, EMBEDDING), *, dtypes: Collection[str] = FLOATS
-) -> Iterator[str]:
-    """What no rows of an output with vectors of one of these number formats can be, in words, as far as these columns
-    show it."""
-    if ROW_OF_PAIR in table.column_names:
-        yield f"a column {ROW_OF_PAIR!r}"
-    for name in columns:
-        if name not in table.column_names:
-            yield f"no column {name!r}"
-            return
-        kind = table.schema.field(name).type
-        if name == ID and not (pa.types.is_integer(kind) or kind == pa.string()):
-            yield f"ids of {kind}"
-        if name == ID and table[ID].null_count:
-            yield "a null id"
-        if name == CONDITION and kind != pa.string():
-            yield f"conditions of {kind}"
-            return
-        if name == EMBEDDING and not is_embedding(kind, dtypes):
-            yield f"vectors of {kind}"
-        elif name == EMBEDDING and not finite_vectors(table):
-            yield "a vector that is null or not finite"

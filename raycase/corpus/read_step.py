@@ -24,21 +24,18 @@ from raycase.systems.pairs import Indexed
 READERS = 16  # small files fetched at once
 
 
-def read_units(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
-    """`ReadTask` -> a `ReadUnit` for each of its units, both as Arrow rows.
-
-    Tokenises here, on CPUs and ahead of the encoder, which then never waits for it.
-    """
-    for part in ReadTask.from_arrow(task).spans:
+def read_units(task: ReadTask, *, config: Any, kind: PairResult) -> Iterator[ReadUnit]:
+    """Read the units of a task, and tokenise them: on CPUs and ahead of the encoder, which then never waits for it."""
+    for part in task.spans:
         units = read_intervals(part, kind.columns)
+        uri = part.files[0].uri
         for start, end in part.units:
-            with naming(f"reading rows {start} to {end} of {part.files[0].uri}"):
+            with naming(f"reading rows {start} to {end} of {uri}"):
                 rows, rejected = next(units)
-            uri = part.files[0].uri
             rows, prepared, failed = tokenised(config, rows, kind)
             if failed:
                 rejected = in_input_order(pa.concat_tables([rejected, rejected_table(uri, failed)]))
-            unit = ReadUnit(
+            yield ReadUnit(
                 uri=uri,
                 file=part.span.file,
                 start=start,
@@ -48,7 +45,6 @@ def read_units(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.
                 prepared=prepared,
                 read_pid=os.getpid(),
             )
-            yield unit.to_arrow()
 
 
 def tokenised(config: Any, rows: pa.Table, kind: PairResult) -> tuple[pa.Table, Prepared, list[Rejection]]:

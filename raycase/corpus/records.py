@@ -1,4 +1,4 @@
-"""What the steps of a job hand to each other: frozen records, each ONE row of an Arrow table.
+"""What the steps of a job hand to each other: frozen records, each on Ray ONE row of an Arrow table.
 
 A unit's own tables travel inside that row as Arrow bytes: Ray Data splits large blocks by rows and calls nothing for
 empty ones, so a unit of many rows could arrive in parts or not at all.

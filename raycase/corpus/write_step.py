@@ -8,17 +8,13 @@ from __future__ import annotations
 import os
 import time
 
-import pyarrow as pa
-
 from raycase.corpus.output import EMBEDDINGS, output_at
 from raycase.corpus.records import EncodedUnit, WrittenUnit, naming
 from raycase.corpus.unit_files import write_unit
 
 
-def write_units(unit: pa.Table, *, output: str, print8: str, results: str = EMBEDDINGS) -> pa.Table:
-    """`EncodedUnit` -> `WrittenUnit`, both as Arrow rows; `print8`: first 8 digits of the job's fingerprint; `results`:
-    the folder of units in the output."""
-    encoded = EncodedUnit.from_arrow(unit)
+def write_encoded(encoded: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
+    """Write a unit; `print8`: first 8 digits of the job's fingerprint; `results`: the folder of units in the output."""
     with naming(f"writing input file {encoded.file}, from row {encoded.start}, to {output}"):
         line = write_unit(
             output_at(output, results),
@@ -30,4 +26,4 @@ def write_units(unit: pa.Table, *, output: str, print8: str, results: str = EMBE
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
         )
-    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time(), write_pid=os.getpid()).to_arrow()
+    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time(), write_pid=os.getpid())

@@ -16,11 +16,11 @@ from raycase.corpus.job_record import Job, read_job
 from raycase.corpus.listing import UnitFile, finished_units
 from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import EMBEDDINGS, Output, output_at
-from raycase.corpus.pair_result import WordResult, condition_defects, count_defects, kind_of, row_defects
+from raycase.corpus.pair_result import WordResult, kind_of
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
-from raycase.data.schema import CONDITION, EMBEDDING, FLOATS, ID
+from raycase.data.schema import FLOATS
 from raycase.data.storage import Location
-from raycase.data.stored_words import WORDS, WordFormat
+from raycase.data.stored_words import WordFormat
 from raycase.errors import RequestError, WorkError
 
 MEND = "remove the file and run its job again"
@@ -67,21 +67,11 @@ class Written:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        file = self.output.embeddings / name
-        table = read_rows(file, self.sums[name], columns, self.schema)
-        unit = UnitFile.parse(name)
-        assert unit is not None
-        defects = (
-            *condition_defects(table, self.job.config),
-            *count_defects(unit[1].rows_out, len(table), self.job.config),
-        )
-        if defects:
-            raise WorkError(f"{file.uri}: expected rows of its job, got {defects[0]}; {MEND}")
-        return table
+        return read_rows(self.output.embeddings / name, self.sums[name], columns)
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The schema of the files; it is the same for all. Raises WorkError where the first is none of an output."""
+        """The schema of the files; it is the same for all."""
         return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
 
     def check_basis(self, flag: str) -> None:
@@ -95,30 +85,12 @@ class Written:
             )
 
 
-def schema_defects(table: pa.Table, schema: pa.Schema) -> Iterator[str]:
-    """What in a file's rows is not as in the first file, in words."""
-    for field in table.schema:
-        place = schema.get_field_index(field.name)
-        if place < 0 or schema.field(place).type != field.type:
-            yield f"the column {field.name!r} of {field.type}, unlike the first file"
-    if WORDS in table.column_names and WordFormat.of(table.schema) != WordFormat.of(schema):
-        yield "words of another basis than the first file"
-
-
-def read_rows(
-    file: Location, sha256: str, columns: list[str] | None = None, schema: pa.Schema | None = None
-) -> pa.Table:
-    """The rows of a file in `embeddings/`; `schema`: of the first one. Raises WorkError where it has another checksum,
-    `row_defects` or another schema."""
-    instead = f"expected {file.uri} as its manifest says, got"
+def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file in `embeddings/`. Raises WorkError where it is not the one of this checksum."""
     try:
-        table = parsed(read_checked(file, sha256), file.uri, columns)
+        return parsed(read_checked(file, sha256), file.uri, columns)
     except DamagedError as error:
-        raise WorkError(f"{instead}: {error}; {MEND}") from error
-    defects = list(row_defects(table, columns or (ID, CONDITION, EMBEDDING)))
-    if defect := next(iter(defects or schema_defects(table, schema or table.schema)), None):
-        raise WorkError(f"{instead} {defect}; {MEND}")
-    return table
+        raise WorkError(f"expected {file.uri} as its manifest says, got: {error}; {MEND}") from error
 
 
 def open_written(uri: str, flag: str) -> Written:

@@ -104,11 +104,6 @@ def is_embedding(kind: pa.DataType, dtypes: Collection[str] = FLOATS) -> bool:
     return pa.types.is_fixed_size_list(kind) and kind.list_size > 0 and kind.value_type in numbers
 
 
-def embedding_dim(kind: pa.DataType) -> int:
-    """Dimensions of the vectors of an `embedding_type`."""
-    return int(kind.list_size) * (BITS if kind.value_type == ARROW_NUMBERS["binary"] else 1)
-
-
 def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
     """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy."""
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))

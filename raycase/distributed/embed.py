@@ -20,13 +20,14 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raycase.corpus.dry_run import MeasuredRate, encode_sample
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job
+from raycase.corpus.pair_result import PairResult
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import ReadUnit, WrittenUnit
+from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit
 from raycase.corpus.request import EmbedJob, Request
 from raycase.corpus.run import Execute, run
 from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
-from raycase.corpus.write_step import write_units
+from raycase.corpus.write_step import write_encoded
 from raycase.data.schema import Reason
 from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
 from raycase.distributed.prometheus import RunMetrics
@@ -78,7 +79,8 @@ def execute_on_ray(
     in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
         ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most), encoded=len(plan.done) > 0
     )
-    write = partial(write_units, output=request.output.root.uri, results=request.output.results, print8=opened.print8)
+    output = request.output
+    write = partial(_write, output=output.root.uri, results=output.results, print8=opened.print8)
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     try:
         with ray_errors(f"unit was finished by {pool}", request.job.stall_timeout):
@@ -111,7 +113,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
         **batches,
     )
     units = tasks.map_batches(
-        read_units,
+        _read,
         fn_kwargs={"config": Opaque(request.model), "kind": request.kind},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,
@@ -136,7 +138,16 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
     )
 
 
-class EncodeInPool(EncodeUnits):
+def _read(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
+    for unit in read_units(ReadTask.from_arrow(task), config=config, kind=kind):
+        yield unit.to_arrow()
+
+
+def _write(unit: pa.Table, **to: str) -> pa.Table:
+    return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
+
+
+class EncodeInPool:
     """The encode step in Ray Data's pool of actors: rejects units at which encoders keep dying.
 
     It ends with `in_flight`, which its job ends, whatever still refers to it: others wait for its CPUs and GPUs.
@@ -146,18 +157,18 @@ class EncodeInPool(EncodeUnits):
         if _has_ended(in_flight):  # Ray started it again after its job; it does not where this raises
             raise WorkError("the job of this encoder has ended")
         Thread(target=_end_with, args=(in_flight,), daemon=True).start()
-        super().__init__(**step)
+        self.step = EncodeUnits(**step)
         self.in_flight = in_flight
 
     def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
         unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
         if ray.get(self.in_flight.begin.remote(unit)):
-            encoded = super().__call__(row)
+            encoded = self.step(ReadUnit.from_arrow(row))
             self.in_flight.end.remote(unit)
-            yield encoded
+            yield encoded.to_arrow()
         else:
             read = ReadUnit.from_arrow(row)
-            rejected = self.rejecting(read, dict.fromkeys(range(len(read.rows)), ""), Reason.KILLED)
+            rejected = self.step.rejecting(read, dict.fromkeys(range(len(read.rows)), ""), Reason.KILLED)
             ray.get(self.in_flight.reject.remote(unit, rejected.to_arrow()))
 
 

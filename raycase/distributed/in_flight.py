@@ -24,7 +24,7 @@ Key = tuple[int, int]  # a unit: its file and first row
 
 
 def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHandle) -> Iterator[pa.Table]:
-    """Yield the plan's tasks for `read_units`, each as soon as `in_flight` has room for it."""
+    """Yield the plan's tasks of the read step, each as soon as `in_flight` has room for it."""
     planned: tuple[Plan, list[InputFile]] = ray.get(plan)
     fed = 0
     for pieces in planned[0].tasks():

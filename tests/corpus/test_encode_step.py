@@ -16,7 +16,7 @@ import raycase
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.plan import make_plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import EncodedUnit, ReadTask
+from raycase.corpus.records import ReadTask
 from raycase.corpus.request import check_embed
 from raycase.corpus.run import run_checked
 from raycase.encoder.tokenizer import PromptTokenizer
@@ -61,7 +61,7 @@ def first_units(job, count):
     request = check_embed(job)
     opened, done = request.find_job()
     tasks = make_plan(request, opened.files, done).tasks()
-    task = ReadTask.of(opened.files, next(tasks)).to_arrow()
+    task = ReadTask.of(opened.files, next(tasks))
     read = read_units(task, config=request.model, kind=request.kind)
     settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
     return list(islice(read, count)), (request.model, request.kind), settings
@@ -73,7 +73,7 @@ def test_the_encoder_never_waits_for_tokens(job, monkeypatch):
     encode = EncodeUnits(*arguments, **options)
     for name in ("__call__", "pairs"):
         monkeypatch.setattr(PromptTokenizer, name, lambda *_: pytest.fail("tokenised beside the encoder"))
-    assert EncodedUnit.from_arrow(encode(unit)).stats.work.tokens > 0
+    assert encode(unit).stats.work.tokens > 0
 
 
 def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):

@@ -35,11 +35,11 @@ def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, m
         written.append(unit)
         return write(unit, **place)
 
-    write = one_process.write_units
-    monkeypatch.setattr(one_process, "write_units", fails)
+    write = one_process.write_encoded
+    monkeypatch.setattr(one_process, "write_encoded", fails)
     with pytest.raises(OSError, match="the disk is full"):
         run(job, prepare=lambda *_: execute_here)
-    monkeypatch.setattr(one_process, "write_units", write)
+    monkeypatch.setattr(one_process, "write_encoded", write)
     result = run(replace(job), prepare=lambda *_: execute_here)
     assert (result["rows_out"], result["units_done"]) == (500, 3)
     assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]

@@ -1,14 +1,10 @@
 """A finished output read back: all files in order, few of them ahead; what is not finished is refused."""
 
-import hashlib
-
-import numpy as np
 import pytest
 from helpers import embedded, read_output, sentences, swap_rows
 
 from raycase.corpus import written
-from raycase.corpus.written import Written, open_written, read_rows
-from raycase.data.schema import embedding_array, parquet_bytes
+from raycase.corpus.written import Written, open_written
 from raycase.errors import RequestError, WorkError
 
 
@@ -51,18 +47,3 @@ def test_a_file_that_is_not_the_manifests_is_refused(tmp_path, tiny_model):
     output.output.manifest_files.put(b"PAR1")
     with pytest.raises(WorkError, match=r"manifest_files\.parquet: checksum differs"):
         open_written(folder, "--embeddings")
-
-
-def test_a_vector_that_is_not_finite_is_refused(tmp_path, tiny_model):
-    folder = embedded(tmp_path, tiny_model, [{"id": 1, "text": "a dog"}], conditions=("color",))
-    output = open_written(folder, "--embeddings")
-    file = output.output.embeddings / output.names[0]
-    [table] = output.tables()
-    place = table.schema.get_field_index("embedding")
-    vector = table["embedding"].combine_chunks()
-    broken = embedding_array(np.full((1, vector.type.list_size), np.nan, np.float32))
-    file.put(parquet_bytes(table.set_column(place, table.schema.field(place), broken)))
-    sha256 = hashlib.sha256(file.read()).hexdigest()
-    with pytest.raises(WorkError, match="a vector that is null or not finite"):
-        read_rows(file, sha256)
-    assert read_rows(file, sha256, ["id"])["id"].to_pylist() == [1]
