@@ -26,7 +26,7 @@ from raycase.data.schema import (
 )
 from raycase.data.stored_words import WORD_COLUMNS
 from raycase.data.texts import csv_header, json_rows, text_stream
-from raycase.errors import MOST_LABEL, RequestError, note, visible
+from raycase.errors import MOST_LABEL, RequestError, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
@@ -36,8 +36,6 @@ OF_LANCE = (
     *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
     *("_distance", "_score"),
 )
-OF_ARROW = ("__fragment_index", "__batch_index", "__last_in_fragment", "__filename")  # of a dataset of files
-NAME_CHARACTERS = 255  # at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,20 +95,12 @@ def find_columns(
                 f"--keep-columns: {name!r} is a column of the output; rename it in the input, or leave it out"
             )
     types = {name: _written_type(schema.field(name).type) for name in columns.names}
-    if condition is not None:
-        types[condition] = _written_type(stored_type(schema.field(condition).type))
     types |= dict.fromkeys(columns.texts, pa.string())
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     columns = replace(columns, types=types)
-    for field in columns.kept_fields:
-        try:
-            check_kept(field, f"--keep-columns: {file.uri}", indexed=second is None)
-        except RequestError as error:
-            if keep is not None:
-                raise
-            note(f"{error}; the text is not kept")  # nobody asked for it by name
-            columns = replace(columns, keep=())
+    for field in columns.kept_fields if second is None else ():  # scores are not indexed
+        check_kept(field, f"--keep-columns: {file.uri}")
     return columns
 
 
@@ -120,27 +110,26 @@ def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
         is_text = [name] == [*columns.texts]  # of two there are two flags
         check_once(name, schema.names, file.uri, "; --text-column names another" if is_text else "")
     for name in columns.texts:
-        text = plain_type(stored_type(schema.field(name).type))
+        text = plain_type(schema.field(name).type)
         if not (pa.types.is_string(text) or pa.types.is_null(text)):
             raise RequestError(f"{file.uri}: expected strings in the column {name!r}, got {text}")
     if columns.condition is not None:
-        condition = plain_type(stored_type(schema.field(columns.condition).type))
+        condition = plain_type(schema.field(columns.condition).type)
         inner = condition.value_type if pa.types.is_list(condition) else condition
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
             raise RequestError(
                 f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {condition}"
             )
     if columns.id is not None:
-        id_type = schema.field(columns.id).type
-        if not _has_text(id_type):
+        id_type = plain_type(schema.field(columns.id).type)
+        has_text = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
+        if not any(of(id_type) for of in has_text):
             raise RequestError(
                 f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {visible(id_type):.80}; "
                 "write it as text"
             )
     for name, expected in columns.types.items():
         actual = schema.field(name).type
-        if name == columns.condition or name in columns.texts:
-            actual = stored_type(actual)
         as_text = name == columns.id and expected == pa.string()
         if not (as_text or pa.types.is_null(actual) or _written_type(actual) == expected):
             raise RequestError(
@@ -165,42 +154,12 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def _has_text(kind: pa.DataType) -> bool:
-    """Whether values of a type have one form as text. Bytes have several, but for UUIDs."""
-    stored = plain_type(stored_type(kind))
-    if isinstance(kind, pa.UuidType):
-        return True
-    if any(of(stored) for of in (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)):
-        return False
-    try:
-        pa.nulls(1, stored).cast(pa.string())
-    except pa.ArrowException:  # nested, or a time zone that is not known here
-        return False
-    return not pa.types.is_fixed_size_binary(stored)
-
-
-def stored_type(kind: pa.DataType) -> pa.DataType:
-    """The type in which an extension type stores its values."""
-    return stored_type(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else kind
-
-
-def as_stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values that an extension type stores; UUIDs as text."""
-    if isinstance(column.type, pa.UuidType):
-        return pa.chunked_array([[None if value is None else str(value) for value in column.to_pylist()]], pa.string())
-    return column.cast(stored_type(column.type))
-
-
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type behind dictionary, large and view types, and of small decimals the one that is stored everywhere."""
+    """The type behind dictionary and large types, and views of strings."""
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
-        return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(plain_type(kind.value_type))
     return kind
@@ -209,7 +168,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 def peek(file: InputFile) -> pa.Schema:
     """The columns of a file and their types: its schema, strings for CSV, types of the first rows for JSONL."""
     if file.format == PARQUET:
-        return schema_of(parquet_footer(file))
+        return parquet_footer(file).schema.to_arrow_schema()
     if file.format == LANCE:
         with readable(file):
             return at_version(file.uri, file.mark).schema
@@ -235,17 +194,6 @@ def _json_type(kinds: set[type]) -> pa.DataType:
     return pa.string()
 
 
-def schema_of(metadata: pq.FileMetaData) -> pa.Schema:
-    """The columns of a Parquet file as they are read: with UUIDs, whoever wrote them."""
-    schema = metadata.schema.to_arrow_schema()
-    leaves = (metadata.schema.column(i) for i in range(len(metadata.schema.names)))
-    for leaf in leaves:
-        place = schema.get_field_index(leaf.path)
-        if place >= 0 and leaf.logical_type.type == "UUID":
-            schema = schema.set(place, schema.field(place).with_type(pa.uuid()))
-    return schema
-
-
 def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.FileMetaData:
     """Row groups and columns of a Parquet file, read from its end: one request, two where they are longer."""
     with readable(file) as source:
@@ -259,68 +207,32 @@ def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.Fi
 
 
 # ------------------------------------------------------------------------------------------------------------ kept
-# Lance and Arrow's datasets have names of their own, and types that they cannot store or read.
+# Lance has names of its own, and types that it cannot store.
 
 
-def check_kept(field: pa.Field, flag: str, *, indexed: bool = True) -> None:
-    """Raise RequestError, which names the flag, for a kept column whose name or type cannot be read back.
-
-    `indexed`: whether an index must be able to have it, too.
-    """
-    problem = _name_problem(field.name, indexed)
-    if problem is None and not _is_readable(field.type, indexed):
+def check_kept(field: pa.Field, flag: str) -> None:
+    """Raise RequestError, which names the flag, for a kept column whose name or type no index can have."""
+    problem = None
+    if not field.name or any(character in field.name for character in ".`\0"):
+        problem = "a name that is empty or has a dot, a backtick or a NUL"
+    elif field.name in (*RESERVED_COLUMNS, WEIGHTS, *OF_LANCE):
+        problem = "a name that an index or its answers have for themselves"
+    elif not _is_storable(field.type):
         problem = f"the type {visible(field.type, MOST_LABEL)}"
     if problem:
-        expected = "that an index can have" if indexed else "that can be read back"
         raise RequestError(
-            f"{flag}: expected kept columns {expected}, got {visible(repr(field.name), MOST_LABEL)} with {problem}; "
-            "rename or convert it in the input, or leave it out of --keep-columns"
+            f"{flag}: expected kept columns that an index can have, got {visible(repr(field.name), MOST_LABEL)} with "
+            f"{problem}; rename or convert it in the input, or pass --keep-columns without it"
         )
 
 
-def _name_problem(name: str, indexed: bool) -> str | None:
-    if name in OF_ARROW:
-        return "a name that Arrow has for itself"
-    if not indexed:
-        return None
-    if not name or any(character in name for character in ".`\0"):
-        return "a name that is empty or has a dot, a backtick or a NUL"
-    if len(name) > NAME_CHARACTERS:
-        return f"a name of {len(name):,} characters, more than {NAME_CHARACTERS}"
-    if name in (*RESERVED_COLUMNS, WEIGHTS, *OF_LANCE):
-        return "a name that an index or its answers have for themselves"
-    return None
-
-
-def _is_readable(kind: pa.DataType, indexed: bool) -> bool:
-    """Whether Arrow takes rows of the type, and Lance stores it: in lists of fixed size only what has a fixed size."""
+def _is_storable(kind: pa.DataType) -> bool:
+    """Whether Arrow and Lance both store the type and give it back."""
     types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        return _is_readable(kind.storage_type, indexed)
-    if types.is_dictionary(kind):
-        return _is_readable(kind.value_type, indexed)
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return False
-    if indexed:
-        if types.is_fixed_size_list(kind):
-            return _has_fixed_size(kind)
-        if types.is_map(kind) and kind.keys_sorted:
-            return False
-        if types.is_list_view(kind) or types.is_large_list_view(kind):  # Arrow casts them to lists wrongly
-            return False
-        if _is_small_decimal(kind):
-            return False
-    return all(_is_readable(kind.field(i).type, indexed) for i in range(kind.num_fields))
-
-
-def _has_fixed_size(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_fixed_size(kind.storage_type)
-    if pa.types.is_fixed_size_list(kind):
-        return kind.list_size > 0 and _has_fixed_size(kind.value_type)
-    large = pa.types.is_decimal(kind) and not _is_small_decimal(kind)
-    return large or pa.types.is_primitive(kind) or pa.types.is_fixed_size_binary(kind)
-
-
-def _is_small_decimal(kind: pa.DataType) -> bool:
-    return pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_struct(kind):
+        return all(_is_storable(kind.field(i).type) for i in range(kind.num_fields))
+    if types.is_fixed_size_list(kind):
+        return kind.list_size > 0 and types.is_primitive(kind.value_type)
+    numbers = (types.is_primitive, types.is_decimal128, types.is_decimal256, types.is_null)
+    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    return any(of(kind) for of in (*numbers, *texts, types.is_fixed_size_binary))

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, as_stored, plain_type
+from raycase.data.columns import Columns, plain_type
 from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.lance_dataset import at_version
 from raycase.data.schema import ID, Reason, Rejection
@@ -114,30 +114,33 @@ def _invalid(row: int, line: Line) -> Rejection:
 
 
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8 become
-    rejections."""
-    row_index = pa.array(rows, pa.int64())
-    for name in {columns.id, columns.condition, *columns.texts} - {None}:
-        if isinstance(table[name].type, pa.BaseExtensionType):
-            table = table.set_column(table.column_names.index(name), name, as_stored(table[name]))
-    broken = _invalid_utf8(table)
-    rejections = []
-    if broken:
-        for i, name in sorted(broken.items()):
-            values = {n: _decoded(_python_values(_as_bytes(table[n].slice(i, 1)))[0]) for n in table.column_names}
-            id_ = None if columns.id is None or values[columns.id] is None else str(values[columns.id])
-            content = json.dumps(values, ensure_ascii=False, default=str)
-            row, detail = int(rows[i]), f"column {name}"
-            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, id=id_, content=content))
-        good = pa.array([i for i in range(len(table)) if i not in broken], pa.int64())
-        table, row_index = table.take(good), row_index.take(good)
-    arrays: dict[str, Any] = {ROW: row_index}
+    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which neither
+    Parquet nor `csv_batches` checks, become rejections."""
+    arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
     for own, (name, kind) in _own_columns(columns).items():
-        column = table[name]
+        column = table[name].combine_chunks()
         if own == CONDITIONS and not pa.types.is_list(plain_type(column.type)):
-            column = pa.array([[value] for value in column.cast(pa.string()).to_pylist()], kind)
+            column = pa.ListArray.from_arrays(np.arange(len(table) + 1, dtype=np.int32), column.cast(pa.string()))
         arrays[own] = column.cast(kind)
-    return pa.table(arrays), rejections
+    unit = pa.table(arrays)
+    broken: dict[int, str] = {}
+    for own in () if _is_utf8(unit) else unit.column_names:
+        broken |= {i: own for i in range(len(unit)) if not _is_utf8(unit.select([own]).take(pa.array([i])))}
+    values = python_rows(unit.take(pa.array(broken, pa.int64())))
+    rejections = [
+        rejection(row, Reason.INVALID_UTF8, f"column {name.removeprefix(KEEP)}")
+        for row, name in zip(values, broken.values(), strict=True)
+    ]
+    return (unit.filter(np.isin(np.arange(len(unit)), list(broken), invert=True)) if broken else unit), rejections
+
+
+def _is_utf8(table: pa.Table) -> bool:
+    """Whether all of its texts are, wherever they are nested."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
@@ -148,59 +151,6 @@ def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
     if columns.condition is not None:
         own[CONDITIONS] = columns.condition, pa.list_(pa.string())
     return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
-
-
-def _invalid_utf8(table: pa.Table) -> dict[int, str]:
-    """Row -> column with invalid UTF-8, which neither Parquet nor `csv_batches` checks."""
-    broken: dict[int, str] = {}
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            as_bytes = _as_bytes(column)
-            if pa.types.is_nested(as_bytes.type) and as_bytes is column:  # structs and maps, with strings somewhere
-                broken |= {i: name for i in range(len(column)) if not _is_valid(column.take(pa.array([i])))}
-                continue
-            for i, raw in enumerate(as_bytes.to_pylist()):
-                if any(_undecodable(r) for r in (raw if isinstance(raw, list) else [raw])):
-                    broken[i] = name
-    return broken
-
-
-def _is_valid(column: Any) -> bool:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
-
-
-def _as_bytes(column: Any) -> Any:
-    """Strings, or lists of them, as bytes; other types as they are."""
-    kind = plain_type(column.type)
-    if pa.types.is_string(kind):
-        return column.cast(pa.large_binary())
-    if pa.types.is_list(kind) and pa.types.is_string(kind.value_type):
-        return column.cast(pa.list_(pa.large_binary()))
-    return column
-
-
-def _decoded(value: Any) -> Any:
-    """Bytes, or lists of them, as text with invalid bytes escaped."""
-    if isinstance(value, list):
-        return [_decoded(v) for v in value]
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
-
-
-def _undecodable(raw: Any) -> bool:
-    if not isinstance(raw, bytes):
-        return False
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
 
 
 def _json_table(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
@@ -312,22 +262,19 @@ def python_rows(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _python_values(column: Any) -> list[Any]:
-    """The values of a column; those that Python has not, as a date beyond the year 9999, as Arrow shows them."""
+    """The values of a column; for those that Python has not, their bytes as text, or their type."""
     try:
         return column.to_pylist()
-    except (OverflowError, ValueError, ImportError):  # ValueError: of text, ImportError: of a zone
-        return [_shown(column.slice(i, 1)) for i in range(len(column))]
+    except (OverflowError, ValueError, ImportError):  # a date beyond the year 9999, invalid UTF-8, an unknown zone
+        return [_python_value(value) for value in column]
 
 
-def _shown(one: Any) -> Any:
+def _python_value(value: Any) -> Any:
     try:
-        return one.to_pylist()[0]
+        return value.as_py()
     except (OverflowError, ValueError, ImportError):
-        pass
-    try:
-        return " ".join(one.to_string().split())
-    except ValueError:
-        return f"{one.type} that is not UTF-8"
+        is_text = isinstance(value, pa.StringScalar)
+        return value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace") if is_text else f"some {value.type}"
 
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:

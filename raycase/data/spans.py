@@ -15,7 +15,7 @@ from math import inf
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, check_columns, parquet_footer, schema_of
+from raycase.data.columns import Columns, check_columns, parquet_footer
 from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.lance_dataset import SPAN_ROWS, at_version
 from raycase.data.texts import csv_batches, csv_header, json_lines, text_stream
@@ -47,7 +47,7 @@ def plan_file(
     """
     if file.format == PARQUET:
         metadata = parquet_footer(file)
-        check_columns(schema_of(metadata), columns, file)
+        check_columns(metadata.schema.to_arrow_schema(), columns, file)
         yield from _parquet_spans(index, metadata, unit_rows)
         return
     if file.format == LANCE:

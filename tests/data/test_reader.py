@@ -1,7 +1,6 @@
 """Rows of a span: every reason for a rejection, and files that cannot be read."""
 
 import json
-import uuid
 from dataclasses import replace
 from decimal import Decimal
 
@@ -184,57 +183,33 @@ def test_parquets_other_kinds_of_text(tmp_path, kind):
     assert [r[CONDITIONS] for r in read(path, condition="asks")[0]] == [["c"], ["c"]]
 
 
-UUIDS = [uuid.UUID(int=i) for i in (1, 2**127)]
 TEXT_FORMS = {
-    "uuid": (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([u.bytes for u in UUIDS], pa.binary(16))), UUIDS),
     "decimal128": (pa.array([Decimal("1.50"), Decimal(-2)], pa.decimal128(9, 2)), ["1.50", "-2.00"]),
-    "decimal256": (pa.array([Decimal("1.50"), Decimal(-2)], pa.decimal256(50, 2)), ["1.50", "-2.00"]),
-    "decimal32": (pa.array([Decimal("1.50"), Decimal(-2)], pa.decimal32(5, 2)), ["1.50", "-2.00"]),
     "date": (pa.array([0, 1], pa.int32()).cast(pa.date32()), ["1970-01-01", "1970-01-02"]),
     "timestamp": (pa.array([0, 1], pa.timestamp("ms")), ["1970-01-01 00:00:00.000", "1970-01-01 00:00:00.001"]),
-    "zoned": (pa.array([0, 1], pa.timestamp("us", "UTC")), [f"1970-01-01 00:00:00.00000{i}Z" for i in (0, 1)]),
-    "time": (pa.array([0, 1], pa.time64("us")), ["00:00:00.000000", "00:00:00.000001"]),
-    "duration": (pa.array([0, 1], pa.duration("s")), ["0", "1"]),
     "uint64": (pa.array([0, 2**64 - 1], pa.uint64()), [0, 2**64 - 1]),
-    "uint8": (pa.array([0, 255], pa.uint8()), [0, 255]),
     "int32 by a dictionary": (pa.array([7, -8], pa.int32()).dictionary_encode(), [7, -8]),
-    "strings by a dictionary": (pa.array(["a", "b"]).dictionary_encode(), ["a", "b"]),
-    "views": (pa.array(["a", "b"], pa.string_view()), ["a", "b"]),
-    "large strings": (pa.array(["a", "b"], pa.large_string()), ["a", "b"]),
     "bool": (pa.array([True, False]), ["true", "false"]),
     "float32": (pa.array([0.1, 1e30], pa.float32()), ["0.1", "1e+30"]),
-    "float64": (pa.array([0.1, 2.0]), ["0.1", "2"]),
-    "json": (pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", "[]"])), ["{}", "[]"]),
-    "another extension": (
-        pa.ExtensionArray.from_storage(pa.opaque(pa.int16(), "a", "b"), pa.array([3, 4], pa.int16())),
-        ["3", "4"],
-    ),
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "store_schema"),
-    [(kind, True) for kind in TEXT_FORMS] + [("uuid", False), ("decimal256", False), ("timestamp", False)],
-)
-def test_ids_of_every_type_with_one_text_form_are_taken_in_it(tmp_path, kind, store_schema):
+@pytest.mark.parametrize("kind", TEXT_FORMS)
+def test_ids_of_every_type_with_one_text_form_are_taken_in_it(tmp_path, kind):
     ids, wanted = TEXT_FORMS[kind]
-    table = pa.table({"id": ids, "text": ["x", "y"]})
-    pq.write_table(table.slice(0, 1), tmp_path / "first.parquet", store_schema=store_schema)
-    pq.write_table(table, tmp_path / "x.parquet", store_schema=store_schema)
-    rows, rejected, columns = read(tmp_path / "x.parquet")
-    assert [row[ID] for row in rows] == [w if isinstance(w, int) else str(w) for w in wanted]
+    rows, rejected, columns = read(write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["x", "y"]})))
+    assert [row[ID] for row in rows] == wanted
     assert rejected == []
     assert columns.id_type == (pa.uint64() if kind == "uint64" else pa.int64() if "int" in kind else pa.string())
-    spans_of(the_file(tmp_path / "x.parquet"), columns_of(tmp_path / "first.parquet"))
 
 
 @pytest.mark.parametrize(
     "ids",
     [
-        *(pa.array([data], kind) for data, kind in ((b"ab", pa.binary(2)), (bytes(16), pa.binary(16)))),
-        *(pa.array([b"a\xff"], kind) for kind in (pa.binary(), pa.large_binary(), pa.binary_view())),
-        *(pa.array([b"a"]).dictionary_encode(), pa.array([{"a": 1}]), pa.array([[1]])),
-        pa.array([0], pa.timestamp("ms", "Nowhere/Town")),
+        pa.array([b"ab"], pa.binary(2)),
+        pa.array([b"a\xff"]),
+        pa.array([{"a": 1}]),
+        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16))),
     ],
 )
 def test_ids_of_other_types_are_refused_by_name_before_any_row_is_read(tmp_path, ids):
@@ -243,11 +218,3 @@ def test_ids_of_other_types_are_refused_by_name_before_any_row_is_read(tmp_path,
     for step in (lambda: find_columns(file, **OPTIONS), lambda: spans_of(file, columns)):
         with pytest.raises(RequestError, match=r"x\.parquet: expected numbers or strings in the column 'id', got "):
             step()
-
-
-def test_texts_and_conditions_of_an_extension_type_are_read_as_it_stores_them(tmp_path):
-    texts = pa.ExtensionArray.from_storage(pa.json_(), strings(b'"fine"', b'"bro\xffken"', None))
-    path = write(tmp_path / "x.parquet", pa.table({"text": texts, "ask": texts.slice(0, 1).take(pa.array([0, 0, 0]))}))
-    rows, rejected, _ = read(path, condition="ask")
-    assert [(r[TEXT], r[CONDITIONS]) for r in rows] == [('"fine"', ['"fine"'])]
-    assert [(row, reason) for row, reason, _ in rejected] == [(1, Reason.INVALID_UTF8), (2, Reason.NULL_TEXT)]
