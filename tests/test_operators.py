@@ -112,5 +112,5 @@ def test_words_of_another_output_are_refused(words):
         pool(rows.set_column(place, other, rows["word_codes"]))
     with pytest.raises(ValueError, match="conditions: expected one or more"):
         raycase.Pool(words=str(words), conditions=())
-    with pytest.raises(ValueError, match=r"^words: expected an output"):
+    with pytest.raises(ValueError, match=r"^words: expected a finished output"):
         raycase.Pool(words=str(words.parent / "none"), conditions="animal")

@@ -20,12 +20,6 @@ def input_files(uri: str, begun: Job | None) -> Listing:
     listing = list_input(uri)
     if begun:
         listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
-    for file in listing.files:
-        try:
-            file.uri.encode()
-        except UnicodeEncodeError as error:
-            raise RequestError(f"--input: expected names in UTF-8, got {file.uri!r}; rename it") from error
-    listing.check_copies("--input", begun.files if begun else ())
     listing.say("--input")
     return listing
 

@@ -6,22 +6,21 @@ import csv
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import has_magic
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from fsspec.utils import glob_translate
 
-from raycase.data.folders import below, is_hidden
 from raycase.data.lance_dataset import VERSION, is_dataset, lance_reason, newest_version
-from raycase.data.storage import PACKAGE, Location, check_regular, locate, mark, sha256_of_file
+from raycase.data.storage import PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.data.texts import CODECS
-from raycase.errors import RequestError, note, visible
+from raycase.errors import RequestError, is_utf8, note, visible
 
 PARQUET, LANCE, TEXTS = ".parquet", ".lance", (".csv", ".jsonl")
 READ = ", ".join((PARQUET, *TEXTS))
@@ -58,34 +57,27 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The files of an input by name, and the paths of what is left out. by_glob: a glob named the files."""
+    """The files of an input by name, and the paths of what is left out."""
 
     root: Location
     files: list[InputFile]
     left_out: list[str]
-    by_glob: bool = False
 
     @property
     def names_left_out(self) -> list[str]:
         """What is left out, by name within the root, in letters that can be shown."""
         return [visible(posixpath.relpath(path, self.root.path)) for path in self.left_out]
 
-    def check_copies(self, flag: str, known: Sequence[InputFile] = ()) -> None:
-        """Raise RequestError for what would give the same rows twice: one file under two endings, as `a.csv` and
-        `a.csv.gz`, and files of two formats in a folder, of which one is likely the other again. Not for `known`
-        ones, nor for formats that a glob names."""
+    def check_copies(self, flag: str) -> None:
+        """Raise RequestError for one file under two endings, as `a.csv` and `a.csv.gz`, whose rows would be twice."""
         stems: dict[str, InputFile] = {}
-        begun = {file.uri for file in known}
         for file in self.files:
             other = stems.setdefault(file.uri[: -len(file.ending)], file)
-            if other == file and not self.by_glob and file.format != self.files[0].format:
-                other = self.files[0]
-            if other != file and not {file.uri, other.uri} <= begun:
-                here = self.root.uri
-                names = [posixpath.relpath(each.uri, here) for each in (other, file)]
+            if other != file:
+                names = [posixpath.relpath(each.uri, self.root.uri) for each in (other, file)]
                 raise RequestError(
-                    f"{flag}: expected each row once, got {names[0]} and {names[1]} in {here}, perhaps the same rows; "
-                    f"move one away, or name those that are meant, as {here}/**/*{other.ending}"
+                    f"{flag}: expected each row once, got {names[0]} and {names[1]} in {self.root.uri}; move one away, "
+                    f"or name those that are meant, as {self.root.uri}/**/*{other.ending}"
                 )
 
     def say(self, flag: str) -> None:
@@ -99,10 +91,8 @@ class Listing:
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
-    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input` and
-    `Listing.check_copies`."""
+    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input`."""
     listing = list_input(uri, flag)
-    listing.check_copies(flag)
     listing.say(flag)
     return listing.files
 
@@ -111,17 +101,14 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
     """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings; of a
     Lance dataset its newest version.
 
-    Links are followed, not in circles. A link to a file that is in the input by its own name gives nothing more; links
-    to a file elsewhere are files of their own, as in the cache of Hugging Face. Raises RequestError where there is no
-    such file, or the listing fails.
+    Links are followed, not in circles; a link to a file is a file of its own, as in the cache of Hugging Face. Raises
+    RequestError where there is no such file, one is there under two endings, or the listing fails.
     """
     root = locate(uri)
     if uri.startswith(PACKAGE) and os.path.isfile(root.path):
         # Installing the package again changes the modification time, but not the content.
         file = InputFile(uri=uri, size=os.path.getsize(root.path), mark=sha256_of_file(Path(root.path)))
         return Listing(root=root, files=[file], left_out=[])
-    if root.is_local:
-        check_regular(root.path)
     try:
         listing = _listed_here(root) if root.is_local else _listed_there(root)
         if is_dataset(root, listing.left_out):
@@ -136,6 +123,7 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         others = f"{len(listing.left_out)} others" if listing.left_out else "nothing"
         hint = "; a Lance dataset is given by its own path" if any(LANCE in path for path in listing.left_out) else ""
         raise RequestError(f"{flag}: expected {READ} files at {root.uri}, got {others}{hint}")
+    listing.check_copies(flag)
     return listing
 
 
@@ -149,21 +137,32 @@ def _listed_here(root: Location) -> Listing:
     if os.path.isfile(root.path):
         return _listing(root, {root.path: _info(root.path)})
     if os.path.isdir(root.path):
-        files = {entry.path: entry.is_symlink() for entry in below(root.path)}
-        return _listing(root, _without_copies(files))
+        return _listing(root, {path: _info(path) for path in _below(root.path)})
     base = above_wildcards(root.path)
-    levels = inf if "**" in root.path else root.path.count("/") - base.rstrip("/").count("/")
+    depth = inf if "**" in root.path else root.path.count("/") - base.rstrip("/").count("/")
     pattern = re.compile(glob_translate(root.path))
-    found = below(base, levels) if has_magic(root.path) and os.path.isdir(base) else ()
-    files = {entry.path: entry.is_symlink() for entry in found if pattern.match(entry.path)}
-    return _listing(replace(root, path=base), _without_copies(files), by_glob=True)
+    found = _below(base, depth) if has_magic(root.path) and os.path.isdir(base) else ()
+    return _listing(replace(root, path=base), {path: _info(path) for path in found if pattern.match(path)})
 
 
-def _without_copies(files: dict[str, bool]) -> dict[str, dict[str, Any]]:
-    """Path -> info of files, of which we know whether they are links, without links to others that are read."""
-    links = {path for path, is_link in files.items() if is_link}
-    own = {os.path.realpath(path) for path in files if path not in links and _ending(path) in ENDINGS} if links else ()
-    return {path: _info(path) for path in files if path not in links or os.path.realpath(path) not in own}
+def _below(top: str, depth: float = inf) -> Iterator[str]:
+    """All files so many levels down but what is hidden. Links are followed; each folder is listed once."""
+    seen: set[str] = set()
+    for at, folders, names in os.walk(top, followlinks=True, onerror=_raise):
+        level = at.count("/") - top.rstrip("/").count("/") + 1
+        is_new = (real := os.path.realpath(at)) not in seen
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if is_new and level < depth and not is_hidden(name))
+        yield from (os.path.join(at, name) for name in sorted(names) if is_new and not is_hidden(name))
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is left out because of its name, unless it is asked for."""
+    return name.startswith((".", "_"))
 
 
 def _info(path: str) -> dict[str, Any]:
@@ -178,11 +177,10 @@ def _listed_there(root: Location) -> Listing:
     root.fs.invalidate_cache()
     if root.fs.isfile(root.path):
         return _listing(root, {root.path: root.fs.info(root.path)})
-    by_glob = not root.fs.isdir(root.path)
-    if by_glob:
-        infos, base = root.fs.glob(root.path, detail=True), replace(root, path=above_wildcards(root.path))
-    else:
+    if root.fs.isdir(root.path):
         infos, base = root.fs.find(root.path, detail=True), root
+    else:
+        infos, base = root.fs.glob(root.path, detail=True), replace(root, path=above_wildcards(root.path))
     below_base = len(base.path)
     folders = {posixpath.dirname(path) for path in infos}
     infos = {
@@ -191,16 +189,17 @@ def _listed_there(root: Location) -> Listing:
         if not any(map(is_hidden, path[below_base:].split("/")))
         and (info["size"] or path.rstrip("/") not in folders)  # an empty object stands for a folder
     }
-    return _listing(base, infos, by_glob=by_glob)
+    return _listing(base, infos)
 
 
-def _listing(root: Location, infos: dict[str, dict[str, Any]], by_glob: bool = False) -> Listing:
-    read = {path for path, info in infos.items() if info["type"] == "file" and _ending(path) in ENDINGS}
-    files = [
+def _listing(root: Location, infos: dict[str, dict[str, Any]]) -> Listing:
+    files = (path for path, info in infos.items() if info["type"] == "file" and _ending(path) in ENDINGS)
+    read = set(filter(is_utf8, files))  # job.json holds no other names
+    found = [
         InputFile(uri=replace(root, path=path).uri, size=infos[path]["size"] or 0, mark=mark(infos[path]))
         for path in sorted(read)
     ]
-    return Listing(root=root, files=files, left_out=sorted(infos.keys() - read), by_glob=by_glob)
+    return Listing(root=root, files=found, left_out=sorted(infos.keys() - read))
 
 
 def _ending(path: str) -> str:

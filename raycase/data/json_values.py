@@ -18,11 +18,10 @@ T = TypeVar("T")
 UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
 
 
-def loads(text: str | bytes, *, once: bool = False) -> Any:
-    """JSON of a stranger's bytes. Raises ValueError for what is none, for nesting without end and, if each is to be
-    there `once`, for a name that an object has twice."""
+def loads(text: str | bytes) -> Any:
+    """JSON of a stranger's bytes. Raises ValueError for what is none, and for nesting without end."""
     try:
-        return json.loads(text, object_pairs_hook=object_of_once if once else None)
+        return json.loads(text)
     except RecursionError as error:
         raise ValueError("objects nested too deeply") from error
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from fsspec.utils import glob_translate
 
-from raycase.data.inputs import above_wildcards, list_input
+from raycase.data.inputs import above_wildcards
 from raycase.data.storage import PACKAGE, Location, locate
 from raycase.errors import RequestError
 
@@ -48,18 +48,6 @@ class Folder:
     here: bool = False
 
 
-@dataclass(frozen=True)
-class _Read:
-    """Something that is read, of which every file (`whole`) or certain ones. Of a glob `place` is the folder above its
-    first wildcard."""
-
-    flag: str
-    uri: str
-    place: str
-    pattern: str | None
-    whole: bool
-
-
 def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
     """Compare all that a command reads and writes, by flag, links resolved.
 
@@ -70,18 +58,23 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
     Ray, whose folder is temporary; for a file with another ending than its format has; and for writing over what is
     read or written by another flag, into what is read as input, or into an index or an output of another command.
     """
-    read = [_source(flag, uri, whole=True) for flag, value in reads.items() for uri in _several(value)]
-    read += [_source(flag, uri, whole=False) for flag, value in opens.items() for uri in _several(value)]
+    read = [
+        (flag, uri, paths is reads)
+        for paths in (reads, opens)
+        for flag, value in paths.items()
+        for uri in ((value,) if isinstance(value, str) else value or ())
+    ]
     wanted = {flag: to for flag, to in writes.items() if to.uri is not None}
     taken: dict[str, str] = {}  # what flags before write -> flag
+    problems = [(flag, _misnamed(uri)) for flag, uri, _ in read]
+    problems += [(flag, _misnamed(to.uri or "")) for flag, to in wanted.items()]
+    for flag, problem in problems:
+        if problem:
+            raise RequestError(f"{flag}: expected {problem}")
     for flag, to in wanted.items():
-        if problem := _misnamed(to.uri or "") or _unfit(to) or next(_clashes(to, read, taken), None):
+        if problem := _unfit(to) or next(_clashes(to, read, taken), None):
             raise RequestError(f"{flag}: expected {problem}")
         taken |= dict.fromkeys(_written(to)[1], flag)
-
-
-def _several(value: str | Sequence[str] | None) -> Sequence[str]:
-    return () if value is None else (value,) if isinstance(value, str) else value
 
 
 def _misnamed(uri: str) -> str | None:
@@ -96,75 +89,56 @@ def _unfit(to: File | Folder) -> str | None:
     """What is wrong with a place by itself: an ending, a folder for a file or the other way round."""
     assert to.uri is not None
     location = locate(to.uri)
-    there = location.is_local and os.path.lexists(location.path)
     if isinstance(to, Folder):
         if to.here and not location.is_local:
             return f"a folder on this machine, got {to.uri}; copy the result there"
-        return f"a folder, got the file {to.uri}" if there and not os.path.isdir(location.path) else None
+        return f"a folder, got the file {to.uri}" if location.is_local and os.path.isfile(location.path) else None
     ending = posixpath.splitext(to.uri)[1].lower()
     if ending not in to.endings and ("" not in to.endings or ending in FORMATS):
         return f"a file that ends with {to.endings[0]}, got {to.uri}"
-    is_other = to.uri.endswith("/") or (there and os.path.exists(location.path) and not os.path.isfile(location.path))
-    return f"a file, got {to.uri}, which is none" if is_other else None
+    is_folder = to.uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
+    return f"a file, got the folder {to.uri}" if is_folder else None
 
 
-def _clashes(to: File | Folder, read: Sequence[_Read], taken: Mapping[str, str]) -> Iterator[str]:
-    """What a place has in common with others."""
-    roots, written = _written(to)
+def _clashes(to: File | Folder, read: Sequence[tuple[str, str, bool]], taken: Mapping[str, str]) -> Iterator[str]:
+    """What a place has in common with what is read, as (flag, URI, whether every file is), and with other outputs."""
+    root, written = _written(to)
     over = f"got {to.uri}, which would be written over"
-    for source in read:
-        if any(_is_within(source.place, each) for each in written) or (not source.whole and source.place == roots[0]):
-            yield f"another place than {source.flag}, {over}"
-        if source.whole and (_meets(source, written or roots, to) or _holds(source.uri, written)):
-            yield f"another place than one in {source.flag}, got {to.uri}, which would be read as input"
+    for flag, uri, whole in read:
+        place, pattern = _source(uri)
+        if any(_is_within(place, each) for each in written) or (not whole and place == root):
+            yield f"another place than {flag}, {over}"
+        files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
+        if whole and any(pattern.match(file) if pattern else _is_within(file, place) for file in files):
+            yield f"another place than one in {flag}, got {to.uri}, which would be read as input"
     for place, flag in taken.items():
-        if any(_is_within(place, each) for each in written) or any(_is_within(root, place) for root in roots):
+        if _is_within(root, place) or any(_is_within(place, each) for each in written):
             yield f"another place than {flag}, {over}"
     with suppress(OSError):  # a store that does not answer is asked once: the job says so
-        if mark := _mark_above(roots[-1], to):
+        if mark := _mark_above(root, to):
             yield f"another place than one in the index or output {mark}, got {to.uri}; choose another"
 
 
-def _source(flag: str, uri: str, *, whole: bool) -> _Read:
-    """Where something is that is read. Raises RequestError as `check_paths`."""
-    if problem := _misnamed(uri):
-        raise RequestError(f"{flag}: expected {problem}")
+def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
+    """Where something is that is read; of a glob the folder above its first wildcard, and what it matches."""
     location = locate(uri)
     if not has_magic(location.path) or os.path.lexists(location.path):
-        return _Read(flag, uri, _resolved(location), None, whole)
+        return _resolved(location), None
     base = above_wildcards(location.path)
     place = _resolved(replace(location, path=base))
-    return _Read(flag, uri, place, place.rstrip("/") + location.path[len(base.rstrip("/")) :], whole)
+    return place, re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
 
 
-def _written(to: File | Folder) -> tuple[list[str], list[str]]:
+def _written(to: File | Folder) -> tuple[str, list[str]]:
     """Where a flag's place is, and what is written there. A file goes in place of a link, not through it."""
     assert to.uri is not None
     location = locate(to.uri)
-    root = _resolved(location)
     if isinstance(to, Folder):
-        return [root], [f"{root}/{name}" for name in to.names]
+        root = _resolved(location)
+        return root, [f"{root}/{name}" for name in to.names]
     folder, name = posixpath.split(location.path)
-    roots = [root, f"{_resolved(replace(location, path=folder))}/{name}"]
-    return roots, roots
-
-
-def _meets(source: _Read, places: Sequence[str], to: File | Folder) -> bool:
-    """Whether what is written at these places would be read from a folder or by a glob."""
-    if source.pattern is None:
-        return any(_is_within(place, source.place) for place in places)
-    matches = re.compile(glob_translate(source.pattern)).match
-    return any(matches(place if isinstance(to, File) else f"{place}/x.parquet") for place in places)
-
-
-def _holds(source: str, written: Sequence[str]) -> bool:
-    """Whether a file that is read is one of these or in one, by a link."""
-    if not any(os.path.lexists(place) for place in written):
-        return False
-    with suppress(RequestError):
-        files = (os.path.realpath(file.uri) for file in list_input(source).files)
-        return any(_is_within(file, place) for file in files for place in written)
-    return False
+    root = f"{_resolved(replace(location, path=folder))}/{name}"
+    return root, [root]
 
 
 def _mark_above(root: str, to: File | Folder) -> str | None:

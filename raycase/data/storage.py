@@ -67,18 +67,12 @@ class Location:
         return first_line(error)
 
     def read(self, start: int | None = None, end: int | None = None) -> bytes:
-        """The file, or its bytes [start, end). Raises RequestError as `check_regular`."""
-        self._check_regular()
+        """The file, or its bytes [start, end)."""
         return bytes(self.fs.cat_file(self.path, start=start, end=end))
 
     def open(self) -> Any:
-        """The file, to be read. Raises RequestError as `check_regular`."""
-        self._check_regular()
+        """The file, to be read."""
         return self.fs.open(self.path, "rb")
-
-    def _check_regular(self) -> None:
-        if self.is_local:
-            check_regular(self.path)
 
     def put(self, data: bytes) -> None:
         """Write the whole file or nothing: one PUT on object stores; a temporary file, fsync and a rename locally."""
@@ -100,12 +94,11 @@ class Location:
     def put_json(self, value: Any) -> None:
         self.put(json_bytes(value))
 
-    def read_json(self, *, once: bool = False) -> Any:
-        """Raises RequestError where the file is not JSON, has text that UTF-8 cannot encode, or, if each is to be there
-        `once`, a name twice in an object."""
+    def read_json(self) -> Any:
+        """Raises RequestError where the file is not JSON, or has text that UTF-8 cannot encode."""
         try:
             data = self.read()
-            value = loads(data, once=once)
+            value = loads(data)
             if b"\\u" in data:  # perhaps half of a surrogate pair, which no file could be written with again
                 json.dumps(value, ensure_ascii=False).encode()
             return value
@@ -179,12 +172,6 @@ def locate(uri: str) -> Location:
     return Location(fs, path.rstrip("/"))
 
 
-def check_regular(path: str | Path) -> None:
-    """Raise RequestError for a named pipe, a socket or a device on this machine: who reads it may wait for ever."""
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):
-        raise RequestError(f"{path}: expected a regular file, got a pipe, a socket or a device")
-
-
 def _has_credentials(scheme: str, rest: str) -> bool:
     """Whether a URI has what may be a user, a key or a token: `user@`, `key:secret@` whatever signs the secret has, the
     query of a web address."""
@@ -194,11 +181,11 @@ def _has_credentials(scheme: str, rest: str) -> bool:
 
 
 def json_file(uri: str, flag: str) -> Any:
-    """What a JSON file holds that a flag names. People write such files: raises RequestError for a name twice, too."""
+    """What a JSON file holds that a flag names. Raises RequestError."""
     source = locate(uri)
     if not source.exists() or source.fs.isdir(source.path):
         raise RequestError(f"{flag}: expected a JSON file, got {'a folder' if source.exists() else 'no'} {uri}")
-    return source.read_json(once=True)
+    return source.read_json()
 
 
 def json_bytes(value: Any) -> bytes:
