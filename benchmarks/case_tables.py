@@ -28,7 +28,7 @@ from raycase.data.inputs import find_input
 from raycase.data.json_values import finite
 from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read_columns, texts
 from raycase.data.schema import CONDITION
-from raycase.encoder.cosines import cosines, pair_cosines
+from raycase.data.vectors import cosines, pair_cosines
 from raycase.encoder.pooling import OVER_A_SPAN
 from raycase.encoder.prompts import PromptStyle, TokenSpan
 from raycase.encoder.table import ENCODERS

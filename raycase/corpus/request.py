@@ -22,7 +22,7 @@ from raycase.data.places import check_paths
 from raycase.data.schema import BITS, FLOATS, Dtype
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
-from raycase.encoder.prompt_flags import PromptFlags, prompt_file
+from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.systems.registry import resolve_embedder, stores_words

@@ -16,7 +16,7 @@ from raycase.data.inputs import InputFile
 from raycase.data.places import check_paths
 from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
-from raycase.encoder.prompt_flags import prompt_file
+from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError
 from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
 from raycase.systems.registry import embeds, resolve

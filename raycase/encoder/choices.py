@@ -97,10 +97,6 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers pools it; under a
     prompt, its pooling is over the text, as CASE has it, and there is no default prompt."""
     _check_place(name)
-    if pooling in (Pooling.LATENT, Pooling.LATENT_END):
-        raise RequestError(
-            f"--pooling {pooling}: expected NV-Embed's weights (--model nv-embed-v2), got another encoder"
-        )
     config, layout = load_config(name), read_layout(name)
     tokenizer = published_tokenizer(name)
     with encoder_errors(f"a readable encoder at {name}"):

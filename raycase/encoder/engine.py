@@ -191,7 +191,7 @@ class TextEncoder:
         return work
 
     def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        """Cut the prompts of this index into padded batches, or into rows. Raises ValueError for a budget below 1."""
+        """Cut the prompts of this index into padded batches, or into rows."""
         second = batch.second if self.typed else None
         if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
             yield from self._padded(batch, prompts)
@@ -285,7 +285,7 @@ class TextEncoder:
         return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
     def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens [first, stop) that each view pools: (V, B) each. Raises ValueError where they are none."""
+        """The tokens [first, stop) that each view pools: (V, B) each."""
         start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
         lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
         pooling = Pooling.MEAN_ALL if self.after else self.spec.pooling[0]

@@ -20,9 +20,8 @@ def token_budget_batches(
     """Cut sequences, longest first, into batches of at most `budget` tokens, padding included.
 
     Yields arrays of indexes; each sequence is in one of them. A sequence above the budget is a batch of its own. equal:
-    those of a batch have one length. Raises ValueError for a budget below 1.
+    those of a batch have one length.
     """
-    _check(budget)
     sizes = np.asarray(lengths, dtype=np.int64)
     order = np.argsort(-sizes, kind="stable")
     start = 0
@@ -32,12 +31,6 @@ def token_budget_batches(
             stop = min(stop, start + int((sizes[order[start:stop]] == sizes[order[start]]).sum()))
         yield order[start:stop]
         start += len(order[start:stop])
-
-
-def _check(budget: int) -> None:
-    """Raise ValueError for a budget below 1."""
-    if budget < 1:
-        raise ValueError(f"batch tokens: expected at least 1, got {budget}")
 
 
 # ------------------------------------------------------------------------------------------------------ prefix trees
@@ -114,9 +107,8 @@ class Forest:
         """Cut into rows of about `budget` tokens, where the next row has to repeat the fewest tokens.
 
         A row is at least half full. Sequences that share a prefix above the budget may exceed the budget by half of it,
-        so that they stay together. Raises ValueError for a budget below 1.
+        so that they stay together.
         """
-        _check(budget)
         lengths, shared = self.sequences.counts.tolist(), self.shared.tolist()
         cuts: list[Cut] = []
         start = 0
@@ -229,10 +221,8 @@ ROW_COST = 256  # tokens that take as long as what a row costs beside its tokens
 def row_lengths(budget: int) -> list[int]:
     """The lengths of rows for FlexAttention, at most six, longest first: each is compiled once.
 
-    Rows are filled up to the longest, which is the budget, and what is left is cut into shorter ones. Raises ValueError
-    for a budget below 1.
+    Rows are filled up to the longest, which is the budget, and what is left is cut into shorter ones.
     """
-    _check(budget)
     return sorted({-(-(budget >> shift) // STEP) * STEP for shift in (0, 1, 2, 3, 4, 6)} - {0}, reverse=True)
 
 
@@ -277,8 +267,7 @@ def rows_without_padding(
 
 
 def _consecutive(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Runs of neighbours of at most `budget` tokens, or of one above it. Raises ValueError for a budget below 1."""
-    _check(budget)
+    """Runs of neighbours of at most `budget` tokens, or of one above it."""
     ends = np.cumsum(lengths)
     start = 0
     while start < len(lengths):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
+
+from annotated_types import Ge, MinLen
 
 from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, TokenSpan, parse_views
-from raycase.errors import RequestError
 
 
 class PairEncoding(StrEnum):
@@ -31,11 +32,11 @@ class Published:
     sentence. skip: the number of its first tokens that the library's pooling leaves out.
     """
 
-    pooling: tuple[Pooling, ...]
+    pooling: Annotated[tuple[Pooling, ...], MinLen(1)]
     after: tuple[str, ...]
-    dim: int
+    dim: Annotated[int, Ge(1)]
     prompt: str = ""
-    skip: int = 0
+    skip: Annotated[int, Ge(0)] = 0
 
     @property
     def by_library(self) -> bool:
@@ -49,9 +50,9 @@ class EncoderSpec:
 
     source: str  # Hugging Face id (or id@revision), local folder, or package:NAME for weights inside a package
     prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.encoder.prompts.parse_views`)
-    pooling: tuple[Pooling, ...]  # the default first
+    pooling: Annotated[tuple[Pooling, ...], MinLen(1)]  # the default first
     causal: bool
-    max_tokens: int  # special tokens included
+    max_tokens: Annotated[int, Ge(1)]  # special tokens included
     template: str = INSTRUCT
     separator: str = " "
     span: TokenSpan = TokenSpan.ALL  # pooled by the concatenations
@@ -103,28 +104,11 @@ HERE = "./"  # prefix of a path inside a model folder; by itself the folder
 
 
 def read_spec(row: Any) -> EncoderSpec:
-    """The opposite of `EncoderSpec.as_json` and JSON. Raises ValueError for anything else, as an unknown prompt, and
-    for no pooling, no tokens, and templates without their places."""
-    if isinstance(row, dict) and "adapter" in row:  # of version 0.2
-        if row["adapter"]:
-            raise ValueError("adapter: expected one that is merged into its encoder, got its folder; train it again")
-        row = {name: value for name, value in row.items() if name != "adapter"}
-    try:
-        spec = from_json(EncoderSpec, row)
-        parse_views(spec.prompt)
-    except RequestError as error:
-        raise ValueError(str(error)) from error
-    if spec.reads_own and spec.own is None:
-        raise ValueError(f"own: expected the template of {spec.prompt}, got none")
-    if not spec.pooling:
-        raise ValueError("pooling: expected at least one, got none")
-    published = spec.published
-    if published and (not published.pooling or published.dim < 1 or published.skip < 0):
-        raise ValueError(f"published: expected a pooling, a dimension and tokens to skip, got {published}")
-    if spec.max_tokens < 1:
-        raise ValueError(f"max_tokens: expected at least 1, got {spec.max_tokens}")
-    if not all(spec.template.count(part) == 1 for part in ("{instruction}", "{text}")):
-        raise ValueError(f"template: expected {{instruction}} and {{text}} once each, got {spec.template!r}")
+    """The opposite of `EncoderSpec.as_json` and JSON. Raises ValueError for anything else, as an unknown prompt."""
+    if isinstance(row, dict):  # of version 0.2: no adapter beside the encoder
+        row = {name: value for name, value in row.items() if (name, value) != ("adapter", None)}
+    spec = from_json(EncoderSpec, row)
+    parse_views(spec.prompt)
     return spec
 
 

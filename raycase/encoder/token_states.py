@@ -48,16 +48,13 @@ def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
     Raises RequestError for a fraction outside [0, 1] and for two that name the same layer.
     """
     count = int(load_config(spec.source).num_hidden_layers)
-    if not depths or not all(0 <= depth <= 1 for depth in depths):
-        raise RequestError(f"--layers: expected fractions of the depth from 0 to 1, got {_listed(depths)}")
-    layers = [round(depth * count) for depth in depths]
-    if len(set(layers)) < len(layers):
-        raise RequestError(f"--layers: expected different ones of {count} layers, got {_listed(depths)}")
+    layers = [round(depth * count) for depth in depths if 0 <= depth <= 1]
+    if not layers or len(set(layers)) < len(depths):
+        listed = " ".join(f"{depth:g}" for depth in depths) or "none"
+        raise RequestError(
+            f"--layers: expected fractions of the depth from 0 to 1, each another of {count} layers, got {listed}"
+        )
     return layers
-
-
-def _listed(depths: Sequence[float]) -> str:
-    return " ".join(f"{depth:g}" for depth in depths) or "none"
 
 
 class StateReader:

@@ -10,7 +10,7 @@ from raycase.corpus.tasks import RayFlag
 from raycase.data.fetch import MODEL_FILE, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths
-from raycase.encoder.prompt_flags import PromptFlags, prompt_file
+from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS

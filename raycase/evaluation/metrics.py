@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 
 ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
 Correlation = Callable[[np.ndarray, np.ndarray], float]

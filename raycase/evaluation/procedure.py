@@ -13,7 +13,7 @@ import torch
 from raycase.data.json_values import finite
 from raycase.data.provenance import provenance
 from raycase.data.storage import locate
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError, WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models

@@ -118,9 +118,7 @@ class CrossEncoderConfig(ScorerConfig):
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
         """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
-        if conditions is None:
-            raise ValueError("expected a condition for each pair, got none")
-        triples = list(zip(sentences1, sentences2, conditions, strict=True))
+        triples = list(zip(sentences1, sentences2, conditions or (), strict=True))
         return separated(load_tokenizer(self.encoder), triples, encoding=self.encoder.pair_encoding, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:

@@ -77,13 +77,7 @@ class CaseConfig(NestedConfig):
     def read(cls, folder: str, values: dict[str, Any]) -> CaseConfig:
         encoder = read_spec(values["encoder"])
         saved = {"subtract": values["subtract"], "projector": values.get("projector")}
-        config = from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
-        if config.projector and config.projector.input_dim != config.views_dim:
-            raise RequestError(
-                f"{folder}: expected a projector for the {config.views_dim} dimensions of {config.encoder.source} "
-                f"({config.encoder.prompt}), got one for {config.projector.input_dim}"
-            )
-        return config
+        return from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
 
     @property
     def top(self) -> ProjectorConfig | None:

@@ -30,7 +30,6 @@ from raycase.encoder.table import HERE, read_spec
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
-from raycase.errors import RequestError
 from raycase.systems.condition_head import (
     WEIGHTS,
     ConditionHead,
@@ -86,19 +85,9 @@ class ConditionPoolingConfig(NestedConfig):
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:
         encoder = read_spec(values["encoder"]).at(folder)
-        if values.get("whole_condition"):
-            raise ValueError("whole_condition: expected false, got a model of version 0.2; train it again")
-        saved = {name: values[name] for name in ("layers", "head")}
-        config = from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
-        if config.head is None:
-            raise ValueError("head: expected its shape, got null")
-        layer_numbers(encoder, config.layers)
-        if config.head.states_dim != config.states_dim:
-            raise RequestError(
-                f"{folder}: expected a head for the {config.states_dim} numbers of {encoder.source}, got one for "
-                f"{config.head.states_dim}"
-            )
-        return config
+        former = ("whole_condition", False)  # a choice of version 0.2
+        saved = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) != former}
+        return from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
 
     @property
     def top(self) -> HeadConfig | None:
@@ -320,10 +309,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         return vectors_PD[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`. Raises ValueError without
-        conditions."""
-        if prepared.conditions is None:
-            raise ValueError("expected conditions, got none: without one, condition pooling weighs no words")
+        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
 

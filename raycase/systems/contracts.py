@@ -17,7 +17,6 @@ import numpy as np
 
 from raycase.data.fetch import folder_here
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.data.schema import Reason
 from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.published import described
@@ -97,12 +96,8 @@ class SystemConfig(ABC):
         }
 
     def own_weights(self) -> str | None:
-        """The weights beside the encoder's by hash; None before training. Raises RequestError where they are gone."""
-        if self.local is None:
-            return None
-        if not (self.local / self.WEIGHTS).is_file():
-            raise RequestError(f"--model: expected {self.WEIGHTS} in {self.folder}, got none; train it again")
-        return f"sha256:{sha256_of_file(self.local / self.WEIGHTS)}"
+        """The weights beside the encoder's by hash; None before training."""
+        return None if self.local is None else f"sha256:{sha256_of_file(self.local / self.WEIGHTS)}"
 
     @abstractmethod
     def load(self, **options: Any) -> Any:
@@ -206,13 +201,11 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
     with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
         refused = config.prepare(["a"] * len(conditions), conditions).refused
     for condition, reason in zip(conditions, refused, strict=True):
-        got = repr(condition[:80])
-        if reason is Reason.NO_ROOM:
-            raise RequestError(
-                f"{flag}: expected room for a sentence in {config.model}, got none beside {got} and the prompt"
-            )
         if reason is not None:
-            raise RequestError(f"{flag}: expected words that {config.model} can read, got {got}: {reason}")
+            raise RequestError(
+                f"{flag}: expected words that {config.model} can read, with room for a sentence beside them and the "
+                f"prompt, got {condition[:80]!r}: {reason}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.last_layer import LIKE_BERT, positions_of
@@ -58,7 +57,6 @@ from raycase.systems.pairs import (
     prompt_sets,
     tokens_apart,
 )
-from raycase.systems.word_codes import typical_conditions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,17 +160,13 @@ class Csr(Embedder, WeighsWords):
     @torch.inference_mode()
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
-        text's tokens have together; without conditions, what a sentence's own [CLS] attends to (Figure 5)."""
+        text's tokens have together."""
         assert self.config.weighs_words, "in bi form no w is a sentence's own"
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
-        if prepared.conditions is None:
-            weighed = self._own_attention(prepared, pair_index)
-        else:
-            routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
-            weighed = ((rows, w_PT) for rows, _, w_PT in routed)
         lengths = prepared.alone[0].lengths[prepared.sentence]
-        for rows, w_PT in weighed:
+        routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
+        for rows, _, w_PT in routed:
             for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
                 of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
                 found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
@@ -284,30 +278,14 @@ class Csr(Embedder, WeighsWords):
                 hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
-    def _sentences(
-        self, prepared: Prepared, pair_index: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor, Tensor | None]]:
-        """Batches of pairs without a condition, with their states before the layers that have a router."""
-        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
-        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
-            yield pair_index[batch], *self.encoder.states(alone, sentence[batch])[:3]
-
     def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
         """f(s): the unweighted layers."""
-        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
+        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
+        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, sentence[batch])
             for layer in self.layers:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            yield rows, pool_mean(hidden_BTD, real_BT)
-
-    def _own_attention(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Batches of sentences with what their own [CLS] attends to, the mean over the layers that have a router."""
-        for rows, hidden_BTD, real_BT, keep_BT in self._sentences(prepared, pair_index):
-            mean_BT = torch.zeros(real_BT.shape, device=real_BT.device)
-            for layer in self.layers:
-                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                mean_BT += layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) / len(self.routed)
-                hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
-            yield rows, mean_BT
+            yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
 
     # ----------------------------------------------------------------------------------------------------------- saving
 
@@ -322,16 +300,6 @@ PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight"
 # (`results/fine_tuning.md`); MPNet's are too small to tell conditions apart (`results/mpnet.md`).
 FOR_AVERAGED = {"router": Router.QUERY, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
 FOR_MINILM = FOR_AVERAGED | {"router": Router.HIDDEN}
-LEAST_COSINE = 0.995  # above, a fit hardly learns conditions: MiniLM by the paper's router 1.0000, by its words 0.94
-
-
-def least_cosine(config: CsrConfig) -> float:
-    """The least cosine between one sentence's vectors under 20 conditions: near 1, the system does not see them."""
-    conditions = typical_conditions()[:20]
-    sentence = "A man in a red shirt throws a ball to his two dogs on the beach."
-    prepared = config.prepare([sentence] * len(conditions), conditions)
-    vectors_CD = normalize(torch.from_numpy(config.load().encode_prepared(prepared).vectors))
-    return float((vectors_CD @ vectors_CD.T).min())
 
 
 def csr(model: str, **choices: Any) -> CsrConfig:
@@ -365,7 +333,6 @@ def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
 
 
 def untrained(model: str, *, pooling: Pooling | None = None) -> CsrConfig:
-    """CSR without training (Table 4), with the router that training takes by default. Raises RequestError."""
-    if pooling not in (None, Pooling.MEAN):
-        raise RequestError(f"--pooling: expected mean, the pooling of csr, got {pooling}; leave the flag out")
+    """CSR without training (Table 4), with the router that training takes by default; its pooling is the mean, as
+    `registry` checks. Raises RequestError."""
     return csr(model, **default_router(model))

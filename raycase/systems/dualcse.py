@@ -20,8 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from raycase.data.schema import Reason
+from raycase.data.vectors import cosines
 from raycase.encoder.compiling import compile_layers
-from raycase.encoder.cosines import cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling

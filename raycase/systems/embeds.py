@@ -20,7 +20,6 @@ from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.words import Word, words_of
-from raycase.errors import is_utf8
 from raycase.systems.pairs import Encoded
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
@@ -65,8 +64,7 @@ class Embeds(Loaded):
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
         for text in {*sentences, *(conditions or ())}:
-            if not is_utf8(text):
-                raise ValueError(f"expected text in UTF-8, got {text[:80]!r}")
+            text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
         result = self.encode_prepared(self.config.prepare(sentences, conditions))
         for row, reason in enumerate(result.refused):
             if reason is not None:
@@ -100,12 +98,10 @@ class Embeds(Loaded):
                     f"condition: expected one, or one for each of {len(texts)} sentences, got {len(conditions)}; "
                     "encode_grid takes every sentence under every condition"
                 )
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"batch_size: expected 1 or more, got {batch_size}")
-        at_once = batch_size or (SHOWN_AT_ONCE if show_progress else len(texts))
+        at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
         parts = []
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
-            for start in range(0, len(texts), max(1, at_once)):
+            for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)
                 parts.append(self.embed(texts[rows], None if conditions is None else conditions[rows]))
                 bar.update(len(parts[-1]))
@@ -126,12 +122,10 @@ class Embeds(Loaded):
     def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
 
-        0 for a vector of zeros. Raises ValueError for vectors of different dimensions, as a plain and a conditional one
-        may have.
+        0 for a vector of zeros. NumPy's ValueError for vectors of different dimensions, as a plain and a conditional
+        one may have.
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
-        if a.shape[1] != b.shape[1]:
-            raise ValueError(f"expected vectors of one dimension, got {a.shape[1]} and {b.shape[1]}")
         return l2_normalize(a) @ l2_normalize(b).T
 
 
@@ -167,10 +161,11 @@ class WeighsWords(Embeds):
     def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
-        A single string is the condition of every sentence; None (CSR): what a sentence's own [CLS] attends to. The list
-        is empty for a pair that cannot be embedded; words that were truncated are left out. Raises ValueError for lists
-        of different length.
+        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
+        that were truncated are left out. Raises ValueError for lists of different length, and without conditions.
         """
+        if conditions is None:
+            raise ValueError("expected conditions, got none: without one, no words are weighed")
         conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
         prepared = self.config.prepare(sentences, conditions)
         weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared

@@ -6,15 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from raycase.data.claim import claim
 from raycase.data.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
-from raycase.data.json_values import loads
 from raycase.data.storage import locate
 from raycase.encoder.published import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
 from raycase.encoder.sources import TOKENIZER
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS as HEAD
 from raycase.systems.projector import WEIGHTS
 
@@ -32,8 +29,6 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
 
     Raises RequestError for a folder that holds another model, unless `overwrite`, and for somebody else's encoder.
     """
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--output: expected a folder, got the file {folder}")
     root = locate(str(folder))
     if overwrite and not any((root / name).exists() for name in (METRICS, MODEL_FILE)):
         for name in AT_ROOT:
@@ -44,27 +39,7 @@ def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False
                 )
     results = [name for name in WRITTEN if name != METRICS]
     metrics = claim(root, METRICS, fingerprint, job="this very model", results=results, overwrite=overwrite)
-    if metrics is None or not (root / MODEL_FILE).exists():
-        return None
-    _check_whole(folder)
-    return metrics
-
-
-def _check_whole(folder: Path) -> None:
-    """Raise RequestError where a file of a finished model was cut off: it is no result of the job."""
-    parts = [folder / name for name in WRITTEN]
-    for file in [*parts, *(file for part in parts for file in part.rglob("*"))]:
-        try:
-            if file.suffix == ".json" and file.is_file():
-                loads(file.read_bytes())
-            elif file.suffix == ".safetensors" and file.is_file():
-                with safe_open(file, "np"):
-                    pass
-        except (OSError, ValueError, SafetensorError) as error:
-            raise RequestError(
-                f"--output: expected a whole model in {folder}, got in {file.relative_to(folder)}: "
-                f"{first_line(error)}; pass --overwrite to train it again"
-            ) from error
+    return metrics if (root / MODEL_FILE).exists() else None
 
 
 def remove_model(folder: Path) -> None:

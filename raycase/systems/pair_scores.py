@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from raycase.data.schema import Reason
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.systems.contracts import EmbedderConfig

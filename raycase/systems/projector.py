@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import nn
 
 from raycase.data.storage import locate
-from raycase.systems.top import ACTIVATIONS, Activation, TopConfig, load_weights
+from raycase.systems.top import ACTIVATIONS, Activation, Share, TopConfig, Width, load_weights
 
 WEIGHTS = "projector.safetensors"
 
@@ -31,19 +31,13 @@ class ProjectorConfig(TopConfig):
     """Shape of g. layers: 0 linear (eq. 3); 1 linear and activation (eq. 4); 2 a hidden layer of width `hidden` first
     (appendix B)."""
 
-    WIDTHS: ClassVar[tuple[str, ...]] = ("input_dim", "output_dim", "hidden")
-
-    input_dim: int
-    layers: int = 1
-    hidden: int = 1024
+    input_dim: Width
+    layers: Literal[0, 1, 2] = 1
+    hidden: Width = 1024
     activation: Activation = Activation.LEAKY_RELU
-    dropout: float = 0.15
+    dropout: Share = 0.15
     dropout_at: DropoutAt = DropoutAt.INPUT
     bias: bool = True
-
-    @property
-    def limits(self) -> dict[str, tuple[bool, str]]:
-        return super().limits | {"layers": (self.layers in (0, 1, 2), "0 (linear), 1 or 2")}
 
 
 def recorded_settings(settings: Any) -> dict[str, Any]:

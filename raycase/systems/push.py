@@ -10,7 +10,6 @@ import tyro
 from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, ModelCardData
 
 from raycase.data.fetch import MODEL_FILE, is_trained
-from raycase.data.hub import ID
 from raycase.data.json_values import loads
 from raycase.errors import RequestError, WorkError, first_line, visible
 from raycase.systems.model_folder import CARD, METRICS, WRITTEN
@@ -38,8 +37,6 @@ def push(job: PushJob) -> dict[str, Any]:
     folder = Path(job.folder)
     if not is_trained(job.folder) or not folder.is_dir():
         raise RequestError(f"FOLDER: expected a model folder with {MODEL_FILE}, got {job.folder}")
-    if not ID.fullmatch(job.repository) or "@" in job.repository:
-        raise RequestError(f"REPOSITORY: expected owner/name, got {job.repository!r}")
     config = resolve(job.folder)
     source = loads((folder / MODEL_FILE).read_bytes())["encoder"]["source"]
     if not source.startswith(("./", "package:")) and (Path(source).exists() or "://" in source):

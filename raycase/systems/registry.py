@@ -12,8 +12,7 @@ from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folde
 from raycase.data.hub import pinned_uri
 from raycase.data.json_values import loads
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompt_flags import read_prompt
-from raycase.encoder.prompts import OwnPrompt
+from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, note, visible
 from raycase.systems import baselines, case, condition_pooling, csr, dualcse, lora, mixsp
@@ -64,13 +63,8 @@ def resolve(
     dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or
     another one, and a dimension that the model was not trained with.
     """
-    if not model.strip():
-        raise RequestError(f"--model: expected a name, a Hugging Face id or a folder, got {model!r}")
     views, own = read_prompt(prompt)
-    if pooling not in (None, *Pooling):
-        raise RequestError(f"--pooling: expected one of {', '.join(Pooling)}, got {pooling!r}")
-    pooling = pooling and Pooling(pooling)
-    config = _find(model, {"prompt": views, "pooling": pooling, "subtract": subtract, "own": own})
+    config = _find(model, {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own})
     return config if dim is None else _cut(config, dim)
 
 
@@ -119,8 +113,6 @@ def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
     try:
         values = loads(file.read_text(encoding="utf-8"))
         return SYSTEMS[values["system"]](folder, values)
-    except RequestError:
-        raise
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
@@ -145,18 +137,13 @@ def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
 
 def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
     """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
-    if not isinstance(config, NestedConfig) or not config.nested:
-        raise RequestError(
-            f"--dim: expected a model that was trained with nested dimensions (--nested), got {config.model}, which "
-            "has none; leave the flag out"
-        )
-    if dim not in config.nested:
-        expected = ", ".join(map(str, config.nested))
-        raise RequestError(
-            f"--dim: expected one of {expected}, the nested dimensions of {config.model}, got {dim}; without the flag "
-            f"it is {config.dim}"
-        )
-    return replace(config, cut=dim)
+    if isinstance(config, NestedConfig) and dim in config.nested:
+        return replace(config, cut=dim)
+    nested = ", ".join(map(str, config.nested)) if isinstance(config, NestedConfig) else ""
+    raise RequestError(
+        f"--dim: expected a dimension that {config.model} was trained with ({nested or 'it has none'}), got {dim}; "
+        "leave the flag out"
+    )
 
 
 def embeds(config: EmbedderConfig | ScorerConfig) -> TypeGuard[EmbedderConfig]:

@@ -54,15 +54,6 @@ class WordSketch:
         except (SafetensorError, TypeError) as error:
             raise RequestError(f"{source}: expected the centroids of stored words, got: {first_line(error)}") from error
 
-    def check_fits(self, codes: WordCodes) -> None:
-        """Raise RequestError for centroids that cannot be those of words of this basis."""
-        expected, got = min(COMPONENTS, len(codes.bits)), self.centroids.shape[-1]
-        if got != expected:
-            raise RequestError(
-                f"expected centroids of {expected} components for stored words {codes.form.basis[:8]}, got {got}; "
-                "build the index again with --overwrite"
-            )
-
     @classmethod
     def fit(cls, codes: WordCodes, packed: np.ndarray) -> WordSketch:
         """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
@@ -76,7 +67,6 @@ class WordSketch:
 
     def code(self, codes: WordCodes, packed: np.ndarray) -> np.ndarray:
         """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
-        self.check_fits(codes)
         sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
         for start in range(0, len(packed), TOKENS_AT_ONCE):
             left_TM = _components(codes, packed[start : start + TOKENS_AT_ONCE])
@@ -125,7 +115,6 @@ class SketchPooler:
     """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
 
     def __init__(self, sketch: WordSketch, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
-        sketch.check_fits(codes)
         exact = WordPooler(codes, questions, temperatures)
         components = sketch.centroids.shape[-1]
         codes_LEM = sketch.centroids / codes.steps[:components]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 from raycase.errors import RequestError
 from raycase.systems.condition_head import Head
 from raycase.training.condition_head_fit import head_vectors

@@ -15,7 +15,7 @@ from raycase.data.hub import dataset_of
 from raycase.data.places import Folder, Paths, check_paths
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
-from raycase.encoder.prompt_flags import prompt_file
+from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import WRITTEN, open_model_folder

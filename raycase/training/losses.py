@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.data.rated import NOT_APPLICABLE
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.evaluation.metrics import pearson, spearman
 from raycase.systems.mixsp import MOST, UPPER, Similarity
 

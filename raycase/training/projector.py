@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from raycase.data.fetch import is_trained
 from raycase.data.provenance import provenance
-from raycase.encoder.prompt_flags import PromptFlags, read_prompt
+from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.baselines import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_case_folder
@@ -47,7 +47,7 @@ class ProjectorRecipe(FitRecipe):
 
     dim: int | None = None
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
-    layers: int = 1
+    layers: Literal[0, 1, 2] = 1
     """0: linear; 1: linear and activation; 2: a hidden layer of 1,024 before them."""
     activation: Activation = Activation.LEAKY_RELU
     """The non-linearity."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from raycase.data.graph import Graph, Known, Triples, read_graph
 from raycase.encoder.pooling import Compose, Pooling
-from raycase.encoder.prompt_flags import TextFlags
-from raycase.errors import RequestError, note
+from raycase.encoder.prompts import TextFlags
+from raycase.errors import RequestError
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
-from raycase.systems.csr import LEAST_COSINE, CsrConfig, csr, default_router, least_cosine
+from raycase.systems.csr import csr, default_router
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
@@ -147,22 +147,6 @@ class CsrJob(GraphJob):
         choices = default_router(self.model, self.form)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, form=self.form, **choices)
-
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
-        """The task on this data. Before training, says where the system does not see the condition."""
-        assert isinstance(config, CsrConfig)
-        task = super().task_of(config, train, validation)
-
-        def texts() -> Sequence[Any]:
-            if (cosine := least_cosine(config)) > LEAST_COSINE:
-                note(
-                    "csr: this system hardly sees the condition before training: one sentence under 20 conditions has "
-                    f"vectors of cosine {cosine:.5f} and more; below {LEAST_COSINE} it learns them. For an averaged "
-                    "encoder, --router query --asks words --routed 3 --weight Tw works"
-                )
-            return task.texts()
-
-        return replace(task, texts=texts)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ def cli(capsys, *arguments):
         ({"--model": "minilm9"}, "expected one of minilm-conditional, mpnet-conditional, minilm, simcse-bert-base"),
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
-        ({"--dim": "4"}, "--dim: expected a model that was trained with nested dimensions (--nested), got"),
+        ({"--dim": "4"}, "--dim: expected a dimension that"),
         ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
         *(({"--actors": odd}, f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '{odd}'") for odd in ("²", "3:1")),
         *(({"--max-rejected": odd}, f"expected a share between 0 and 1, got {odd}") for odd in ("2.0", "nan")),

@@ -9,8 +9,7 @@ import tiny
 from raycase.data.schema import Reason
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompt_flags import read_prompt
-from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, read_prompt
 from raycase.encoder.published import described
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, read_spec
@@ -193,7 +192,7 @@ def test_a_row_has_the_prompt_only_where_a_view_reads_it():
     assert saved(spec) == spec
     assert described(replace(spec, prompt="cond")) == described(replace(ENCODERS["minilm"], prompt="cond"))
     assert all("own" not in row.as_json() and saved(row) == row for row in ENCODERS.values())
-    for own in (None, asdict(OWN) | {"template": "x"}, asdict(OWN) | {"base_template": "x"}, {}, {"pool": "x"}):
+    for own in (asdict(OWN) | {"template": "x"}, asdict(OWN) | {"base_template": "x"}, {}, {"pool": "x"}):
         with pytest.raises(ValueError, match=r"template|own"):
             saved(spec, own=own)
 

@@ -40,21 +40,6 @@ def test_longest_first_equal_ones_in_their_order_too_long_ones_alone(lengths, bu
     assert [b.tolist() for b in token_budget_batches(lengths, budget)] == wanted
 
 
-@pytest.mark.parametrize(
-    "cut",
-    [
-        lambda budget: list(token_budget_batches([1], budget)),
-        lambda budget: rows_of([[1]], budget),
-        lambda budget: list(rows_without_padding(Ragged.of_ids([[1]]), budget)),
-        row_lengths,
-    ],
-)
-def test_a_budget_below_one_is_refused(cut):
-    for budget in (0, -3):
-        with pytest.raises(ValueError, match=f"expected at least 1, got {budget}"):
-            cut(budget)
-
-
 def paths(row):
     """The index in the row of each sequence's tokens."""
     return np.split(row.paths.flat, row.paths.offsets[1:-1])

@@ -20,7 +20,7 @@ from case_tables import (
 from helpers import write_csv
 
 import raycase
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 from raycase.evaluation.models import find_models
 from raycase.systems import case
 from raycase.systems.registry import resolve

@@ -9,7 +9,7 @@ from helpers import vectors_of
 from nested_models import save_condition_pooling
 
 import raycase
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.csts import render_csts
@@ -114,7 +114,7 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
     saved["projector"]["input_dim"] = 64
     (other / "raycase.json").write_text(json.dumps(saved))
     for names, said in {
-        (other,): "expected a projector for the 32 dimensions of .*got one for 64",
+        (other,): "expected weights of .*input_dim=64",
         ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
         ("csr:no/where",): "expected a readable encoder at no/where",
         (models[0], models[1], str(models[0]) + "/"): "expected each model once",

@@ -219,7 +219,7 @@ def test_a_projector_of_another_input_is_refused(saved):
     values = json.loads(file.read_text())
     values["projector"]["input_dim"] = 33
     file.write_text(json.dumps(values))
-    with pytest.raises(RequestError, match=r"expected a projector for the 32 dimensions of .*, got one for 33"):
+    with pytest.raises(RequestError, match=r"expected weights of .*input_dim=33"):
         raycase.load(str(folder))
 
 

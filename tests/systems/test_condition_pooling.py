@@ -174,7 +174,7 @@ def test_a_head_of_version_0_2_with_a_whole_condition_is_refused(trained, tmp_pa
     folder = spoiled(trained["bert"], tmp_path / "copy")
     file = tmp_path / "copy" / "raycase.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"whole_condition": True}))
-    with pytest.raises(RequestError, match="whole_condition: expected false"):
+    with pytest.raises(RequestError, match="whole_condition: expected no such name"):
         resolve(folder)
 
 
@@ -183,13 +183,12 @@ def test_a_folder_without_its_head_or_with_one_for_other_layers_is_refused(train
     file = tmp_path / "copy" / "raycase.json"
     whole = file.read_text()
     file.write_text(whole.replace(f'"states_dim": {3 * DIM}', f'"states_dim": {DIM}'))
-    with pytest.raises(RequestError, match=f"expected a head for the {3 * DIM} numbers of .*, got one for {DIM}"):
+    with pytest.raises(RequestError, match="expected weights of "):
         opened(folder)
     file.write_text(whole)
     (tmp_path / "copy" / WEIGHTS).unlink()
-    for read in (opened, lambda folder: resolve(folder).describe()):
-        with pytest.raises(RequestError, match=WEIGHTS):
-            read(folder)
+    with pytest.raises(RequestError, match=WEIGHTS):
+        opened(folder)
 
 
 @pytest.mark.parametrize("text", ["  ", "\ufffd"])  # BERT drops the last

@@ -15,7 +15,7 @@ from helpers import ROOT
 
 import raycase
 from raycase.encoder.table import read_spec
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 from raycase.systems.baselines import bi_encoder
 from raycase.systems.push import PushJob, push
 from raycase.systems.registry import resolve
@@ -141,10 +141,10 @@ def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
 
 @pytest.mark.parametrize(
     ("folder", "repository", "said"),
-    [(".", "me/bi", "FOLDER: expected a model folder"), (None, "bi", "REPOSITORY"), (None, "me/bi@main", "REPOSITORY")],
+    [(".", "me/bi", "FOLDER: expected a model folder"), (None, "me/bi@main", "Repo id must")],
 )
 def test_what_is_not_published(trained, folder, repository, said):
-    with pytest.raises(RequestError, match=said):
+    with pytest.raises((RequestError, WorkError), match=said):
         push(PushJob(folder=str(folder or trained), repository=repository))
 
 

@@ -148,7 +148,7 @@ def test_adapters_of_version_0_2_that_stand_by_themselves_are_refused(made, tmp_
     file = tmp_path / "model" / "raycase.json"
     values = json.loads(file.read_text())
     file.write_text(json.dumps(values | {"encoder": values["encoder"] | {"adapter": "./adapter"}}))
-    with pytest.raises(RequestError, match="adapter: expected one that is merged into its encoder"):
+    with pytest.raises(RequestError, match="adapter: expected no such name"):
         resolve(str(tmp_path / "model"))
 
 

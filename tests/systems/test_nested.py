@@ -31,7 +31,7 @@ def test_a_cut_gives_the_first_columns_and_leaves_plain_vectors_whole(folder, di
 
 @pytest.mark.parametrize("dim", [0, 3, 8])
 def test_a_dimension_that_was_not_trained_is_refused(folder, dim):
-    with pytest.raises(RequestError, match=rf"^dim: expected one of 2, 4, .* {folder}, got {dim}; .* it is 8$"):
+    with pytest.raises(RequestError, match=rf"^dim: expected .* {folder} was trained with .2, 4.*, got {dim};"):
         raycase.load(folder, dim=dim)
 
 
@@ -40,7 +40,7 @@ def test_a_model_without_nested_dimensions_is_not_cut(tmp_path, tiny_model):
     tuned = sentence_encoder(str(tiny_model), pooling="mean").trainable()
     tuned.save(tmp_path / "tuned")
     for name in (*folders.values(), str(tmp_path / "tuned"), "condition-pooling:minilm"):
-        with pytest.raises(RequestError, match=rf"^--dim: expected .* nested .*--nested.*, got {name}, which has none"):
+        with pytest.raises(RequestError, match=rf"^--dim: expected .* {name} was trained with .it has none., got 4"):
             resolve(name, dim=4)
-    with pytest.raises(RequestError, match=r"^--dim: expected a model that was trained with nested"):
+    with pytest.raises(RequestError, match=r"^--dim: .*it has none"):
         resolve(str(tiny_model), prompt="concat-sc", pooling="mean", dim=4)

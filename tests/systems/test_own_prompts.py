@@ -143,7 +143,6 @@ def test_a_folder_keeps_its_prompt(saved, encoders):
         ),
         ({"prompt": PROMPT | {"pool": "all"}}, "--prompt: pool: .* was trained with last, got all; leave the flag out"),
         ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
-        ({"pooling": "first"}, "--pooling: expected one of mean, last, .*, got 'first'"),
     ],
 )
 def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):

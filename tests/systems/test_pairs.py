@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import raycase
 from raycase.encoder.table import ENCODERS
 from raycase.systems.pairs import CONDITION, SENTENCE, Indexed, prepare
 
@@ -50,10 +49,3 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
 def test_lists_of_different_length_are_refused(spec):
     with pytest.raises(ValueError, match="expected as many conditions as sentences, got 1 and 2"):
         prepare(spec, ["a", "b"], ["c"])
-
-
-def test_text_that_utf8_cannot_encode_is_refused(tiny_model):
-    model = raycase.load(str(tiny_model), prompt="concat-sc", pooling="mean")
-    for sentences, conditions in ((["\udcff"], ["color"]), (["a dog"], ["\udcff"])):
-        with pytest.raises(ValueError, match=r"expected text in UTF-8, got '\\udcff'"):
-            model.embed(sentences, conditions)

@@ -82,15 +82,6 @@ def test_saved_and_loaded_it_is_the_same(tmp_path, layers):
     assert not loaded.training
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"layers": 3}, "expected 0 .*got 3"), ({"dropout": 1.0}, r"expected a share in \[0, 1\), got 1.0")],
-)
-def test_a_wrong_shape_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        ProjectorConfig(input_dim=6, **options)
-
-
 def test_missing_broken_and_other_weights_are_refused(tmp_path):
     g = made(layers=1)
     weights = g.state_dict()

@@ -111,13 +111,3 @@ def test_a_sample_is_pooled_as_its_rows_are(model, codes, stored):
 def test_what_is_no_sketch_is_refused():
     with pytest.raises(RequestError, match="expected the centroids of stored words, got: "):
         WordSketch.from_bytes(b"nonsense", "a.safetensors")
-
-
-def test_centroids_of_other_components_than_the_words_are_refused(model, codes, stored):
-    sketch = WordSketch(centroids=torch.zeros(4, 256, 5))
-    for work in (
-        lambda: sketch.code(codes, stored.codes.flat),
-        lambda: SketchPooler(sketch, codes, *asked(model)),
-    ):
-        with pytest.raises(RequestError, match=r"expected centroids of .* components for stored words .*, got 5"):
-            work()

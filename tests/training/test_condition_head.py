@@ -19,7 +19,7 @@ from raycase.corpus.verify import verify
 from raycase.data.rated import read_rated
 from raycase.data.storage import locate
 from raycase.data.stored_words import STATES, StoredStates
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS

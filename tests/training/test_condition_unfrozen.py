@@ -13,7 +13,7 @@ from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
-from raycase.encoder.cosines import cosines, pair_cosines
+from raycase.data.vectors import cosines, pair_cosines
 from raycase.systems.condition_head import ConditionHead
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import (

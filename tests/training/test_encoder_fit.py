@@ -12,7 +12,7 @@ from small import close
 from torch import nn
 
 import raycase
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 from raycase.systems.csr import CsrForm, csr

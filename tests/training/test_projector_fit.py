@@ -10,7 +10,7 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError
 from raycase.systems.contracts import PairVectors
 from raycase.systems.projector import Activation, DropoutAt, Projector

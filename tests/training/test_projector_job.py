@@ -13,7 +13,7 @@ from uncached import LocalRunner, open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.systems.contracts import pair_vectors

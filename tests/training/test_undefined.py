@@ -13,7 +13,7 @@ from uncached import LocalRunner, open_local_runner
 from raycase.cli import main
 from raycase.data.rated import read_rated
 from raycase.data.storage import json_bytes
-from raycase.encoder.cosines import cosines
+from raycase.data.vectors import cosines
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.procedure import undefined_values

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
-from raycase.encoder.cosines import pair_cosines
+from raycase.data.vectors import pair_cosines
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import (
     CORRELATIONS,
