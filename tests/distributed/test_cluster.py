@@ -105,9 +105,9 @@ def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluste
     process = command("verify", job.output, RAY_AUTH_TOKEN=secrets.token_hex(32), **environment)
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "")
-    where, line = errors.splitlines()
+    where, *_, line = errors.splitlines()
     assert where == "on Ray: RAY_ADDRESS"
-    assert environment["RAY_ADDRESS"] in line and "token is missing or incorrect" in line and "RAY_AUTH_TOKEN" in line
+    assert f"RAY_ADDRESS={environment['RAY_ADDRESS']}: expected a cluster to join, got: " in line
 
 
 @pytest.mark.cluster
