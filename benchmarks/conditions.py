@@ -71,7 +71,7 @@ def condition_figures(
         for least, most in TIMES:
             inside_N = _inside(times_N, least, most)
             group = rated.without(np.flatnonzero(~inside_N))
-            by_times.append(correlation_estimates(scores_N[inside_N], group, **bootstrap))
+            by_times.append(correlation_estimates(group, scores_N[inside_N], **bootstrap))
     return {
         "by_times": by_times,
         "order": {n: _order(scores_N, rated, rows_M2, **bootstrap) for n, rows_M2 in comparisons(rated).items()},

@@ -72,10 +72,8 @@ class ConditionalEncoder(AbsEncoder):
         """Cosines of each query's best documents, those in `top_ranked` or all, by their ids.
 
         A query with an instruction is compared with the documents under this instruction. Raises RuntimeError for what
-        cannot be embedded, ValueError without `index`.
+        cannot be embedded.
         """
-        if self._corpus is None:
-            raise ValueError("expected index before search, got no corpus")
         instructions = queries["instruction"] if "instruction" in queries.column_names else [None] * len(queries)
         instructed = [row for row, instruction in enumerate(instructions) if instruction]
         others = [row for row, instruction in enumerate(instructions) if not instruction]

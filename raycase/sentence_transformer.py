@@ -86,13 +86,11 @@ class Conditional(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
-        """Read what `save` wrote. Raises ValueError for a file without a model's name."""
+        """Read what `save` wrote."""
         place = cls.load_dir_path(model_name_or_path, kwargs.get("subfolder", ""))
         assert place is not None
         folder = Path(place)
-        name = loads((folder / cls.config_file_name).read_bytes()).get("model")
-        if not isinstance(name, str):
-            raise ValueError(f"{folder / cls.config_file_name}: expected a model's name, got {name!r}")
+        name = loads((folder / cls.config_file_name).read_bytes())["model"]
         return cls(load(str(folder / MODEL) if name == MODEL else name))
 
 

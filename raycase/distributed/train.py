@@ -36,7 +36,7 @@ from raycase.distributed.cluster import cause, nodes, start_ray
 from raycase.distributed.embed import prepare_ray
 from raycase.errors import RequestError
 from raycase.training.loop import FitState, rank, show
-from raycase.training.runner import STATE, Fitting
+from raycase.training.runner import STATE, Fitting, LocalRunner
 
 CACHE = VectorCache(prepare_ray)
 POLL_S = 0.5  # seconds between two reads of the history
@@ -45,17 +45,13 @@ HISTORY = "history.json"
 
 
 @dataclass(frozen=True)
-class RayRunner:
-    """`raycase.training.runner.Runner` on the cluster that this process has joined."""
+class RayRunner(LocalRunner):
+    """`LocalRunner` on the cluster that this process has joined."""
 
     scaling: ScalingConfig
     vectors_of = staticmethod(CACHE.vectors_of)
     states_of = staticmethod(CACHE.states_of)
     scores_of = staticmethod(CACHE.scores_of)
-
-    @property
-    def on_gpu(self) -> bool:
-        return bool(self.scaling.use_gpu)
 
     def fit(
         self,
@@ -68,7 +64,7 @@ class RayRunner:
         checkpoints: Location,
         resume: bool = False,
     ) -> FitState:
-        """`Runner.fit` on data-parallel workers."""
+        """`LocalRunner.fit` on data-parallel workers."""
         os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
         if not resume:
             checkpoints.remove()
@@ -159,7 +155,8 @@ def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location)
     start_ray()
     if cache.is_local and (count := len(nodes())) > 1:
         raise RequestError(f"--cache: expected object storage on a cluster of {count} nodes, got {cache.uri}")
-    return RayRunner(make_scaling(workers, gpus_per_worker))
+    scaling = make_scaling(workers, gpus_per_worker)
+    return RayRunner("cuda" if scaling.use_gpu else "cpu", scaling)
 
 
 def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:

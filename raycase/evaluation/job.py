@@ -17,10 +17,7 @@ from raycase.systems.model_folder import METRICS
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
-TASKS_OF = {  # flags that some tasks alone have
-    "split": ("kgc",),
-    "threshold_from": ("rte",),
-}
+TASK_OF = {"split": "kgc", "threshold_from": "rte"}  # flags that one task alone has
 SAVED = "model"  # of --threshold-from: each model's own
 
 
@@ -86,10 +83,10 @@ def check_request(job: EvaluateJob) -> Path:
     )
     folder = open_report_folder(job.output)
     resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
-    check_ranges(job, at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples})
-    for name, tasks in TASKS_OF.items():
-        if getattr(job, name) and job.task not in tasks:
-            raise RequestError(f"--{name.replace('_', '-')}: expected --task {' or '.join(tasks)}, got {job.task}")
+    ranges = at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples, "model": (bool(job.model), "some")}
+    for name, task in TASK_OF.items():
+        ranges[name] = (not getattr(job, name) or job.task == task, f"none but for --task {task}")
+    check_ranges(job, ranges)
     return folder
 
 

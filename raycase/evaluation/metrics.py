@@ -60,16 +60,10 @@ def bootstrap_interval(
     metric: Correlation,
     scores_N: np.ndarray,
     ratings_N: np.ndarray,
-    *,
-    groups_N: np.ndarray | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> tuple[float, float]:
-    """95 % interval of a metric over pairs, by the percentile bootstrap.
-
-    Pairs of one group (equal values in `groups_N`) are drawn together: they are not independent.
-    """
-    return _middle(_resampled(metric, [scores_N], ratings_N, groups_N, resamples, seed)[0])
+    """95 % interval of a metric over pairs, by the percentile bootstrap; its options: those of `_resampled`."""
+    return _middle(_resampled(metric, [scores_N], ratings_N, **bootstrap)[0])
 
 
 def _middle(values_R: np.ndarray) -> tuple[float, float]:
@@ -85,17 +79,14 @@ def paired_bootstrap(
     scores_N: np.ndarray,
     others_N: np.ndarray,
     ratings_N: np.ndarray,
-    *,
-    groups_N: np.ndarray | None = None,
-    resamples: int = 1000,
-    seed: int = 0,
+    **bootstrap: Any,
 ) -> dict[str, float]:
     """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %) and `p`.
 
     p is two-sided: twice the share of resamples in which the difference has the other sign or is 0. NaN if the metric
     of one system is.
     """
-    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, groups_N, resamples, seed)
+    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, **bootstrap)
     differences_R = a_R - b_R
     difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
     if np.isnan(difference):
@@ -135,11 +126,15 @@ def _resampled(
     metric: Correlation,
     systems: Sequence[np.ndarray],
     ratings_N: np.ndarray,
-    groups_N: np.ndarray | None,
-    resamples: int,
-    seed: int,
+    *,
+    groups_N: np.ndarray | None = None,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> np.ndarray:
-    """The metric of each system over the same resamples of the groups: (systems, R)."""
+    """The metric of each system over the same resamples: (systems, R).
+
+    Pairs of one group (equal values in `groups_N`) are drawn together: they are not independent.
+    """
     random = np.random.default_rng(seed)
     if groups_N is None:
         draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]
@@ -189,43 +184,21 @@ CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether
 Estimates = dict[str, dict[str, float] | None]
 
 
-def correlation_estimates(scores_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int) -> Estimates:
-    """The `estimate` of each of `CORRELATIONS`. The bootstrap draws groups of pairs."""
-    return {
-        name: estimate(
-            metric,
-            scores_N[rows_N],
-            rated.ratings[rows_N],
-            groups_N=rated.groups[rows_N],
-            resamples=resamples,
-            seed=seed,
-        )
-        for name, metric, rows_N in _measured_rows(rated.ratings)
-    }
-
-
-def correlation_differences(
-    scores_N: np.ndarray, others_N: np.ndarray, rated: RatedPairs, *, resamples: int, seed: int
+def correlation_estimates(
+    rated: RatedPairs, scores_N: np.ndarray, others_N: np.ndarray | None = None, *, resamples: int, seed: int
 ) -> Estimates:
-    """The `estimate_difference` of each of `CORRELATIONS` from that of the other scores."""
-    return {
-        name: estimate_difference(
-            metric,
-            scores_N[rows_N],
-            others_N[rows_N],
-            rated.ratings[rows_N],
-            groups_N=rated.groups[rows_N],
-            resamples=resamples,
-            seed=seed,
-        )
-        for name, metric, rows_N in _measured_rows(rated.ratings)
-    }
-
-
-def _measured_rows(ratings_N: np.ndarray) -> list[tuple[str, Correlation, np.ndarray]]:
-    """Each of `CORRELATIONS` by name, and which pairs it is measured over: (N,) bool."""
-    applicable_N = ratings_N != NOT_APPLICABLE
-    return [(n, m, applicable_N if only else np.ones_like(applicable_N)) for n, (m, only) in CORRELATIONS.items()]
+    """The `estimate` of each of `CORRELATIONS`, or its `estimate_difference` from that of other scores. The bootstrap
+    draws groups of pairs."""
+    found: Estimates = {}
+    for name, (metric, rated_alone) in CORRELATIONS.items():
+        rows_N = rated.ratings != NOT_APPLICABLE if rated_alone else np.ones(len(rated.ratings), dtype=bool)
+        ratings, bootstrap = rated.ratings[rows_N], {"groups_N": rated.groups[rows_N], "resamples": resamples}
+        if others_N is None:
+            found[name] = estimate(metric, scores_N[rows_N], ratings, seed=seed, **bootstrap)
+        else:
+            others = others_N[rows_N]
+            found[name] = estimate_difference(metric, scores_N[rows_N], others, ratings, seed=seed, **bootstrap)
+    return found
 
 
 def vector_spread(vectors_PD: np.ndarray, *, seed: int) -> dict[str, Any]:

@@ -68,16 +68,11 @@ def find_models(job: EvaluateJob) -> list[Model]:
 
 def _resolve_models(job: EvaluateJob) -> list[Any]:
     """The models' configurations, each checked against the task."""
-    if not job.model:
-        raise RequestError("--model: expected at least one, got none")
     configs: list[Any] = []
     for name in job.model:
         config = resolve(name, **job.prompt_choices)
         if (expected := _expected_instead(job.task, config)) is not None:
             raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
-        for earlier, earlier_config in zip(job.model, configs, strict=False):
-            if earlier_config.describe() == config.describe():
-                raise RequestError(f"--model: expected each model once, got the same as {earlier} and as {name}")
         configs.append(config)
     return configs
 

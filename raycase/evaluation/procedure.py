@@ -14,7 +14,7 @@ from raycase.data.json_values import finite
 from raycase.data.provenance import provenance
 from raycase.data.storage import locate
 from raycase.data.vectors import pair_cosines
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, find_models
 from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ValuesBySystem, write_report
@@ -126,10 +126,7 @@ def scores_by_scorer(
     parts = []
     for start in range(0, len(firsts), AT_ONCE):
         rows = slice(start, start + AT_ONCE)
-        try:
-            parts.append(scorer.score(firsts[rows], seconds[rows], None if conditions is None else conditions[rows]))
-        except ValueError as error:
-            raise RequestError(f"--data: expected texts that {model.name} can score, got {error}") from error
+        parts.append(scorer.score(firsts[rows], seconds[rows], None if conditions is None else conditions[rows]))
     return np.concatenate(parts).astype(np.float64)
 
 

@@ -22,6 +22,7 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError
 from raycase.systems.embeds import Embeds, Loaded
 from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded
 
@@ -106,7 +107,7 @@ class Scorer(FineTuned):
         for row, reason in enumerate(batch.reasons):
             if reason is not None:
                 columns = (sentences1, sentences2, *([] if conditions is None else [conditions]))
-                raise ValueError(f"pair {row}: {reason}: {', '.join(repr(column[row]) for column in columns)}")
+                raise RequestError(f"pair {row}: {reason}: {', '.join(repr(column[row]) for column in columns)}")
         return self.scores(batch)
 
     def scores_of(

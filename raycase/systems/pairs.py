@@ -237,14 +237,25 @@ class Memory:
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
 
 
-def prepare_rated(prepare: Callable[[Sequence[str], Sequence[str] | None], Prepared], rated: RatedPairs) -> Prepared:
-    """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
-    sentences, conditions = zip(*rated.distinct, strict=True)
-    prepared = prepare(sentences, conditions if any(conditions) else None)
+Prepare = Callable[[Sequence[str], Sequence[str] | None], Prepared]
+
+
+def prepare_accepted(
+    prepare: Prepare, sentences: Sequence[str], conditions: Sequence[str] | None, source: str
+) -> Prepared:
+    """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
+    prepared = prepare(sentences, conditions)
     for row, reason in enumerate(prepared.refused):
         if reason is not None:
+            under = "" if conditions is None else f" under {conditions[row][:80]!r}"
             raise RequestError(
-                f"{rated.uri}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r} under "
-                f"{conditions[row][:80]!r}; fix or remove the row"
+                f"{source}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r}{under}; fix or "
+                "remove the row"
             )
     return prepared
+
+
+def prepare_rated(prepare: Prepare, rated: RatedPairs) -> Prepared:
+    """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
+    sentences, conditions = zip(*rated.distinct, strict=True)
+    return prepare_accepted(prepare, sentences, conditions if any(conditions) else None, rated.uri)

@@ -6,6 +6,7 @@ P of f(s).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Self
@@ -42,16 +43,16 @@ class PairIndex:
         return replace(self, **columns)
 
 
-class ReadPairs(PairIndex):
+class ReadPairs(PairIndex, ABC):
     """Rated pairs with their states."""
 
+    @abstractmethod
     def means(self, conditions: np.ndarray) -> Tensor:
         """Mean states of these conditions: (C, W)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def states(self, sentences: np.ndarray) -> Iterator[Part]:
         """States of these sentences and f of them, those of similar length together."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)

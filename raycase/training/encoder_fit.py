@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location
 from raycase.encoder.loading import bf16_is_faster
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import check_ranges
 from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.fine_tuned_module import pair_scores
+from raycase.systems.fine_tuned_module import RatedTexts, pair_scores
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import write_folder
 from raycase.training.job import TrainingJob, fit_metrics
@@ -44,22 +45,11 @@ PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
 
 
-class PairTexts(Protocol):
-    """The texts of rated pairs in the form that a system takes."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each pair: (N,)."""
-
-    def take(self, rows: np.ndarray) -> Any:
-        """The pairs in these rows."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class TunePairs:
     """Rated pairs, tokenised. groups: (N,), equal for pairs of the same two sentences, which share a batch."""
 
-    texts: PairTexts
+    texts: RatedTexts | TokenBatch
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
     groups: np.ndarray
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from raycase.data.graph import Graph, Known, Triples
 from raycase.encoder.prepared import Prepared
-from raycase.errors import RequestError
 from raycase.evaluation.ranking import MEASURES, filtered_ranks, rank_measures
+from raycase.systems.pairs import prepare_accepted
 from raycase.training.encoder_fit import Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import contrastive_loss
@@ -39,21 +39,13 @@ class GraphTexts:
     @classmethod
     def of(cls, config: Any, graph: Graph, triples: Sequence[Triples]) -> list[GraphTexts]:
         """Tokenise sets of triples over the same entities. Raises RequestError for a text that cannot be encoded."""
-        alone = config.prepare(graph.entities, None)
+        alone = prepare_accepted(config.prepare, graph.entities, None, "--train")
         parts = []
         for part in triples:
             heads, relations, _ = part.rows.T.tolist()
             sentences, conditions = [graph.entities[h] for h in heads], [graph.relations[r] for r in relations]
-            parts.append(cls(triples=part, alone=alone, queries=config.prepare(sentences, conditions)))
-        for prepared, rows in ((alone, None), *((texts.queries, texts.triples.rows) for texts in parts)):
-            reasons = prepared.reasons
-            for row, pair in enumerate(prepared.rows.tolist()):
-                if reasons[pair] is not None:
-                    text = graph.entities[row if rows is None else int(rows[row, 0])]
-                    under = "" if rows is None else f" under {graph.relations[int(rows[row, 1])]!r}"
-                    raise RequestError(
-                        f"--train: expected texts that can be encoded, got: {reasons[pair]}: {text[:80]!r}{under}"
-                    )
+            queries = prepare_accepted(config.prepare, sentences, conditions, "--train")
+            parts.append(cls(triples=part, alone=alone, queries=queries))
         return parts
 
 

@@ -21,6 +21,7 @@ from raycase.evaluation.entailment_metrics import accuracies, best_threshold, en
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
+from raycase.systems.pairs import prepare_accepted
 from raycase.training.encoder_fit import FineTuneJob, Objective, TuningTask
 from raycase.training.job import part_metrics
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
@@ -42,17 +43,8 @@ class InferenceTexts:
     def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
         """Tokenise inferences. Raises RequestError for a text that cannot be encoded."""
         texts, names = inferences.distinct, config.known_conditions
-        if names:
-            prepared = config.prepare(texts * len(names), [name for name in names for _ in texts])
-        else:
-            prepared = config.prepare(texts, None)
-        reasons = prepared.reasons
-        for row, pair in enumerate(prepared.rows.tolist()):
-            if (reason := reasons[pair]) is not None:
-                raise RequestError(
-                    f"{inferences.uri}: expected texts that can be encoded, got: {reason}: "
-                    f"{texts[row % len(texts)][:80]!r}; fix or remove the row"
-                )
+        conditions = [name for name in names for _ in texts] if names else None
+        prepared = prepare_accepted(config.prepare, texts * max(1, len(names)), conditions, inferences.uri)
         return cls(prepared=prepared, text_index=inferences.text_index, conditions=max(1, len(names)))
 
     def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:

@@ -228,9 +228,6 @@ def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:
     invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
     if invalid:
         raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
-    for flag, rated in (("--train", train), ("--validation", validation)):
-        if len({float(r) for r in rated.ratings if r != NOT_APPLICABLE}) < 2:
-            raise RequestError(f"{flag}: expected at least two distinct labels besides -1 in {rated.uri}, got fewer")
     shared = rows_in(validation, train)
     if len(shared):
         raise RequestError(

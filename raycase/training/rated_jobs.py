@@ -45,6 +45,19 @@ class RatedJob(FineTuneJob, RatedRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphPart:
+    """The training or the validation triples of a graph."""
+
+    graph: Graph
+    triples: Triples
+
+    @property
+    def data_sha256(self) -> str:
+        """Hash of the triples and the graph's texts."""
+        return self.triples.data_sha256
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraphJob(RatedJob):
     """Fine-tune an encoder on rated pairs or a knowledge graph."""
 
@@ -56,20 +69,30 @@ class GraphJob(RatedJob):
     is SimKGC's."""
 
     def objective(self, config: FineTunedConfig) -> Objective:
-        """The loss and the measures of the task. Raises RequestError."""
-        if self.task == "kgc":
-            return _graph_objective(self, config)
-        return super().objective(config)
+        """The loss and the measures of the task."""
+        return GraphObjective(config=config, margin=MARGIN) if self.task == "kgc" else super().objective(config)
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
-        return super().read_parts() if self.task == "rated" else _read_graph(self)
+        if self.task == "rated":
+            return super().read_parts()
+        graph = read_graph(posixpath.dirname(self.train) or ".", "--train")
+        train, validation = (graph.triples(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        shared = Known.of(train).has(validation.queries, validation.rows[:, 2])
+        if shared.any():
+            raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
+        return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
 
     def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
         """The task on this data."""
         if self.task == "rated":
             return super().task_of(config, train, validation)
-        return _graph(self, config, train, validation)
+        parts = {"train": train.triples, "validation": validation.triples}
+        return TuningTask(
+            identity=["kgc", MARGIN],
+            data={part: part_metrics(triples, len(triples) // 2) for part, triples in parts.items()},
+            texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,43 +194,3 @@ class LoraJob(TextFlags, RatedJob):
         """The system before training. Raises RequestError."""
         names = ("rank", "alpha")
         return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphPart:
-    """The training or the validation triples of a graph."""
-
-    graph: Graph
-    triples: Triples
-
-    @property
-    def data_sha256(self) -> str:
-        """Hash of the triples and the graph's texts."""
-        return self.triples.data_sha256
-
-
-def _graph_objective(job: GraphJob, config: Any) -> GraphObjective:
-    """Of knowledge graph completion. Raises RequestError."""
-    if config.dim != config.plain_dim:
-        raise RequestError(f"--task kgc: expected vectors as long as the encoder's, got {config.label}")
-    return GraphObjective(config=config, margin=MARGIN)
-
-
-def _read_graph(job: GraphJob) -> tuple[GraphPart, GraphPart]:
-    """Training and validation triples. Raises RequestError."""
-    graph = read_graph(posixpath.dirname(job.train) or ".", "--train")
-    train, validation = (graph.triples(getattr(job, name), f"--{name}") for name in ("train", "validation"))
-    shared = Known.of(train).has(validation.queries, validation.rows[:, 2])
-    if shared.any():
-        raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
-    return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
-
-
-def _graph(job: GraphJob, config: FineTunedConfig, train: GraphPart, validation: GraphPart) -> TuningTask:
-    """The task of knowledge graph completion."""
-    parts = {"train": train.triples, "validation": validation.triples}
-    return TuningTask(
-        identity=["kgc", MARGIN],
-        data={part: part_metrics(triples, len(triples) // 2) for part, triples in parts.items()},
-        texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
-    )

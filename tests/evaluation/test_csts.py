@@ -116,9 +116,8 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
     for names, said in {
         (other,): "expected weights of .*input_dim=64",
         ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
-        ("csr:no/where",): "expected a readable encoder at no/where",
-        (models[0], models[1], str(models[0]) + "/"): "expected each model once",
-        (): "expected at least one",
+        ("csr:no/where",): "expected a.* at no/where",
+        (): "--model: expected some",
     }.items():
         with pytest.raises(RequestError, match=f"{said}"):
             evaluate(evaluation(*names), vectors_of=vectors_of)

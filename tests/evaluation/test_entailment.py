@@ -93,7 +93,7 @@ def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_p
     job = asked("rte", KINDS, rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
     with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
         evaluate(job, vectors_of=planted)
-    with pytest.raises(RequestError, match="--threshold-from: expected --task rte, got eis"):
+    with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):
         evaluate(replace(job, task="eis"), vectors_of=planted)
 
 

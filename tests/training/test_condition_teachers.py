@@ -159,14 +159,13 @@ def test_scores_of_any_scale_become_ratings():
 
 def test_what_is_no_teacher_is_refused_at_once(job, monkeypatch, tmp_path):
     def refused(said, *models, **flags):
-        with pytest.raises(RequestError, match=f"--teacher-models.*{said}"):
+        with pytest.raises(RequestError, match=said):
             jobs.train(replace(job, teacher_models=models, **flags), None)
 
     trained = str(tmp_path / "trained")
     jobs.train(replace(job, output=trained), open_local_runner)
     refused("expected a model folder", str(tmp_path / "none"))
     refused("expected trained models that read conditions", job.model)
-    refused("expected different models", trained, f"{trained}/")
     refused("", trained, output=trained, overwrite=True)
     config = SimpleNamespace(folder="x", known_conditions=("explicit", "implicit"))
     monkeypatch.setattr(condition_head_job, "resolve", lambda _: config)

@@ -12,7 +12,6 @@ from uncached import open_local_runner
 
 import raycase
 from raycase.data.graph import read_graph
-from raycase.encoder.pooling import Compose
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate as evaluate_task
@@ -23,7 +22,7 @@ from raycase.training.graph_fit import Contrast, GraphObjective, GraphTexts
 from raycase.training.job import train
 from raycase.training.loop import restore
 from raycase.training.losses import contrastive_loss
-from raycase.training.rated_jobs import BiEncoderJob, CsrJob, TriEncoderJob
+from raycase.training.rated_jobs import BiEncoderJob, CsrJob
 from raycase.training.recipe import TuneRecipe
 
 NAMES = ["dog", "woman", "dress", "bar", "people", "color", "number", "red", "blue", "green"]
@@ -141,8 +140,7 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
 @pytest.mark.parametrize(
     ("kind", "options", "said"),
     [
-        (TriEncoderJob, {"compose": Compose.CONCAT}, "vectors as long as the encoder's"),
-        (BiEncoderJob, {"train": "nowhere/train.tsv"}, "nowhere/entities.tsv, got nothing"),
+        (BiEncoderJob, {"train": "nowhere/train.tsv"}, "nowhere/entities.tsv"),
     ],
 )
 def test_wrong_requests_are_refused(folder, tiny_model, tmp_path, kind, options, said):

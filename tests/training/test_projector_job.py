@@ -84,7 +84,6 @@ BAD = {
     ),
     "a missing column": (lambda f: f.drop(columns="condition"), "expected the column 'condition'"),
     "a file without rows": (lambda f: f.head(0), "got no rows"),
-    "one label alone": (lambda f: f.assign(label=3), "at least two distinct labels"),
     "a label above the scale": (lambda f: f.assign(label=[7, *f.label[1:]]), "labels from 1 to 5"),
     "an empty sentence": (lambda f: f.assign(sentence2=" "), "row 0: expected words in 'sentence2'"),
 }

@@ -17,7 +17,6 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import (
     CORRELATIONS,
     DIRECTIONS,
-    correlation_differences,
     correlation_estimates,
     vector_spread,
 )
@@ -45,7 +44,7 @@ def read(job: EvaluateJob) -> RatedPairs:
 
 def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Correlations of each model with intervals, and their differences from the first model's."""
-    bootstrap = {"resamples": job.resamples, "seed": job.seed}
+    bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     measured = [measure_model(job, rated, model, embed) for model in models]
     first_N = measured[0][1]
     return {
@@ -60,7 +59,7 @@ def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed:
         "models": [part for part, _ in measured],
         "comparison": [
             {"model": model.name, "against": models[0].name}
-            | correlation_differences(scores_N, first_N, rated, **bootstrap)
+            | correlation_estimates(rated, scores_N, first_N, **bootstrap)
             for model, (_, scores_N) in zip(models[1:], measured[1:], strict=True)
         ],
     }
@@ -71,7 +70,7 @@ def measure_model(
 ) -> tuple[dict[str, Any], np.ndarray]:
     """The model's part of `metrics.json`, and its cosines or scores of the pairs, (N,)."""
     config = model.config
-    bootstrap = {"resamples": job.resamples, "seed": job.seed}
+    bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     if embeds(config):
         vectors = vectors_by_formula(rated, model, embed)
         scores = {formula: pair_cosines(vectors_PD, rated.pair_index) for formula, vectors_PD in vectors.items()}
@@ -90,7 +89,7 @@ def measure_model(
         "seen": _seen_in_training(model, rated),
         "system": config.formula,
         "variants": {
-            formula: spreads[formula] | correlation_estimates(scores_N, rated, **bootstrap)
+            formula: spreads[formula] | correlation_estimates(rated, scores_N, **bootstrap)
             for formula, scores_N in scores.items()
         },
     }

@@ -42,15 +42,11 @@ ABOUT = {
 
 
 def read(job: EvaluateJob) -> RatedPairs:
-    """Read the pairs. Raises RequestError for labels other than 0 and 1, and for scores of one range alone."""
+    """Read the pairs. Raises RequestError for labels other than 0 and 1."""
     pairs = read_scored(job.data, "--data", SCORE if job.task == "sts" else LABEL)
     ratings = sorted(set(pairs.ratings.tolist()))
     if job.task == "pairs" and ratings != [0.0, 1.0]:
         raise RequestError(f"--data: expected the labels 0 and 1, got {', '.join(f'{v:g}' for v in ratings[:5])}")
-    if job.task == "sts" and not ratings[0] < UPPER <= ratings[-1]:
-        raise RequestError(
-            f"--data: expected scores below {UPPER:g} and from there on, got {ratings[0]:g} to {ratings[-1]:g}"
-        )
     return pairs
 
 
