@@ -13,12 +13,13 @@ import argparse
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 from warnings import catch_warnings
 
 import numpy as np
 from scipy.stats import ttest_ind
 from turns import finish
+from typing_extensions import TypedDict
 
 from raycase.data.json_values import from_json, loads
 from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, table

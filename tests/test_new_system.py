@@ -82,7 +82,7 @@ def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, ca
     assert both == pytest.approx(plain + system.embed(["color"], None), abs=1e-5)
 
     report = ["--model", folder, "--data", f"{rated}/validation.csv", "--output", f"{tmp_path}/r", "--no-ray"]
-    main(["evaluate", *report, "--compute", "float32"])
+    main(["evaluate", *report, "--compute", "float32", "--resamples", "100"])
     models = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
     assert models["model"]["spearman"]["value"] == pytest.approx(trained["spearman"], abs=0.1)
 

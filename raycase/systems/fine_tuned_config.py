@@ -59,7 +59,7 @@ class FineTunedConfig(SystemConfig):
 
     @property
     def label(self) -> str:
-        choices = {name: " ".join(map(str, v)) if isinstance(v, tuple) else v for name, v in self.choices.items()}
+        choices = {n: " ".join(map(str, v)) if isinstance(v, tuple | list) else v for n, v in self.choices.items()}
         return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in choices.items())])
 
     @property

@@ -8,12 +8,11 @@ from torch.nn.attention.flex_attention import flex_attention
 from raycase.encoder import attention
 from raycase.encoder.attention import (
     KERNELS,
-    allow_graphs,
     attend,
     blocks,
     chunks,
 )
-from raycase.encoder.packing import Forest, Ragged, padded_lengths, row_lengths, rows_without_padding
+from raycase.encoder.packing import Forest, Ragged, rows_without_padding
 
 
 def random_rows(seed, kind, length):
@@ -48,7 +47,7 @@ KINDS = ["tree", "sequences"]
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seed", "size"), [*((seed, 128) for seed in range(4)), (4, 64), (5, 64)])
+@pytest.mark.parametrize(("seed", "size"), [(0, 128), (1, 128), (4, 64)])
 def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, size, kind, window):
     row = random_rows(seed, kind, 700)
     found = blocks(*places(row), window, size=size)
@@ -97,31 +96,6 @@ def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, 
     for size in KERNELS:
         sees = blocks(*places(row), window, size=size)
         torch.testing.assert_close(attend(*arguments, row=sees, **options)[0], wanted, rtol=1e-5, atol=1e-5)
-
-
-def test_graphs_of_flex_attention_are_few(monkeypatch):
-    """Beyond the compiler's limit it would run unfused, in silence."""
-    graphs, window = [], 20
-
-    def count(graph, _):
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    compiled = torch.compile(flex_attention, backend=count, dynamic=False, fullgraph=True)
-    monkeypatch.setattr(attention, "compiled_flex", lambda: compiled)
-    allow_graphs()
-    lengths, random, used = row_lengths(512), np.random.default_rng(0), set()
-    for seed in range(4):
-        row = random_rows(seed, "tree", int(random.integers(50, 512)))
-        row = row.padded(int(padded_lengths(np.array(len(row)), lengths)), 0)
-        used.add(len(row))
-        query, key, value = torch.randn(1, 2, len(row), 8), *torch.randn(2, 1, 1, len(row), 8).unbind()
-        sees = blocks(*places(row), window, size=64)
-        for layer in (None, window):
-            attend(None, query, key, value, None, row=sees, scaling=0.3, sliding_window=layer)
-    assert len(graphs) == 2 * len(used)
-    assert 1 < len(used) <= len(lengths)
 
 
 @pytest.mark.long

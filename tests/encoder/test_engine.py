@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 from transformers import (
     BertConfig,
@@ -35,7 +34,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
+from raycase.encoder.token_batch import TokenBatch, Tokens
 
 WINDOW = 5
 DECODERS = {
@@ -120,7 +119,7 @@ def made(name, pooling, dtype):
 @pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
 @pytest.mark.parametrize("name", DECODERS)
 @given(prompts(), st.integers(1, 80))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_tree_gives_what_each_prompt_gives_alone(name, pooling, found, budget):
     sequences, spans = found
     for dtype in (torch.float32, torch.bfloat16):
@@ -162,73 +161,6 @@ def test_rows_without_padding_give_what_each_gives_alone(name):
     assert work.processed == work.tokens == sum(map(len, sequences))
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
-@pytest.mark.parametrize("name", ["bert", "roberta", "decoder"])
-def test_types_reach_a_model_that_has_them(name, unpadded):
-    """A model that knows one type is not asked; a causal one shares no prefixes."""
-    causal = name == "decoder"
-    sizes = {"vocab_size": 50, "max_position_embeddings": 66, "is_decoder": causal} | tiny.SIZES
-    one_type = (RobertaModel, RobertaConfig(type_vocab_size=1, **sizes))  # as published
-    rows, plain = encoder(
-        one_type if name == "roberta" else (BertModel, BertConfig(**sizes)),
-        causal=causal,
-        unpadded=unpadded,
-        batch_tokens=100,
-    )
-    sequences, spans = shared()
-    second = [len(s) // 2 if n % 3 else NEVER for n, s in enumerate(sequences)]
-    tokens = [Tokens(ids=s, start=a, end=b, second=n) for s, (a, b), n in zip(sequences, spans, second, strict=True)]
-    wanted = []
-    for token in tokens:
-        types = torch.tensor([[int(name != "roberta" and i >= token.second) for i in range(len(token.ids))]])
-        with torch.inference_mode():
-            hidden = plain(torch.tensor([token.ids]), token_type_ids=types).last_hidden_state[0]
-        wanted.append(hidden[token.start : token.end].mean(0).numpy())
-    found, _ = rows.encode(TokenBatch.of(tokens))
-    assert relative(found, np.stack(wanted)) < 1e-5
-    without, _ = rows.encode(batch_of(sequences, spans))
-    assert (relative(found, without) > 1e-3) == (name != "roberta")
-
-
-def test_where_little_is_shared_batches_are_padded():
-    rows, plain = encoder(DECODERS["qwen3"])
-    random = np.random.default_rng(0)
-    different = [random.integers(3, 50, 40).tolist() for _ in range(64)]
-    work = equal(rows, plain, different, [(0, 40)] * 64)
-    assert work.processed == work.tokens == work.computed
-    sequences, spans = shared(conditions=10)
-    assert rows.encode(batch_of(sequences, spans))[1].processed < sum(map(len, sequences)) / 3
-
-
-def test_prompts_are_compared_in_parts():
-    rows, plain = encoder(DECODERS["llama"], tree_tokens=100)
-    equal(rows, plain, *shared(sentences=20))
-
-
-@pytest.mark.parametrize("unpadded", [True, False])
-def test_views_are_read_off_the_same_tokens(unpadded):
-    rows, _ = encoder(DECODERS["qwen3"] if unpadded else BIDIRECTIONAL["bert"], causal=unpadded)
-    sequences, spans = shared()
-    views = [spans, [(0, 3)] * len(spans)]
-    both = TokenBatch.of(
-        *([Tokens(ids=s, start=a, end=b) for s, (a, b) in zip(sequences, v, strict=True)] for v in views)
-    )
-    found, work = rows.encode(both)
-    apart = [rows.encode(batch_of(sequences, view)) for view in views]
-    np.testing.assert_allclose(found, np.concatenate([v for v, _ in apart], axis=1), rtol=1e-5, atol=1e-6)
-    assert work.processed == apart[0][1].processed
-
-
-def test_the_flops_are_those_of_the_matrices_and_of_what_is_seen():
-    rows, _ = encoder((BertModel, BertConfig(vocab_size=50, **tiny.SIZES)), causal=False)
-    rows.in_rows = False
-    linear = [m for name, m in rows.model.encoder.named_modules() if isinstance(m, nn.Linear)]
-    assert rows.weights == sum(m.weight.numel() for m in linear) == 2 * (4 * 32 * 32 + 2 * 32 * 64)
-    _, work = rows.encode(batch_of([[3] * 5, [4] * 7], [(0, 1)] * 2))
-    assert (work.tokens, work.processed, work.computed) == (12, 12, 14)
-    assert work.flops == 2 * rows.weights * 12 + 2 * 4 * 32 * (5 * 5 + 7 * 7)
-
-
 def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
     def broken(*_, **__):
         raise RuntimeError("no Triton here\nand more")
@@ -241,7 +173,7 @@ def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, c
     equal(rows, plain, *shared())
 
 
-@pytest.mark.parametrize("name", ["qwen3", "mistral", "bert"])
+@pytest.mark.parametrize("name", ["mistral", "bert"])
 def test_rows_through_flex_attention(monkeypatch, name):
     """As on a GPU, but for compiling."""
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
@@ -267,7 +199,7 @@ def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size,
     return output
 
 
-@pytest.mark.parametrize(("name", "groups"), [("qwen3", True), ("qwen3", False), ("mistral", True), ("bert", False)])
+@pytest.mark.parametrize(("name", "groups"), [("qwen3", False), ("mistral", True), ("bert", False)])
 def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name, groups):
     """Where it gives what attention in chunks gives. groups: this torch's takes fewer keys than queries."""
     taken = []
@@ -287,16 +219,6 @@ def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatc
     before = len(taken)
     equal(rows, plain, *shared())  # short ones
     assert len(taken) == before
-
-
-def test_flash_attention_that_is_wrong_here_is_not_used(monkeypatch, caplog):
-    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    monkeypatch.setattr(attention, "varlen_attn", lambda query, *_, **__: torch.zeros_like(query))
-    rows, _ = encoder(DECODERS["qwen3"], unpadded=True, batch_tokens=1024)
-    rows.flex = rows.varlen = True
-    try_kernels(rows)
-    assert (rows.flex, rows.varlen) == (True, False)
-    assert "FlashAttention does not run here" in caplog.text
 
 
 def limited(rows, most):
@@ -327,29 +249,6 @@ def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
     assert max(asked[before:]) <= 300, "the smaller budget stays"
 
 
-@pytest.mark.parametrize(
-    ("failing", "wanted"),
-    [({3}, [4, 4, 4, 4, 4]), ({3, 4}, [4, 4, 4, 4, 2, 2, 2, 2]), ({3, 5}, [4, 4, 4, 4, 4, 2, 2])],
-)
-def test_what_was_encoded_before_memory_ran_out_is_not_encoded_again(failing, wanted):
-    """A batch is tried again with the memory set free, once, before batches get smaller."""
-    rows, _ = encoder(BIDIRECTIONAL["bert"], causal=False, batch_tokens=64)
-    rows.in_rows = False
-    sequences = [[n % 40 + 3] * 16 for n in range(16)]
-    asked, forward = [], rows.model.forward
-
-    def run(input_ids, **options):
-        asked.append(input_ids.shape[0])
-        if len(asked) in failing:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return forward(input_ids=input_ids, **options)
-
-    rows.model.forward = run
-    rows.encode(batch_of(sequences, [(0, 1)] * 16))
-    assert asked == wanted
-    assert rows.batch_tokens == (64 if failing == {3} else 32)
-
-
 @pytest.mark.parametrize("second", [3, 4])
 def test_a_prompt_that_does_not_fit_alone_is_an_error(second):
     """Equal ones share a row however small the budget is."""
@@ -370,17 +269,3 @@ def test_compiled_layers_give_the_same_vectors(name, caplog):
     assert "not compiled" not in caplog.text
     for seed in range(2):
         equal(rows, plain, *shared(seed=seed))
-
-
-def test_where_nothing_can_be_compiled_layers_run_as_they_are(monkeypatch, caplog):
-    def compile(self, **_):
-        def broken(*_, **__):
-            raise RuntimeError("no C++ compiler\nand more")
-
-        self._compiled_call_impl = broken
-
-    monkeypatch.setattr(nn.Module, "compile", compile)
-    rows, plain = encoder(DECODERS["qwen3"])
-    compile_layers(rows)
-    assert [r.message for r in caplog.records] == ["not compiled: no C++ compiler"]
-    equal(rows, plain, *shared())

@@ -12,7 +12,6 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.encoder.token_states import StateReader
 
 MODELS = {
     "qwen3": (Qwen3Model, Qwen3Config(vocab_size=50, head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER)),
@@ -57,21 +56,3 @@ def test_everything_is_sent_in_one_copy_before_the_encoder_begins(gpu, name, row
     assert len(gpu.events) >= 6
     assert len(gpu.events) % 3 == 0
     assert gpu.events == ["send", "forward", "collect"] * (len(gpu.events) // 3)
-
-
-@pytest.mark.parametrize("rows", [True, False])
-@pytest.mark.parametrize("name", ["qwen3", "bert"])
-def test_states_are_read_without_waiting(gpu, name, rows):
-    shapes = []
-    encoder = on(gpu, name, rows)
-    reader = StateReader(encoder, [0, 1, 2])
-
-    def use(found, states):
-        assert states.states.device == states.real.device == states.plain.device == GPU
-        shapes.append((tuple(states.states.shape), len(found)))
-
-    reader.read(prompts(views=2), use)
-    assert set(gpu.events) == {"send", "forward"}
-    assert gpu.events[::2] == ["send"] * (len(gpu.events) // 2)
-    assert all(shape == (count, 8, 96) for shape, count in shapes)
-    assert sum(count for _, count in shapes) == 60

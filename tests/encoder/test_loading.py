@@ -1,11 +1,9 @@
 """Weights: in shards, in the target type, and every reason to refuse them."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -13,15 +11,8 @@ from transformers import AutoModel
 
 from raycase.encoder import loading
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-
-SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
-
-
-def prompts_of(spec):
-    return prompt_set(spec.prompt, template=spec.template, separator=spec.separator, span=spec.span)
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -41,35 +32,6 @@ def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, 
         assert {p.dtype for p in found.model.parameters()} == {dtype}
         for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
             assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize(
-    ("amx", "avx512", "amd", "faster"),
-    [(True, True, False, True), (False, True, True, True), (False, True, False, False), (False, False, True, False)],
-)
-def test_bf16_is_chosen_where_the_processor_is_faster_with_it(monkeypatch, amx, avx512, amd, faster):
-    """AVX-512 without AMX multiplies it fast on processors of AMD alone."""
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512)
-    monkeypatch.setattr(loading, "_made_by_amd", lambda: amd)
-    assert loading.bf16_is_faster(torch.device("cpu")) == faster
-
-
-def test_latent_weights_in_several_shards(folder_of, tmp_path):
-    source = folder_of("nv-embed-v2")
-    shutil.copytree(source, tmp_path, dirs_exist_ok=True)
-    weights = sorted(load_file(source / "model.safetensors").items())
-    (tmp_path / "model.safetensors").unlink()
-    shards = {f"model-0000{i + 1}-of-00003.safetensors": dict(weights[i::3]) for i in range(3)}
-    for shard, part in shards.items():
-        save_file(part, tmp_path / shard, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": {name: shard for shard, part in shards.items() for name in part}}
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    vectors = []
-    for folder in (source, tmp_path):
-        encoder = load_encoder(replace(ENCODERS["nv-embed-v2"], source=str(folder)), dtype=torch.float32)
-        vectors.append(encoder.pool(encoder.tokenize([prompts_of(encoder.spec).pair.render(SENTENCE, CONDITION)])))
-    np.testing.assert_array_equal(*vectors)
 
 
 def changed(folder, change):

@@ -6,12 +6,12 @@ import os
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import load_tokenizer, weights_identity
+from raycase.encoder.sources import weights_identity
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 
@@ -20,15 +20,6 @@ CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}
 
 def change(file, **values):
     file.write_text(json.dumps(json.loads(file.read_text()) | values))
-
-
-def adapter_in(folder, **values):
-    """A LoRA adapter of any encoder, as peft saves it."""
-    folder.mkdir(exist_ok=True)
-    settings = {"peft_type": "LORA", "base_model_name_or_path": "stranger/encoder", "r": 8}
-    (folder / "adapter_config.json").write_text(json.dumps(settings | values))
-    save_file({"base_model.model.x.lora_A.weight": torch.zeros(8, 4)}, folder / "adapter_model.safetensors")
-    return folder
 
 
 class Evil:
@@ -86,13 +77,6 @@ def test_a_pickle_beside_the_weights_is_not_read(copied):
     load_encoder(find_encoder(str(folder), **CHOICES))
 
 
-def test_an_encoder_with_an_adapter_beside_its_weights_is_refused(copied):
-    """transformers looks at it only where peft is installed."""
-    folder = adapter_in(copied("minilm"))
-    with pytest.raises(RequestError, match=r"^--model: expected an encoder, got a LoRA adapter in "):
-        load_encoder(find_encoder(str(folder), **CHOICES))
-
-
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_code_in_the_folder_does_not_run(copied, tmp_path, file):
     """Neither by `auto_map`, nor by the modules of sentence-transformers."""
@@ -117,23 +101,3 @@ def test_a_pointer_of_git_lfs_is_called_one(copied, name):
         RequestError, match=rf"^--model: expected the content of .*{name}, got a pointer of Git LFS; run"
     ):
         load_encoder(find_encoder(str(folder), **CHOICES))
-
-
-def test_leftovers_of_an_editor_are_no_files_of_a_model(copied):
-    folder = copied("minilm")
-    (folder / ".#README.md").symlink_to("me@here.1")
-    (folder / "eval.md").mkdir()
-    assert find_encoder(str(folder), **CHOICES)
-
-
-def test_links_to_regular_files_are_right(copied):
-    """The Hugging Face cache is made of them."""
-    folder = copied("minilm")
-    blobs = folder.parent / "blobs"
-    blobs.mkdir()
-    for i, file in enumerate([f for f in folder.iterdir() if f.is_file()]):
-        file.rename(blobs / str(i))
-        file.symlink_to(os.path.relpath(blobs / str(i), folder))
-    spec = find_encoder(str(folder), **CHOICES)
-    load_encoder(spec)
-    assert load_tokenizer(spec).special_tokens

@@ -69,16 +69,6 @@ def test_outer_white_space_is_taken_off():
     assert pooled(pair, " a  b ", "  c  d ") == "c  d"
 
 
-def test_views_stand_in_the_order_asked_for():
-    assert parse_views("sent+concat-sc:all+cond+concat-sc:sentence+concat-sc") == [
-        (PromptStyle.SENT, None),
-        (PromptStyle.CONCAT_SC, TokenSpan.ALL),
-        (PromptStyle.COND, None),
-        (PromptStyle.CONCAT_SC, TokenSpan.SENTENCE),
-        (PromptStyle.CONCAT_SC, None),
-    ]
-
-
 NO_STYLES = ["", "+", "cond+", "+cond", "other", "cond+other", "Cond", " cond", "cond + sent"]
 NO_SPANS = ["cond:all", "sent:sentence", "concat-sc:", "concat-sc:other", "concat-cs:all:all", "concat-sc: all"]
 TWICE = ["cond+cond", "cond+sent+cond", "concat-sc:all+concat-sc:all"]

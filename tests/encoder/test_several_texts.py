@@ -102,17 +102,6 @@ def test_a_third_text_follows_the_second_as_it_follows_the_first(made, family, w
     assert sum(types) == (sum(map(len, pieces[-ones:])) if ones else 0)
 
 
-@pytest.mark.parametrize("family", TYPED)
-def test_ended_texts_are_of_one_type_and_each_ends(made, family):
-    ours, _ = made(family)
-    head, tail = ours.special_tokens
-    found = separated(ours, PAIRS, encoding=ENDED, shortened=2)
-    assert found.second is None
-    for (ids, _), pair in zip(rows_of(found), PAIRS, strict=True):
-        a, b = ours.parts(pair)
-        assert ids == [*head, *a, *tail, *b, *tail]
-
-
 @pytest.mark.parametrize(("family", "end"), [("qwen", "<|endoftext|>"), ("mistral", "</s>")])
 def test_texts_that_a_tokenizer_does_not_tell_apart_are_ended(made, family, end):
     ours, librarys = made(family, end)
@@ -122,12 +111,6 @@ def test_texts_that_a_tokenizer_does_not_tell_apart_are_ended(made, family, end)
     assert own.second is None
     with pytest.raises(RequestError, match="expected an encoder whose texts end with a token, got one without"):
         separated(made(family)[0], PAIRS, encoding=OWN, shortened=2)
-
-
-def test_what_an_encoder_needs_at_the_end_stands_there(made):
-    ours, _ = made("byte-level")
-    ended = frame(replace(ours, end_token="<mask>"), OWN)
-    assert ended.tail == [*frame(ours, OWN).tail, ours.tokenizer.token_to_id("<mask>")]
 
 
 def test_types_of_another_order_are_refused(made):

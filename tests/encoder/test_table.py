@@ -6,16 +6,14 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, BertConfig
+from transformers import AutoModel
 
 from raycase.encoder.choices import find_encoder
-from raycase.encoder.loading import _batch_tokens, load_encoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
-from raycase.errors import RequestError
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -60,7 +58,6 @@ ROWS = {
     "qwen3-embedding-4b": QWEN3,
     "qwen3-embedding-8b": QWEN3,
 }
-KINDS = [name for name in ROWS if name not in ("simcse-bert-base", "qwen3-embedding-4b", "qwen3-embedding-8b")]
 
 
 @pytest.fixture(scope="module")
@@ -104,10 +101,6 @@ def reference(folder, name, text, over):
     return ids, hidden[held].mean(0)
 
 
-def test_every_row_of_the_table_is_tested():
-    assert ROWS.keys() == ENCODERS.keys() == tiny.PUBLISHED.keys()
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_of_the_table(folder_of, tiny_encoder, name):
     """Tokens, pooled span, direction of attention and pooling, against plain transformers."""
@@ -126,42 +119,6 @@ def test_a_row_of_the_table(folder_of, tiny_encoder, name):
         ids, vector = reference(folder, name, text, over.replace("{c}", c))
         assert tokens[i].ids == ids
         np.testing.assert_allclose(found[i], vector.numpy(), rtol=1e-4, atol=1e-5)
-
-
-CHOSEN = {  # poolings that are no default of the table's
-    Pooling.CLS: lambda out: out.last_hidden_state[:, 0],
-    Pooling.POOLER: lambda out: out.pooler_output,
-    Pooling.MEAN_ALL: lambda out: out.last_hidden_state.mean(1),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "pooling"),
-    [
-        ("simcse-bert-base", Pooling.CLS),
-        ("simcse-bert-base", Pooling.POOLER),
-        ("simcse-roberta-large", Pooling.POOLER),
-        ("e5-large-instruct", Pooling.MEAN_ALL),
-    ],
-)
-def test_a_pooling_that_is_chosen(folder_of, name, pooling):
-    folder = folder_of(name)
-    spec = replace(find_encoder(name, pooling=pooling), source=str(folder), max_tokens=200)
-    encoder = load_encoder(spec, dtype=torch.float32)
-    tokens = encoder.tokenize([prompts_of(spec).pair.render(s, CONDITION) for s in (SENTENCE, "A dog")])
-    model = AutoModel.from_pretrained(folder).eval()
-    with torch.inference_mode():
-        wanted = torch.cat([CHOSEN[pooling](model(torch.tensor([t.ids]))) for t in tokens])
-    np.testing.assert_allclose(encoder.pool(tokens), wanted.numpy(), rtol=1e-4, atol=1e-5)
-
-
-def test_a_pooler_that_the_weights_lack_is_refused(copied):
-    folder = copied("simcse-bert-base")
-    weights = load_file(folder / "model.safetensors")
-    kept = {k: v for k, v in weights.items() if not k.startswith("pooler")}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(RequestError, match=r"expected readable weights .*no pooler"):
-        load_encoder(replace(find_encoder("simcse-bert-base", pooling=Pooling.POOLER), source=str(folder)))
 
 
 NV_TEXTS = ["color of the dress", "number of people", "7 dogs", "北京 東京", "a", "café 😀"]
@@ -188,31 +145,3 @@ def test_nv_embeds_authors_average_the_end_token_too(folder_of, unpadded):
     apart = cases.pool(cases.tokenize(rendered))
     alone = [i % 3 == 2 for i in range(len(rendered))]
     assert [np.allclose(a, b, atol=1e-5) for a, b in zip(apart, wanted, strict=True)] == alone
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_bf16_is_near(tiny_encoder, name):
-    pair = prompts_of(ENCODERS[name]).pair
-    rendered = [
-        pair.render(SENTENCE, c)
-        for c in ("color of the dress", "a", "café naïve Łódź Straße", "北京 東京", "привет", "😀")
-    ]
-    vectors = [e.pool(e.tokenize(rendered)) for e in (tiny_encoder(name), tiny_encoder(name, dtype=torch.bfloat16))]
-    a, b = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in vectors)
-    assert (a * b).sum(1).min() > 0.999
-    assert vectors[1].dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    ("hidden", "on_gpu", "in_rows", "tokens"),
-    [
-        (384, False, False, 2048),
-        (768, False, False, 1024),
-        (4096, False, False, 512),
-        (32, False, False, 4096),
-        (4096, False, True, 4096),
-        (768, True, False, 32768),
-    ],
-)
-def test_tokens_of_a_batch_by_the_encoders_width(hidden, on_gpu, in_rows, tokens):
-    assert _batch_tokens(BertConfig(hidden_size=hidden), on_gpu=on_gpu, in_rows=in_rows) == tokens

@@ -5,7 +5,6 @@ import unicodedata
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 import tiny
 from tokenizers import Tokenizer, models
@@ -15,7 +14,6 @@ from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, TokenSpa
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
-from raycase.errors import RequestError
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -140,12 +138,6 @@ def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
     assert ids[False] == ids[True]
 
 
-def test_an_end_token_that_the_tokenizer_lacks_is_refused(tmp_path):
-    tiny.save_tokenizer(tmp_path, tiny.wordpiece())
-    with pytest.raises(RequestError, match=r"expected the end token '<\|end\|>' in its tokenizer, got none"):
-        load_tokenizer(replace(ENCODERS["minilm"], source=str(tmp_path), end_token="<|end|>"))
-
-
 PRINTED = [chr(i) for i in range(32, 127)]
 LONG = "the woman with a dog at the bar and two people play with a red dress " * 3
 
@@ -161,7 +153,7 @@ def tokens_in(tokenize, rendered, span):
     return held[0], held[-1] + 1
 
 
-@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
+@pytest.mark.parametrize(("style", "span"), [*STYLES[::2], (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family, style, span):
     pair = prompt_set(style, template=template_of(family), span=span).pair
@@ -228,11 +220,10 @@ def test_a_condition_that_leaves_no_room_is_refused(tokenizer_of, family):
     assert tokenizer_of(family, max_tokens=8)([base])[0].refused is Reason.NO_ROOM
 
 
-@pytest.mark.parametrize(("style", "span"), [*STYLES, (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
-@pytest.mark.parametrize("family", ["wordpiece", "minilm"])
-def test_a_text_without_tokens_is_refused(tokenizer_of, family, style, span):
+@pytest.mark.parametrize(("style", "span"), [STYLES[0], (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
+def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
     """BERT's normaliser drops zero-width characters; a vector of nothing would be written."""
-    tokenize = tokenizer_of(family)
+    tokenize = tokenizer_of("minilm")
     prompts = prompt_set(style, span=span)
     nothing = "\u200b\u200d"
     found = tokenize(
@@ -251,13 +242,9 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, family, style, span):
 VERY_LONG = {
     "words": "the color of a red dress " * 100,
     "few spaces between letters": "a b " + "dress, - (people) 😀 " * 100 + "c d",
-    "none": "dress" * 500,
-    "marks": "red/dress+color,the:9 bar;" * 100,
     "Chinese": "北京\uff0c東京\u3002" * 500,
     "other scripts": "北京 東京 привет cafe\u0301 naïve 👩‍👩‍👧 " * 80,
-    "white space first": " \n" * 1000 + "the color of a red dress " * 100,
     "white space inside": "a b" + " \n" * 1000 + "color of the dress 7 8",
-    "one long word between": "the bar " * 60 + "x" * 2000 + " the bar" * 60,
     "characters without tokens": "a b" + "\u200b" * 2000 + " dress of the bar",
 }
 
@@ -270,32 +257,3 @@ def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, fam
     for style, span in STYLES[1:6:3]:
         pair = prompt_set(style, span=span).pair
         tiny.batches_equal(cutting.pairs([pair], pairs), TokenBatch.of(cutting([pair.render(*p) for p in pairs])))
-
-
-def test_a_megabyte_under_many_conditions_is_tokenised_once(tokenizer_of):
-    tokenizer = tokenizer_of("wordpiece", max_tokens=40)
-    encode, seen = tokenizer.tokenizer.encode_batch, []
-    text = "the color of a red dress " * 40_000
-
-    class Counting:
-        def __getattr__(self, name):
-            return getattr(made, name)
-
-        def encode_batch(self, texts, **options):
-            seen.extend(map(len, texts))
-            return encode(texts, **options)
-
-    made, counted = tokenizer.tokenizer, replace(tokenizer)
-    counted.tokenizer = Counting()
-    found = counted.pairs([prompt_set(PromptStyle.CONCAT_SC).pair], [(text, f"color {n}") for n in range(50)])
-    assert found.lengths.tolist() == [40] * 50 and found.truncated.all() and sum(seen) < 100_000
-
-
-def test_views_of_one_pattern_share_their_tokens(tokenizer_of):
-    tokenizer = tokenizer_of("wordpiece", max_tokens=20)
-    views = [prompt_set(PromptStyle.CONCAT_SC, span=span).pair for span in (TokenSpan.SENTENCE, TokenSpan.ALL)]
-    apart = [tokenizer.pairs([view], tiny.PAIRS) for view in views]
-    both = tokenizer.pairs(views, tiny.PAIRS)
-    assert both.start.tolist() == np.concatenate([b.start for b in apart], axis=1).tolist()
-    assert both.end.tolist() == np.concatenate([b.end for b in apart], axis=1).tolist()
-    assert both.lengths.tolist() == apart[0].lengths.tolist()

@@ -56,24 +56,6 @@ def test_white_space_accents_and_numbers(name):
     assert words(tokenize, "👩‍👩‍👧 x") == ["👩‍👩‍👧", "x"]
 
 
-def test_punctuation_is_apart_where_the_tokenizer_cuts_it():
-    assert words(tokenizer_of("wordpiece"), "(dress), {x}") == ["(", "dress", ")", ",", "{", "x", "}"]
-    assert words(tokenizer_of("mistral"), "(dress), {x}") == ["(dress),", "{x}"]
-
-
-@pytest.mark.parametrize("name", tiny.TOKENIZERS)
-def test_a_word_weighs_what_its_tokens_weigh(name):
-    tokenize = tokenizer_of(name)
-    text = "two   people play with a woman"
-    (found,) = words_of(tokenize, [text])
-    weights = np.arange(1, len(found.word) + 1, dtype=np.float32)
-    weighed = found.weigh(weights)
-    assert [text[w.start : w.end] for w in weighed] == text.split()
-    assert sum(w.weight for w in weighed) == weights[found.word >= 0].sum()
-    for number, word in enumerate(weighed):
-        assert word.weight == sum(w for w, of in zip(weights, found.word, strict=True) if of == number)
-
-
 @pytest.mark.parametrize("name", tiny.TOKENIZERS)
 def test_words_that_were_cut_off_are_left_out(name):
     text = "two people play with a dog " * 20

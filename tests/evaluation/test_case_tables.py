@@ -9,7 +9,6 @@ import pytest
 import torch
 from case_tables import (
     ablation,
-    by_rating,
     case_study,
     main,
     read_cases,
@@ -74,13 +73,6 @@ def test_the_case_study_is_that_of_the_loaded_folder(evaluation, models, tmp_pat
         "answer1": {name: cosine(s, first, "red", condition) for name, s in (("before", before), ("after", after))},
         "answer2": {name: cosine(s, second, "blue", condition) for name, s in (("before", before), ("after", after))},
     }
-
-
-def test_fine_grained_ratings_share_the_nearest_whole_one():
-    ratings = np.linspace(1, 5, 41)
-    rows = by_rating(ratings / 5, ratings)
-    assert [row["rating"] for row in rows] == [1, 2, 3, 4, 5]
-    assert sum(row["pairs"] for row in rows) == 41
 
 
 def test_the_report_has_tables_and_plots(models, save_model, pairs, rated_pairs, tmp_path, capsys):

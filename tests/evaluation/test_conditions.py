@@ -4,7 +4,6 @@ import json
 from argparse import Namespace
 
 import numpy as np
-import pytest
 from conditions import (
     comparisons,
     condition_data,
@@ -12,7 +11,6 @@ from conditions import (
     main,
     render,
     right_order,
-    worst_conditions,
 )
 from helpers import write_csv
 
@@ -61,25 +59,6 @@ def test_the_order_of_two_conditions():
     assert [order[name]["value"] for name in ("all", "rated")] == [50, 75]
     assert 0 <= order["all"]["low"] < 50 < order["all"]["high"] <= 100
     assert condition_data(pairs, None)["order_pairs"] == {"all": 3, "rated": 2}
-
-
-def test_the_worst_conditions_are_those_out_of_place():
-    """Ten pairs of "upside" at the top that belong at the bottom; ten of "fine" in between; nine are too few."""
-    conditions = ["fine"] * 10 + ["Upside"] + ["upside"] * 9 + ["rare"] * 9 + ["upside"]
-    ratings = np.array([2] * 5 + [3] * 5 + [1] * 10 + [4] * 9 + [-1])
-    scores = np.array([0.2] * 5 + [0.3] * 5 + [0.9] * 10 + [0.1] * 9 + [5.0])
-    pairs = under(conditions, ratings)
-    assert condition_data(pairs, None)["enough_pairs"] == 2
-    upside, fine = worst_conditions(scores, pairs)
-    # 29 rated pairs, ranks 0 to 28: by rating 1 is at 4.5, 2 at 12, 3 at 17, 4 at 23; by score "rare" at 4, then 11
-    # and 16 (fine), then 23.5 (upside)
-    assert (upside["condition"], upside["pairs"]) == ("Upside", 10)
-    assert upside["distance"] == pytest.approx(100 * 19 / 28)
-    assert (upside["rating_rank"], upside["cosine_rank"]) == pytest.approx((100 * 4.5 / 28, 100 * 23.5 / 28))
-    assert upside["spearman"] is None  # one rating: no correlation, but a distance
-    assert (fine["condition"], fine["pairs"]) == ("fine", 10)
-    assert fine["distance"] == pytest.approx(100 / 28)
-    assert fine["spearman"] == pytest.approx(100)
 
 
 def test_the_report_has_what_was_measured(models, pairs, tmp_path, capsys):

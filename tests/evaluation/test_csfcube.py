@@ -97,22 +97,6 @@ def test_the_report_of_csfcube(tmp_path):
     assert "method (1)" in report and "## recall at 20" in report
 
 
-def test_conditional_vectors_of_another_dimension_stand_beside_the_plain_ones(tmp_path):
-    def narrow(texts, config, **_):
-        return letters([text if isinstance(text, str) else text[1] for text in texts])
-
-    def wide(texts, config, **_):
-        found = narrow(texts, config)
-        return found if isinstance(texts[0], str) else np.hstack([found, np.zeros_like(found)])
-
-    def figures(vectors_of):
-        systems = run_task(asked(tmp_path, "condition-pooling:minilm"), TASK, vectors_of=vectors_of)["systems"]
-        return {s["name"]: s["figures"]["all"]["MAP"]["value"] for s in systems}
-
-    found, wanted = figures(wide), figures(narrow)
-    assert found == wanted
-
-
 def test_the_collection_of_the_data_folder_is_read(data):
     cube = read_cube(str(data / "csfcube"))
     assert len(cube.papers) == 4205 and len(cube.pools) == 24

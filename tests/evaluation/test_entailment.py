@@ -1,7 +1,6 @@
 """Entailment and implicitness: the figures of models with two vectors a sentence and with one, thresholds of another
 file and of a model's training, pairs of any kind."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -15,7 +14,6 @@ import raycase
 from raycase.data.rated import KINDS, read_inferences
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import entailment_correct, entailment_scores, implicitness, more_implicit
-from raycase.evaluation.job import SAVED
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import dualcse
@@ -95,22 +93,6 @@ def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_p
         evaluate(job, vectors_of=planted)
     with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):
         evaluate(replace(job, task="eis"), vectors_of=planted)
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        (None, "got dualcse: the file: expected an object, got None"),
-        ({"validation": {"rte": 70.0}, "data": {}}, "validation.threshold: expected it, got none"),
-        ({"validation": {"threshold": "high"}, "data": {}}, "validation.threshold: expected a valid number"),
-    ],
-)
-def test_models_without_a_threshold_of_their_training_are_refused(asked, written, said, tmp_path):
-    job = asked("rte", KINDS, [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(2)])
-    if written is not None:
-        (tmp_path / "dualcse" / "metrics.json").write_text(json.dumps(written))
-    with pytest.raises(RequestError, match=said):
-        evaluate(replace(job, threshold_from=SAVED), vectors_of=planted)
 
 
 def test_pairs_of_an_implicit_and_an_explicit_sentence_by_hand(asked, tmp_path):

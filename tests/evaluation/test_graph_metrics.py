@@ -36,12 +36,6 @@ def test_ranks_are_those_of_brute_force(triples_of):
     assert len(set(ranks)) > 1
 
 
-def test_among_equal_scores_the_true_tail_is_in_the_middle(triples_of):
-    triples = triples_of([("e1", "_has", "e2")])
-    same = np.ones((3, 4), dtype=np.float32)
-    assert filtered_ranks(same[:2], same, triples.rows[:, 2], triples.queries, Known.of(triples)).tolist() == [2, 2]
-
-
 def test_measures_by_hand():
     assert rank_measures(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
         [100, 100, 100, 100],

@@ -1,9 +1,12 @@
 """The request of an evaluation: what is refused whatever the task."""
 
+from typing import get_type_hints
+
 import pytest
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request, open_report_folder
+from raycase.evaluation.tasks.catalogue import TASKS
 
 
 def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
@@ -32,3 +35,7 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
 def test_wrong_options_are_refused(tmp_path, options, message):
     with pytest.raises(RequestError, match=message):
         check_request(EvaluateJob(model=("minilm",), data="data.csv", output=str(tmp_path), **options))
+
+
+def test_the_table_has_every_task():
+    assert tuple(TASKS) == get_type_hints(EvaluateJob)["task"].__args__

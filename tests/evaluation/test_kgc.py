@@ -49,5 +49,5 @@ def test_a_split_leaves_out_what_the_parts_up_to_it_know(job):
 def test_a_split_that_is_not_there_is_named(job, tmp_path):
     (tmp_path / "graph" / "test.tsv").unlink()
     evaluate(job("validation"), vectors_of=vectors_of)
-    with pytest.raises(RequestError, match=r"--data: expected the file .*test.tsv, got nothing"):
+    with pytest.raises(RequestError, match=r"test.tsv: expected a readable tsv file, got"):
         evaluate(job("test"), vectors_of=vectors_of)

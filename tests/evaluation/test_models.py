@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from case_tables import ablation_configs
 
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import find_models, setting
+from raycase.evaluation.models import find_models
 from raycase.systems.baselines import cross_encoder, sentence_encoder
 from raycase.systems.dualcse import dualcse
 from raycase.systems.mixsp import mixsp
@@ -25,16 +24,6 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     assert Path(said.cache.path) == tmp_path / "x"
 
 
-def test_a_prompt_of_ones_own_is_that_of_each_model(evaluation, tmp_path, tiny_model):
-    own = {"template": "{sentence} is {condition}", "base_template": "{condition}", "pool": "condition"}
-    [model] = find_models(evaluation("minilm", prompt=own))
-    assert (setting(model.config), model.config.label) == ("template - c", "minilm template mean - c")
-    assert model.config.encoder.own.template == own["template"]
-    [model] = find_models(evaluation(tiny_model, prompt=own))
-    assert model.config.encoder.pooling[0] == "mean"
-    assert all("template" not in variant.encoder.prompt for variant in ablation_configs(model.config))
-
-
 @pytest.mark.parametrize(
     ("make", "task", "message"),
     [
@@ -42,10 +31,8 @@ def test_a_prompt_of_ones_own_is_that_of_each_model(evaluation, tmp_path, tiny_m
         (dualcse, "sts", "expected models that need no condition"),
         (sentence_encoder, "kgc", "expected models that take any condition"),
         (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
-        (mixsp, "csts", "expected models that take any condition"),
         (mixsp, "rte", "expected models that give vectors"),
         (cross_encoder, "pairs", "expected models that need no condition"),
-        (dualcse, "rerank", "expected models that need no condition"),
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):

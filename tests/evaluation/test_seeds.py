@@ -1,20 +1,9 @@
 """Seeds of one system: Welch's t-test by its formula, which models belong together, and the part of the report."""
 
-import json
-from argparse import Namespace
-from dataclasses import replace
-from functools import partial
-
 import numpy as np
 import pytest
-from helpers import vectors_of
 from scipy.stats import t as student
-from seeds import compare_seeds, main, tables, welch
-from uncached import open_local_runner
-
-from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.training import job as jobs
-from raycase.training.inferences import DualCseJob
+from seeds import compare_seeds, tables, welch
 
 
 def test_the_test_is_welchs():
@@ -49,25 +38,3 @@ def test_means_and_differences_by_hand():
     text = tables([first, second, alone])
     assert "| first | 0, 1, 2 | 5.00 ± 2.00 | n/a |" in text and "| alone | 0 | 4.00 | n/a |" in text
     assert "Minus first, by Welch's t-test over seeds:" in text and "| second | -2.50 [" in text
-
-
-fine_tune = partial(jobs.train, open_runner=open_local_runner)
-
-
-def test_training_says_which_models_are_one_system(evaluation, inferences, tiny_model, tmp_path, capsys):
-    """Two seeds, and one with another loss, which its folder does not tell."""
-    settings = {"model": str(tiny_model), "compute": "float32", "epochs": 1, "batch_size": 8, "learning_rate": 1e-3}
-    first = DualCseJob(output=str(tmp_path / "dual-0"), **settings, **inferences)
-    jobs = [first, replace(first, output=str(tmp_path / "dual-1"), seed=1)]
-    jobs.append(replace(first, output=str(tmp_path / "without"), intra=False))
-    for job in jobs:
-        fine_tune(job)
-    asked = evaluation(*(job.output for job in jobs), data=inferences["validation"], task="rte")
-    metrics = evaluate(asked, vectors_of=vectors_of)
-    main(Namespace(report=asked.output, model=asked.model))
-    printed = capsys.readouterr().out
-    dual, without = json.loads(printed.splitlines()[-1])["seeds"]
-    assert dual["models"] == ["dual-0", "dual-1"] and without["models"] == ["without"]
-    values = [system["figures"]["implied"]["accuracy"]["value"] for system in metrics["systems"][:2]]
-    assert dual["figures"]["implied"]["values"] == values
-    assert "| dual | 0, 1 |" in printed

@@ -4,13 +4,12 @@ import json
 from argparse import Namespace
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from helpers import cosines, vectors_of
-from mixsp_ranges import densities, main, overlap
-from scipy.stats import gaussian_kde, norm, spearmanr
+from mixsp_ranges import main
+from scipy.stats import spearmanr
 
 import raycase
 from raycase.errors import RequestError
@@ -62,18 +61,6 @@ def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path, capsys):
     assert routed["router"]["value"] == pytest.approx(25) and routed["router"]["most_frequent"] == pytest.approx(60)
     assert "| overlap | router | most frequent range |" in printed and "| n/a | n/a |" in printed
     assert (tmp_path / "ranges" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
-
-
-def test_the_overlap_is_the_area_that_both_densities_share():
-    random = np.random.default_rng(0)
-    ratings = np.repeat([1.0, 5.0], 4000)
-    for apart in (0.0, 1.0, 3.0, 9.0):
-        scores = random.normal(size=8000) + apart * (ratings == 5)
-        assert overlap(*densities(scores, ratings)) == pytest.approx(2 * norm.cdf(-apart / 2), abs=0.05)
-    grid, lower, upper = densities(scores, ratings)
-    assert lower == pytest.approx(gaussian_kde(scores[:4000])(grid))
-    assert np.trapezoid(upper, grid) == pytest.approx(1, abs=1e-3)
-    assert densities(np.zeros(8000), ratings) is None
 
 
 def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):

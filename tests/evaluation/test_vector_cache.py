@@ -7,7 +7,6 @@ import torch
 from helpers import in_process, vectors_of
 
 from raycase.corpus.vector_cache import VectorCache
-from raycase.data.storage import locate
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
 from raycase.systems import case
@@ -48,13 +47,3 @@ def test_the_job_embeds_once_and_gives_what_this_process_gives(job, tmp_path):
     for name, variant in first["models"][0]["variants"].items():
         assert variant["spearman"]["value"] == pytest.approx(expected[name]["spearman"]["value"], abs=0.1)
         assert variant["to_mean"]["mean"] == pytest.approx(expected[name]["to_mean"]["mean"], abs=1e-4)
-
-
-def test_plain_vectors_are_embedded_once_too(tiny_model, tmp_path):
-    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
-    where = {"name": "texts", "cache": locate(str(tmp_path)), "compute": "float32"}
-    sentences = ["a red dog", "two people play"]
-    plain = CACHED.vectors_of(sentences, config, **where)
-    assert plain == pytest.approx(vectors_of(sentences, config), abs=1e-5)
-    filled = VectorCache(lambda *_: pytest.fail("expected the cache"))
-    assert filled.vectors_of(sentences, config, **where) == pytest.approx(plain)

@@ -5,17 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small
-import tiny
 import torch
 from safetensors.torch import load_file
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose
-from raycase.encoder.table import ENCODERS, PairEncoding
-from raycase.errors import RequestError
+from raycase.encoder.table import PairEncoding
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
-from raycase.systems.pairs import Memory
 
 
 def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_token(bert):
@@ -35,45 +32,6 @@ def test_a_tri_encoder_composes_two_vectors(bert, how):
     assert config.plain_dim == small.DIM
 
 
-def encoded_tokens(loaded, monkeypatch):
-    """Tokens of each batch that the encoder is given."""
-    tokens, original = [], loaded.encoder.encode
-
-    def encode(batch):
-        tokens.append(int(batch.lengths.sum()))
-        return original(batch)
-
-    monkeypatch.setattr(loaded.encoder, "encode", encode)
-    return tokens
-
-
-def test_a_tri_encoder_encodes_each_text_once_and_remembers_conditions(bert, monkeypatch):
-    loaded = system(tri_encoder(bert))
-    tokens = encoded_tokens(loaded, monkeypatch)
-    first = small.vectors(loaded)
-    assert tokens == [small.length(bert, SENTENCES), small.length(bert, CONDITIONS)]
-    tokens.clear()
-    again = loaded.embed([SENTENCES[0], *SENTENCES[:2]], [CONDITIONS[0], CONDITIONS[1], "people"])
-    assert tokens == [small.length(bert, SENTENCES[:2]), small.length(bert, ["people"])]
-    np.testing.assert_allclose(again[:2], first[:2], atol=2e-6)
-    tokens.clear()
-    loaded.embed(SENTENCES, "people")
-    assert tokens == [small.length(bert, SENTENCES)]
-
-
-def test_the_memory_of_conditions_is_bounded(bert):
-    """Room for four: one more begins anew, and every vector is right."""
-    fresh = small.vectors(system(tri_encoder(bert)))
-    loaded = system(tri_encoder(bert))
-    loaded.memory = Memory(small.DIM, max_bytes=4 * small.DIM * 4)
-    loaded.embed(SENTENCES[:3], ["people", "red", "woman"])
-    assert list(loaded.memory.vectors) == ["people", "red", "woman"]
-    loaded.embed(SENTENCES[:1], "people")
-    assert len(loaded.memory.vectors) == 3
-    close(small.vectors(loaded), fresh)
-    assert list(loaded.memory.vectors) == CONDITIONS
-
-
 def triple(config, *texts):
     batch = config.tokens(*([text] for text in texts))
     return batch, batch.ids(np.array([0])).flat.tolist()
@@ -91,10 +49,8 @@ def test_a_cross_encoder_reads_both_sentences_then_the_condition(bert):
 @pytest.mark.parametrize(
     ("first", "second", "room", "kept"),
     [
-        (4, 3, 6, (3, 3)),
         (10, 10, 7, (4, 3)),
         (10, 2, 6, (4, 2)),  # what the other leaves
-        (2, 10, 6, (2, 4)),
         (9, 9, 2, (1, 1)),
     ],
 )
@@ -124,22 +80,6 @@ def test_a_condition_that_leaves_no_room_for_two_tokens_is_refused(bert):
         loaded.score(["red", "red"], ["dress", "dress"], ["number", "number people"])
 
 
-@pytest.mark.parametrize(
-    ("texts", "reason"),
-    [(("\u200b", "red", "dog"), "empty text"), (("red", " ", "dog"), "empty text"), (("red", "red", ""), "empty cond")],
-)
-def test_a_text_without_tokens_is_refused_by_its_pair(bert, texts, reason):
-    both = [[good, bad] for good, bad in zip(("a", "dog", "color"), texts, strict=True)]
-    with pytest.raises(ValueError, match=f"pair 1: {reason}"):
-        system(cross_encoder(bert)).score(*both)
-    rated = small.rated(rows=2)
-    changed = {
-        f: [getattr(rated, f)[0], t] for f, t in zip(("sentences1", "sentences2", "conditions"), texts, strict=True)
-    }
-    with pytest.raises(RequestError, match=f"rated-0, row 1: expected texts that can be encoded, got: {reason}"):
-        cross_encoder(bert).rated(replace(rated, **changed))
-
-
 @pytest.mark.parametrize("encoding", PairEncoding)
 def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path, encoding):
     """The types of "[CLS] s1 [SEP] s2 [SEP] c [SEP]": 0 to the first [SEP], then 1; with `ended` 0 throughout."""
@@ -161,11 +101,3 @@ def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path, encoding):
                 cls_D = states[0, 0]
                 wanted.append((head["weight"][0] @ cls_D + head["bias"][0]).item())
     close(found, wanted, atol=1e-5)
-
-
-def test_a_cross_encoder_needs_a_first_token_that_sees_all(tmp_path, monkeypatch):
-    kind = "qwen3-embedding-0.6b"
-    tiny.save_encoder(tmp_path, kind)
-    monkeypatch.setitem(ENCODERS, kind, replace(ENCODERS[kind], source=str(tmp_path)))
-    with pytest.raises(RequestError, match=rf"--model: expected an encoder whose first token, \[CLS\].* got {kind}"):
-        cross_encoder(kind)

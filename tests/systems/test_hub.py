@@ -1,19 +1,20 @@
 """A model folder is published on a hub on 127.0.0.1, and loaded by its id: pinned, offline too, the same vectors."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from fake_hub import COMMIT, fake_hub
-from helpers import ROOT
+from huggingface_hub import constants
 
 import raycase
+from raycase.cli import main
+from raycase.data.hub import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
 from raycase.systems.baselines import bi_encoder
@@ -22,31 +23,6 @@ from raycase.systems.registry import resolve
 
 TOKEN = "hf_secretsecretsecret"
 TEXTS = ["a red dog runs", "two girls"]
-PROGRAM = """
-import contextlib, io, json, sys, raycase, torch
-from raycase.cli import main
-from raycase.data.hub import pinned_uri
-
-def load(name):
-    pinned_uri.cache_clear()
-    try:
-        model = raycase.load(name, dtype=torch.float32)
-        found = [model.config.model, model.config.describe()["weights"]]
-        return [*found, model.encode(["a red dog runs", "two girls"], "color").tolist()]
-    except ValueError as error:
-        return str(error)
-
-def run(words):
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        try:
-            status = main(words) or 0
-        except SystemExit as stop:
-            status = stop.code
-    return status, out.getvalue(), err.getvalue()
-
-for task in json.loads(sys.argv[1]):
-    print(json.dumps(load(task) if isinstance(task, str) else run(task)))
-"""
 PINNED = f"me/bi@{COMMIT}"
 
 
@@ -63,36 +39,56 @@ def trained(tiny_model, tmp_path_factory):
     return folder
 
 
-def run(home, endpoint, *tasks):
-    """What a process with a hub, or without one, gives for commands and for names of models to load."""
-    environment = {name: value for name, value in os.environ.items() if name != "HF_HUB_OFFLINE"}
-    environment |= {"HF_HOME": str(home / "hf"), "HF_HUB_CACHE": str(home / "hf" / "hub"), "HF_TOKEN": TOKEN}
-    environment |= {"HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1"} if endpoint else {"HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", PROGRAM, json.dumps(tasks)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert TOKEN not in done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == len(tasks), done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def load(name):
+    """Name, weights and vectors of a loaded model; or the error."""
+    pinned_uri.cache_clear()
+    try:
+        model = raycase.load(name, dtype=torch.float32)
+        return [model.config.model, model.config.describe()["weights"], model.encode(TEXTS, "color")]
+    except ValueError as error:
+        return str(error)
+
+
+def run(words):
+    """Exit status, output and errors of a command."""
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        try:
+            status = main(words) or 0
+        except SystemExit as stop:
+            status = stop.code
+    assert TOKEN not in out.getvalue() + err.getvalue()
+    return status, out.getvalue(), err.getvalue()
 
 
 @pytest.fixture(scope="module")
 def hub(trained, tiny_model, tmp_path_factory):
-    """A hub to which a process published `me/bi`, what that process did with it and with repositories that were there
-    before, and what another one without the hub loads."""
+    """A hub to which `me/bi` was published, what was done with it and with repositories that were there before, and
+    what is loaded once the hub is gone."""
     home = tmp_path_factory.mktemp("hub")
     both, prompted = shutil.copytree(tiny_model, home / "both"), home / "prompted"
     shutil.copytree(trained, both, dirs_exist_ok=True, ignore=shutil.ignore_patterns("modules.json"))
     bi_encoder(str(tiny_model), prompt="concat-cs:sentence").trainable(0.0).save(prompted)
     folders = {"me/both": both, "me/prompted": prompted}
-    push = ["push", str(trained), "me/bi", "--private"]
     train = ["train", "bi-encoder", "--model", "me/prompted", "--train", "none.csv", "--validation", "none.csv"]
-    train += ["--output", str(home / "out")]
-    with fake_hub(folders, home) as (endpoint, asked):
-        pushed, *loaded, refused = run(home, endpoint, push, "me/nothing", "me/bi", PINNED, "me/both", "me/both", train)
-    offline = run(home, "", "me/nothing", PINNED)
-    names = {"pushed": pushed, "loaded": loaded[:3], "both": loaded[3:], "offline": offline, "refused": refused}
+    with pytest.MonkeyPatch.context() as patch:
+        with fake_hub(folders, home) as (endpoint, asked):
+            patch.setenv("HF_TOKEN", TOKEN)
+            for name, value in {
+                "ENDPOINT": endpoint,
+                "HUGGINGFACE_CO_URL_TEMPLATE": endpoint + "/{repo_id}/resolve/{revision}/{filename}",
+                "HF_HUB_CACHE": str(home / "cache"),
+                "HF_HUB_OFFLINE": False,
+                "HF_HUB_DISABLE_XET": True,
+            }.items():
+                patch.setattr(constants, name, value)
+            pushed = run(["push", str(trained), "me/bi", "--private"])
+            refused = run([*train, "--output", str(home / "out")])
+            nothing, *loaded = map(load, ("me/nothing", "me/bi", PINNED, "me/both", "me/both"))
+        patch.setattr(constants, "HF_HUB_OFFLINE", True)
+        offline = [load("me/nothing"), load(PINNED)]
+    found = {"pushed": pushed, "refused": refused, "loaded": [nothing, *loaded[:2]], "both": loaded[2:]}
     wanted = raycase.load(trained, dtype=torch.float32).encode(TEXTS, "color")
-    return SimpleNamespace(folder=folders["me/bi"], asked=asked, wanted=wanted, **names)
+    return SimpleNamespace(folder=folders["me/bi"], asked=asked, wanted=wanted, offline=offline, **found)
 
 
 def test_a_folder_is_published_and_loaded_by_its_id(hub):
@@ -122,9 +118,7 @@ def test_a_repository_with_an_encoder_beside_the_model_is_the_model_each_time(hu
         np.testing.assert_allclose(vectors, hub.wanted, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "source", ["./../../x", "/tmp", "../x", "s3://bucket/x", "file:///tmp", "http://127.0.0.1:1/x", "~/x"]
-)
+@pytest.mark.parametrize("source", ["./../../x", "/tmp", "s3://bucket/x", "~/x"])
 def test_a_model_of_the_hub_names_no_encoder_of_this_machine(trained, source):
     row = json.loads((trained / "raycase.json").read_text())["encoder"]
     with pytest.raises(ValueError, match="in the model folder or on the Hugging Face hub, got"):
@@ -133,7 +127,7 @@ def test_a_model_of_the_hub_names_no_encoder_of_this_machine(trained, source):
         assert read_spec(row | {"source": source}).at(f"hf://me/bi@{COMMIT}").source.endswith(source.removeprefix("."))
 
 
-@pytest.mark.parametrize("name", ["../bi", "./bi", "/nowhere/bi", "~/bi", "a/b/c"])
+@pytest.mark.parametrize("name", ["../bi", "/nowhere/bi", "a/b/c"])
 def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
     with pytest.raises(RequestError, match=f"--model: expected a model folder, got '{name}', where there is none"):
         resolve(name)
@@ -146,14 +140,6 @@ def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
 def test_what_is_not_published(trained, folder, repository, said):
     with pytest.raises((RequestError, WorkError), match=said):
         push(PushJob(folder=str(folder or trained), repository=repository))
-
-
-def test_a_head_on_an_encoder_of_this_machine_is_not_published(tiny_model, rated, tmp_path):
-    data = {"train": rated / "train.csv", "validation": rated / "validation.csv", "cache": rated / "cache"}
-    options = {"model": tiny_model, "prompt": "concat-sc", "pooling": "mean", "epochs": 1, "dim": 8, "ray": False}
-    raycase.train("case", output=tmp_path / "case", **data, **options)
-    with pytest.raises(RequestError, match="expected an encoder that others can load"):
-        push(PushJob(folder=str(tmp_path / "case"), repository="me/case"))
 
 
 def test_a_model_folder_of_the_hub_is_no_encoder_to_train(hub):

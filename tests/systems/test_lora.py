@@ -1,7 +1,5 @@
 """LoRA (CASE, section 4.4): what is trained beside the frozen encoder, how it is saved, and CASE on top of it."""
 
-import json
-
 import numpy as np
 import pytest
 import small
@@ -14,12 +12,9 @@ from small import CONDITIONS, DIM, SENTENCES, close, system
 import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError
-from raycase.systems.baselines import bi_encoder, cross_encoder
 from raycase.systems.case import CaseConfig
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.systems.lora import lora
-from raycase.systems.registry import resolve
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss
@@ -74,19 +69,6 @@ def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
     close(base.encode_prepared(prepared).vectors, wanted)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_two_small_matrices_beside_each_projection_of_the_attention_are_trained(made, kind):
-    for rank in (1, 4):
-        found = weights(made(kind, rank=rank).trainable())
-        assert sum(p.numel() for p in found.values()) == LAYERS * rank * WIDTHS[kind]
-        assert len(found) == LAYERS * 4 * 2
-        names = {"bert": ("query", "key", "value", "attention.output.dense"), "qwen3": ("q_proj", "k_proj", "v_proj")}
-        for projection in (*names[kind], *(["o_proj"] if kind == "qwen3" else [])):
-            for side in "AB":
-                assert sum(f"{projection}.lora_{side}." in name for name in found) == LAYERS
-        assert all(("attention" in name or "attn" in name) and ".lora_" in name for name in found)
-
-
 def test_a_projection_with_its_adapter_by_hand(made, encoders):
     """h = W x + (alpha / rank) B A x, where alpha / rank is 3."""
     module = trained(made("bert"))
@@ -99,22 +81,6 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
         wanted = x @ base.weight.T + base.bias + 3 * (x @ found["A"].T @ found["B"].T)
         torch.testing.assert_close(query(x), wanted)
         assert (query(x) - base(x)).abs().max() > 0.1
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_gradient_reaches_every_adapter_and_nothing_else(made, kind):
-    config = made(kind)
-    module = trained(config)
-    pair_scores(module)(config.rated(small.rated()).take(np.arange(8))).square().sum().backward()
-    for parameter in module.parameters():
-        assert (parameter.grad is not None) == parameter.requires_grad
-    assert all(p.grad.abs().max() > 0 for p in weights(module).values())
-
-
-def test_the_encoder_is_frozen_in_the_format_it_computes_in_and_adapters_are_in_32_bits(made):
-    module = made("bert").trainable(compute=torch.bfloat16)
-    assert {p.dtype for p in module.parameters() if p.requires_grad} == {torch.float32}
-    assert {p.dtype for p in module.parameters() if not p.requires_grad} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,47 +109,17 @@ def test_saved_it_is_added_to_the_weights(made, kind, tmp_path):
     close(raycase.load(str(tmp_path / "model"), dtype=torch.float32).embed(*arguments), wanted, atol=1e-5)
 
 
-def test_adapters_of_version_0_2_that_stand_by_themselves_are_refused(made, tmp_path):
-    trained(made("bert")).save(tmp_path / "model")
-    file = tmp_path / "model" / "raycase.json"
-    values = json.loads(file.read_text())
-    file.write_text(json.dumps(values | {"encoder": values["encoder"] | {"adapter": "./adapter"}}))
-    with pytest.raises(RequestError, match="adapter: expected no such name"):
-        resolve(str(tmp_path / "model"))
-
-
-@pytest.mark.parametrize("kind", ["deberta-v2", "t5"])
-def test_other_kinds_have_adapters_in_their_attention_alone(kind, tmp_path):
+def test_other_kinds_have_adapters_in_their_attention_alone(tmp_path):
+    kind = "t5"
     config = lora(str(save_kind(tmp_path / "model", kind)), prompt="concat-cs", pooling=Pooling.MEAN, rank=2)
     module = trained(config)
-    inside = {"deberta-v2": ".self.", "modernbert": ".attn.", "mpnet": ".attn.", "t5": "SelfAttention."}[kind]
     assert len(weights(module)) >= 3 * 2 * 2
-    assert all(inside in name or "attention.output.dense." in name for name in weights(module))
+    assert all("SelfAttention." in name for name in weights(module))
     wanted = small.vectors(module)
     trained(config).save(folder := tmp_path / "saved")
     found = small.vectors(raycase.load(str(folder), dtype=torch.float32))
-    np.testing.assert_allclose(found, wanted, atol=5e-3)  # the tiny MPNet makes much of rounding
+    np.testing.assert_allclose(found, wanted, atol=5e-3)
     assert np.abs(small.vectors(system(config)) - wanted).max() > 0.1
-
-
-def test_a_merged_folder_has_the_librarys_model_alone(made, encoders, tmp_path):
-    trained(made("bert")).save(tmp_path / "model")
-    assert not (tmp_path / "model" / "adapter").exists()
-    found, source = (small.stock(f).state_dict() for f in (tmp_path / "model", encoders["bert"]))
-    assert found.keys() == source.keys()
-    changed = {name for name, t in found.items() if not torch.equal(t, source[name])}
-    projections = ("self.query", "self.key", "self.value", "output.dense")
-    assert changed == {f"encoder.layer.{n}.attention.{p}.weight" for n in range(LAYERS) for p in projections}
-
-
-@pytest.mark.parametrize(
-    "options", [{"rank": 0}, {"rank": 2**40}, {"alpha": 0.0}, {"alpha": float("nan")}, {"adapter_dropout": 1.0}]
-)
-def test_numbers_out_of_range_are_refused(made, options):
-    with pytest.raises(RequestError, match="expected --rank from 1 to 65,536, --alpha above 0 and --adapter-dropout"):
-        made("bert", **options)
-    with pytest.raises(RequestError, match="--prompt: expected one view"):
-        made("bert", prompt="concat-cs+question")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -204,14 +140,3 @@ def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, tmp_path):
 def job(folder, **options):
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
     return ProjectorJob(model=str(folder), **files, **options)
-
-
-def test_case_takes_a_bi_encoder_too_and_no_cross_encoder(encoders, tmp_path):
-    bi_encoder(encoders["bert"]).trainable().save(tmp_path / "bi")
-    loaded = raycase.load(str(tmp_path / "bi"), dtype=torch.float32)
-    close(system(job(tmp_path / "bi").config()).embed(SENTENCES, "dog"), loaded.embed(SENTENCES, "dog"))
-    with pytest.raises(RequestError, match=r"^--prompt: .* was trained with concat-cs:all, got cond"):
-        job(tmp_path / "bi", prompt="cond").config()
-    cross_encoder(encoders["bert"]).trainable().save(tmp_path / "cross")
-    with pytest.raises(RequestError, match="expected an encoder without projector, or a fine-tuned bi-encoder, got"):
-        job(tmp_path / "cross").config()

@@ -1,4 +1,5 @@
-"""Systems with a prompt of one's own: the built-in prompts written as templates give the same vectors."""
+"""Prompts of one's own: their file, what of them is pooled, and systems that read them: the built-in prompts written
+as templates give the same vectors."""
 
 import json
 from dataclasses import replace
@@ -11,9 +12,10 @@ import torch
 from small import CONDITIONS, EVERY, SENTENCES
 
 import raycase
-from raycase.data.fetch import DEFAULT_MODEL
+from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart
+from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart, read_prompt
+from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.systems.baselines import bi_encoder
 from raycase.systems.case import save
@@ -25,6 +27,74 @@ from raycase.training.projector import ProjectorJob
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'
 PROMPT = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
+OWN = OwnPrompt(template=ONE_WORD)
+
+
+def test_the_texts_take_their_places_and_everything_else_stays():
+    own = OwnPrompt(
+        template=" {{sentence}} {0} {text}\n{condition} ", base_template="{{{condition}}}", pool=PooledPart.ALL
+    )
+    pair = own.prompts.pair.render(" {condition} ", "{sentence}")
+    assert pair.text == " {{condition}} {0} {text}\n{sentence} "
+    assert [pair.text[slice(*span)] for span in pair.texts] == ["{condition}", "{sentence}"]
+    assert own.prompts.base.render("", "color of the dress").text == "{{color of the dress}}"
+    assert own.prompts.plain.render("a dog", "").text == "a dog"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"template": "{sentence} {sentence} {condition}"},
+            r"template: expected \{sentence\} and \{condition\} once each",
+        ),
+        ({"template": "{sentence}"}, r"template: expected \{sentence\} and \{condition\} once each"),
+        ({"template": ONE_WORD, "base_template": ONE_WORD}, r"base_template: expected \{condition\} once and no"),
+        ({"template": 7}, "template: expected a valid string, got 7"),
+        ({"template": ONE_WORD, "pool": "first"}, "pool: expected 'last', 'condition', .*, got 'first'"),
+        ({"template": ONE_WORD, "base-template": "{condition}"}, "base-template: expected no such name, got one"),
+        ({"template": ONE_WORD, "views": ["concat-sc"]}, "views: expected template among them, got concat-sc"),
+        ([], "the file: expected an object, got"),
+    ],
+)
+def test_a_file_with_anything_else_is_refused(values, message, tmp_path):
+    (tmp_path / "prompt.json").write_text(json.dumps(values))
+    with pytest.raises(RequestError, match=f"^--prompt: {message}"):
+        read_prompt(str(tmp_path / "prompt.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "pooling", "wanted"),
+    [
+        ("qwen3-embedding-0.6b", None, None, ("last", Pooling.LAST)),
+        ("qwen3-embedding-0.6b", PooledPart.CONDITION, None, ("condition", Pooling.MEAN)),
+        ("sfr-mistral", None, None, ("condition", Pooling.MEAN)),
+        ("sfr-mistral", PooledPart.LAST, None, ("last", Pooling.LAST)),
+        ("nv-embed-v2", PooledPart.ALL, None, ("all", Pooling.LATENT)),
+        ("e5-large-instruct", None, Pooling.MEAN_ALL, (None, Pooling.MEAN_ALL)),
+    ],
+)
+def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
+    spec = find_encoder(name, own=replace(OWN, pool=pool), pooling=pooling)
+    assert (spec.own.pool, spec.pooling[0]) == wanted
+    assert sorted(spec.pooling) == sorted(ENCODERS[name].pooling)
+
+
+@pytest.mark.parametrize(
+    ("name", "pool", "pooling", "message"),
+    [
+        (
+            "minilm",
+            PooledPart.LAST,
+            Pooling.MEAN,
+            "--prompt: pool last: expected an encoder with the pooling last, got --pooling mean; leave one out",
+        ),
+        ("minilm", PooledPart.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
+    ],
+)
+def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        find_encoder(name, own=replace(OWN, pool=pool), pooling=pooling)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +108,8 @@ def under(system):
     return small.vectors(system, EVERY)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("style", [*BUILT_IN, "concat-sc:condition", "concat-cs:sentence"])
-@pytest.mark.parametrize("kind", ["causal", "bert"])
+@pytest.mark.parametrize(("kind", "pooling"), [("causal", "last"), ("bert", "mean")])
 def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encoders, kind, style, pooling):
     built_in = resolve(encoders[kind], prompt=style, pooling=pooling)
     [prompts] = built_in.prompts
@@ -96,21 +165,6 @@ def test_nothing_is_subtracted_without_a_base_template(encoders):
     assert not resolve(encoders["bert"], prompt=own | {"views": ["concat-sc", "template"]}).subtract
 
 
-def test_all_that_is_said_of_the_prompt_is_part_of_the_description(encoders):
-    changes = ({}, {"template": f"{ONE_WORD} "}, {"base_template": "{condition}"}, {"pool": "all"})
-    systems = [resolve(encoders["bert"], prompt=PROMPT | change) for change in changes]
-    systems.append(resolve(encoders["bert"], prompt=PROMPT, subtract=False))
-    assert len({json.dumps(system.describe()) for system in systems}) == len(systems)
-    same = {"template": ONE_WORD, "base_template": BASE}  # pool is the last token then
-    assert resolve(encoders["bert"], prompt=same, pooling="last").describe() == systems[0].describe()
-
-
-def test_a_file_says_what_its_contents_say(encoders, tmp_path):
-    (tmp_path / "prompt.json").write_text(json.dumps(PROMPT))
-    found = [resolve(encoders["bert"], prompt=prompt) for prompt in (str(tmp_path / "prompt.json"), PROMPT)]
-    assert found[0] == found[1] and found[0].encoder.own.template == ONE_WORD
-
-
 @pytest.fixture
 def saved(encoders, tmp_path):
     config = resolve(encoders["causal"], prompt=PROMPT)
@@ -137,24 +191,12 @@ def test_a_folder_keeps_its_prompt(saved, encoders):
             {"prompt": {"template": "{sentence} {condition}"}},
             "--prompt: template: .* was trained with Express.*, got .sentence. .condition.;",
         ),
-        (
-            {"prompt": PROMPT | {"base_template": "{condition}"}},
-            "--prompt: base_template: .* was trained with Express .*, got .condition.; lea",
-        ),
-        ({"prompt": PROMPT | {"pool": "all"}}, "--prompt: pool: .* was trained with last, got all; leave the flag out"),
         ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
     ],
 )
 def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         resolve(saved[0], **flags)
-
-
-def test_a_folder_of_another_prompt_takes_no_template(encoders, tmp_path):
-    bi_encoder(encoders["bert"]).trainable().save(tmp_path / "bi")
-    for model in (str(tmp_path / "bi"), DEFAULT_MODEL, f"condition-pooling:{encoders['bert']}"):
-        with pytest.raises(RequestError, match=r"^--prompt: template: .* has none to choose, got Express this text"):
-            resolve(model, prompt={"template": ONE_WORD})
 
 
 @pytest.mark.parametrize("make", [bi_encoder, lora])

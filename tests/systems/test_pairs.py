@@ -14,13 +14,6 @@ def spec(tiny_model):
     return replace(ENCODERS["minilm"], source=str(tiny_model), max_tokens=64)
 
 
-def test_indexed_strings_are_a_sequence():
-    strings = Indexed.of(["b", "a", "b"])
-    assert (list(strings), strings[1], strings[-1], strings[1:]) == (["b", "a", "b"], "a", "b", ["a", "b"])
-    assert list(strings.take(np.array([2, 1]))) == ["b", "a"] and "a" in strings and "c" not in strings
-    assert Indexed.of(strings) is strings
-
-
 @pytest.mark.parametrize("count", [0, 60])
 @pytest.mark.parametrize("conditional", [True, False])
 def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
@@ -44,8 +37,3 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
     indexed = [Indexed(values=v, codes=c) for v, c in zip(values, codes, strict=True)]
     again = prepare(spec, indexed[0], indexed[1] if conditional else None, alone=[SENTENCE], bases=[CONDITION])
     assert again.to_bytes() == plain.to_bytes()
-
-
-def test_lists_of_different_length_are_refused(spec):
-    with pytest.raises(ValueError, match="expected as many conditions as sentences, got 1 and 2"):
-        prepare(spec, ["a", "b"], ["c"])

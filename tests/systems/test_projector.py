@@ -10,7 +10,6 @@ from raycase.errors import RequestError
 from raycase.systems.projector import (
     WEIGHTS,
     Activation,
-    DropoutAt,
     Projector,
     ProjectorConfig,
     load_projector,
@@ -51,19 +50,6 @@ def test_dropout_acts_in_training_only():
     assert torch.equal(g(x), g(x))
     g.train()
     assert len({tuple(g(x)[0].tolist()) for _ in range(10)}) > 1
-
-
-@pytest.mark.parametrize(("at", "layers"), [*((at, 1) for at in DropoutAt), (DropoutAt.BOTH, 2), (DropoutAt.INPUT, 0)])
-def test_dropout_stands_where_it_is_asked_for(at, layers):
-    """With all of it dropped, what follows sees zeros: behind the output they come out; before it, the bias."""
-    g = made(layers=layers, dropout=0.9999999, dropout_at=at)
-    *_, bias = g.parameters()
-    ends = g.train()(torch.ones(1, 6))[0], g.eval()(torch.zeros(1, 6))[0]
-    if at is DropoutAt.INPUT:
-        wanted = bias if layers == 0 else torch.where(bias > 0, bias, 0.01 * bias)
-        torch.testing.assert_close(ends[0], wanted)
-    else:
-        assert not ends[0].any() and ends[1].any()
 
 
 def test_g_without_a_bias_is_eq_3_and_4():

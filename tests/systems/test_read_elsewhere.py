@@ -2,7 +2,6 @@
 among them."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.systems.baselines import bi_encoder, sentence_encoder, tri_encoder
 from raycase.systems.lora import lora
-from raycase.systems.model_card import tuned_card
 
 TEXTS = ["a red dog runs in the park", "two girls", "a man " * 60, "the [SEP] dog"]
 
@@ -41,25 +39,6 @@ def test_a_bi_encoder_with_its_condition_as_prompt(tiny_model, tmp_path, pooling
     read = SentenceTransformer(folder, device="cpu")
     same(read.encode(TEXTS, prompt="color: "), model.encode(TEXTS, "color"))
     same(read.encode(TEXTS), model.encode(TEXTS))
-
-
-def test_a_folder_of_an_earlier_version_is_the_same_model(tiny_model, tmp_path):
-    """The encoder was in a folder of its own, to which `modules.json` led."""
-    folder, model = saved(bi_encoder(str(tiny_model)), tmp_path / "bi")
-    before = tmp_path / "before"
-    shutil.copytree(folder, before / "encoder", ignore=shutil.ignore_patterns("raycase.json"))
-    values = json.loads((tmp_path / "bi" / "raycase.json").read_text())
-    assert values["encoder"]["source"] == "./"
-    values["encoder"]["source"] = "./encoder"
-    (before / "raycase.json").write_text(json.dumps(values))
-    modules = json.loads((before / "encoder" / "modules.json").read_text())
-    for module in modules:
-        module["path"] = f"encoder/{module['path']}".rstrip("/")
-    (before / "modules.json").write_text(json.dumps(modules))
-    read = raycase.load(before, dtype=torch.float32)
-    assert read.config.describe() == model.config.describe()
-    assert np.array_equal(read.encode(TEXTS, "color"), model.encode(TEXTS, "color"))
-    same(SentenceTransformer(str(before), device="cpu").encode(TEXTS), model.encode(TEXTS))
 
 
 @pytest.mark.parametrize(
@@ -113,28 +92,6 @@ def test_an_encoder_that_they_would_read_otherwise_is_not_at_the_root(tiny_model
     assert sorted(file.name for file in (tmp_path / "part").iterdir()) == ["encoder", "raycase.json"]
 
 
-def test_a_trained_encoder_at_the_root_is_one_to_train_again(tiny_model, tmp_path):
-    folder, model = saved(bi_encoder(str(tiny_model)), tmp_path / "bi")
-    again = bi_encoder(folder)
-    assert again.describe()["weights"] == model.config.describe()["weights"]
-
-
-def test_another_model_in_the_same_folder_leaves_nothing_of_the_first(tiny_model, tmp_path):
-    saved(bi_encoder(str(tiny_model)), tmp_path / "model")
-    saved(bi_encoder(str(tiny_model), prompt="concat-cs:sentence"), tmp_path / "model")
-    assert sorted(file.name for file in (tmp_path / "model").iterdir()) == ["encoder", "raycase.json"]
-    saved(bi_encoder(str(tiny_model)), tmp_path / "model")
-    assert not (tmp_path / "model" / "encoder").exists() and (tmp_path / "model" / "config.json").exists()
-
-
-@pytest.mark.parametrize("make", [sentence_encoder, tri_encoder])
-def test_sentences_alone(tiny_model, tmp_path, make):
-    config = make(str(tiny_model))
-    assert config.text_of_pair == "{sentence}"
-    folder, model = saved(config, tmp_path / "alone")
-    same(SentenceTransformer(folder, device="cpu").encode(TEXTS), model.encode(TEXTS))
-
-
 def test_what_sentence_transformers_would_read_otherwise_is_not_offered(tiny_model, tmp_path):
     part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
     assert part.text_of_pair is None
@@ -151,26 +108,3 @@ def test_encoders_of_other_kinds_without_white_space_around_a_text(tmp_path, nam
     texts = [*map(str.strip, TEXTS[:3]), "two  spaces,\na line"]
     found = SentenceTransformer(folder, device="cpu").encode(texts, prompt="color: ")
     np.testing.assert_allclose(found, model.encode(texts, "color"), atol=1e-4)
-
-
-def test_a_tokenizer_without_a_token_for_padding_is_not_offered(tmp_path):
-    encoder = tiny.save_encoder(tmp_path, "sfr-mistral")
-    assert bi_encoder(str(encoder), pooling=Pooling.LAST).text_of_pair is None
-
-
-def test_the_card_says_how(tiny_model):
-    metrics = {
-        "validation": {"spearman": 50.0},
-        "history": [],
-        "recipe": {},
-        "data": {},
-        "provenance": {"commit": None, "date": "", "machine": "", "command": ""},
-        **dict.fromkeys(("compute", "seed", "workers", "parameters", "best_epoch", "epochs", "seconds"), 1),
-    }
-    for config, said in (
-        (bi_encoder(str(tiny_model)), 'prompt="color: ")'),
-        (sentence_encoder(str(tiny_model)), 'model.encode(["A sentence"])'),
-    ):
-        assert said in tuned_card("model", config, metrics)
-    part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
-    assert "SentenceTransformer" not in tuned_card("model", part, metrics)

@@ -1,7 +1,5 @@
 """Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import storing
@@ -83,13 +81,6 @@ def test_a_cut_model_stores_the_cut(folder):
     assert found.mean() > 0.98, "a plain part is scaled by the mean length of what was cut off"
 
 
-def test_without_training(folder):
-    """Keys and values are the last layer's states; no gate, no plain part."""
-    model = raycase.load(f"condition-pooling:{folder.replace('model', 'bert')}", dtype=torch.float32, device="cpu")
-    codes = basis(model, 4 * storing.ENOUGH)
-    assert cosines(pooled(model, codes, coded(model, codes))[:, 1], embedded(model, CONDITIONS[1])).min() > 0.999
-
-
 def test_any_split_gives_the_same(model, monkeypatch):
     """Groups of few tokens, texts in another order, several conditions at once or one."""
     codes = basis(model)
@@ -103,37 +94,9 @@ def test_any_split_gives_the_same(model, monkeypatch):
     np.testing.assert_allclose(one.pool(words)[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
 
 
-def test_a_corpus_of_one_word(model):
-    """Has no component with variance, and is coded all the same."""
-    typical = model.questions(typical_conditions())
-    codes = fit_codes(model.head, model.words(["dog"] * 3), typical, dim=model.dim, token_bytes=8)
-    found = pooled(model, codes, coded(model, codes, ["dog"]))[:, 0]
-    assert cosines(found, model.embed(["dog"], CONDITIONS[0])).min() > 0.99
-
-
-def test_a_text_that_is_not_finite(model):
-    """Is told, and does not touch the others."""
-    codes = basis(model)
-    words = model.words([SENTENCES[5]])[0]
-    values = words.values.clone()
-    values[0, 1, 2] = float("nan")
-    words = replace(words, values=values)
-    stored = StoredWords.concat([coded(model, codes, SENTENCES[:2]), codes.code(words)])
-    assert stored.finite.tolist() == [True, True, False]
-
-
 def test_a_basis_is_read_back_and_another_file_is_refused(model):
     whole = basis(model)
     assert WordCodes.from_bytes(whole.to_bytes(), "b").form == whole.form
     for data, said in ((b"nonsense", ""), (save(load(whole.to_bytes()) | {"more": torch.ones(1)}), "unexpected")):
         with pytest.raises(RequestError, match=f"b: expected the basis of stored words, got: .*{said}"):
             WordCodes.from_bytes(data, "b")
-
-
-@pytest.mark.parametrize("name", ["keys", "values"])
-def test_a_basis_whose_products_are_not_finite_is_refused(model, name):
-    codes = basis(model)
-    large = replace(codes, **{name: getattr(codes, name) * 1e37})
-    questions, temperatures = model.questions(CONDITIONS), model.head.temperatures.detach()
-    with pytest.raises(RequestError, match="got some that are not finite"):
-        WordPooler(large, questions, temperatures)

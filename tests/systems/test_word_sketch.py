@@ -67,22 +67,6 @@ def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, sto
     torch.testing.assert_close(turned, exact(model, codes, few), atol=1e-5, rtol=1e-4)
 
 
-def test_each_level_codes_what_the_ones_before_left(codes, stored):
-    """So that the sum of a token's centroids comes nearer to it with each level."""
-    sketch = WordSketch.fit(codes, stored.codes.flat)
-    z_TM = torch.from_numpy(codes.unpack(stored.codes.flat)) * codes.steps
-    chosen_TL = sketch.code(codes, stored.codes.flat)
-    left, errors = z_TM, []
-    for level, centroids in enumerate(sketch.centroids):
-        distances = torch.cdist(left, centroids)
-        index = torch.from_numpy(chosen_TL[:, level].astype(np.int64))
-        assert (distances.gather(1, index[:, None])[:, 0] <= distances.min(1).values + 1e-4).all()
-        left = left - centroids[index]
-        errors.append(float(left.square().sum()))
-    assert errors[0] < float(z_TM.square().sum())
-    assert errors == sorted(errors, reverse=True)
-
-
 def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkeypatch):
     """In any split; and the axes of a condition keep what its vectors vary by."""
     sketch = WordSketch.fit(codes, stored.codes.flat)
@@ -98,14 +82,6 @@ def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkey
     assert axes.shape == (11, 8)
     lengths = torch.linalg.vector_norm(pooler.along(axes).pool(words), dim=1) / torch.linalg.vector_norm(found, dim=1)
     assert (lengths > 0.9).all() and (lengths < 1 + 1e-5).all()
-
-
-def test_a_sample_is_pooled_as_its_rows_are(model, codes, stored):
-    words = unpack_words(stored, codes)
-    some = words.sample(3)
-    assert some.order.tolist() == words.order[::3].tolist() and 0 < len(some.with_part) < 20
-    pooler = WordPooler(codes, *asked(model))
-    torch.testing.assert_close(pooler.pool(some), pooler.pool(words)[::3])
 
 
 def test_what_is_no_sketch_is_refused():

@@ -7,7 +7,6 @@ import tiny
 import torch
 
 from raycase.systems.condition_pooling import condition_pooling
-from raycase.systems.registry import resolve, weighs_words
 
 TEXTS = [
     "A woman in a red dress",
@@ -44,14 +43,6 @@ def test_the_vector_is_the_sum_of_the_words(bert, system):
         small.close(np.array([w.weight for w in words]) @ states_TD, vector_D, atol=1e-5)
 
 
-def test_texts_that_cannot_be_embedded_have_no_words(system):
-    found = system.word_weights(["dog", "", " \n", "dog", "\u200b"], ["color", "color", "color", " ", "color"])
-    assert [len(words) for words in found] == [1, 0, 0, 0, 0]
-    assert system.word_weights([], []) == []
-    with pytest.raises(ValueError, match="expected as many conditions"):
-        system.word_weights(["dog"], ["color", "number"])
-
-
 @pytest.mark.parametrize("name", ["e5-large-instruct", "qwen3-embedding-0.6b"])
 def test_other_tokenizers_and_causal_encoders(name, tmp_path):
     system = condition_pooling(str(tiny.save_encoder(tmp_path, name))).load(dtype=torch.float32, device="cpu")
@@ -61,8 +52,3 @@ def test_other_tokenizers_and_causal_encoders(name, tmp_path):
         assert "".join(spans) == "".join(text.split())
         assert sum(w.weight for w in words) == pytest.approx(1, abs=1e-5)
         assert np.isfinite([w.weight for w in words]).all()
-
-
-def test_which_systems_weigh_words(bert):
-    assert weighs_words(resolve(f"condition-pooling:{bert}"))
-    assert not weighs_words(resolve(bert, prompt="concat-sc", pooling="mean"))

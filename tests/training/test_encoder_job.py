@@ -20,13 +20,13 @@ from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.systems.baselines import bi_encoder, cross_encoder
-from raycase.systems.csr import Asks, CsrForm, Router, Weight, csr
+from raycase.systems.csr import csr
 from raycase.systems.dualcse import dualcse
 from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.job import train
 from raycase.training.loop import restore
-from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob, TriEncoderJob
+from raycase.training.rated_jobs import BiEncoderJob, CrossEncoderJob, CsrJob
 
 fine_tune = partial(train, open_runner=open_local_runner)
 
@@ -92,15 +92,6 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
 
 
-def test_csrs_defaults_are_those_for_the_encoder(tuning):
-    job = tuning(CsrJob, "csr", model="minilm")
-    assert job.config() == csr("minilm", router=Router.HIDDEN, asks=Asks.WORDS, routed=3, weight=Weight.EVEN)
-    assert (replace(job, asks=Asks.CLS).config(), replace(job, form=CsrForm.BI).config()) == (
-        csr("minilm", router=Router.HIDDEN, routed=3, weight=Weight.EVEN),
-        csr("minilm", form=CsrForm.BI),
-    )
-
-
 @pytest.mark.parametrize(
     ("make", "condition"),
     [(csr, "color"), (dualcse, "implicit")],
@@ -160,8 +151,7 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     ("kind", "system", "change", "said"),
     [
         (BiEncoderJob, "bi-encoder", {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
-        (CsrJob, "csr", {"routed": 9, "model": "minilm"}, "--routed: expected 0 to 6 layers of minilm, got 9"),
-        (TriEncoderJob, "tri-encoder", {"workers": 0}, "--workers"),
+        (CsrJob, "csr", {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
         (CrossEncoderJob, "cross-encoder", {"train": "nowhere.csv"}, "--train"),
         (CsrJob, "csr", {"output": "s3://corpus/csr"}, "--output"),
     ],

@@ -84,29 +84,14 @@ def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, fold
     assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
-def test_the_temperature_is_learnt_and_two_halves_give_its_gradient_once(tiny_model, texts):
-    train, _ = texts(config := tri_encoder(str(tiny_model)))
-    module = Contrast(config.trainable(0.0))
-    loss = objective_of(config).batch_loss(train, TuneRecipe())
-    loss(module, np.arange(6)).backward()
-    gradient = module.log_inverse_temperature.grad.clone()
-    assert gradient.abs() > 1e-4
-    before = module.log_inverse_temperature.detach().clone()
-    values = []
-    for step in (1e-3, -1e-3):
-        module.log_inverse_temperature.data = before + step
-        values.append(loss(module, np.arange(6)).item())
-    assert gradient.item() == pytest.approx((values[0] - values[1]) / 2e-3, rel=0.02)
-
-
 @pytest.mark.parametrize(
     "name", ["bi-encoder", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("tri-encoder", "csr"))]
 )
 def test_it_learns(name, tiny_model, texts, monkeypatch):
-    monkeypatch.setattr(TuneRecipe, "PATIENCE", 25)
+    monkeypatch.setattr(TuneRecipe, "PATIENCE", 10)
     config = SYSTEMS[name](str(tiny_model))
     data = texts(config)
-    recipe = TuneRecipe(epochs=25, batch_size=12, learning_rate=3e-3, dropout=0.0)
+    recipe = TuneRecipe(epochs=10, batch_size=12, learning_rate=3e-3, dropout=0.0)
     *_, state = fit_tuned(*data, recipe, objective := objective_of(config), seed=1)
     assert state.history[-1]["loss"] < 0.9 * state.history[0]["loss"]
     module = Contrast(config.trainable())
@@ -128,7 +113,12 @@ def test_the_job_saves_a_model_whose_report_has_its_figures(folder, tiny_model, 
     assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
     assert raycase.load(job.output, dtype=torch.float32).embed(["dog"], "red dress").shape == (1, 32)
     asked = EvaluateJob(
-        model=(job.output,), data=str(folder), output=str(tmp_path / "report"), task="kgc", compute="float32"
+        model=(job.output,),
+        data=str(folder),
+        output=str(tmp_path / "report"),
+        task="kgc",
+        compute="float32",
+        resamples=100,
     )
     report = evaluate_task(asked, vectors_of=vectors_of)
     [system] = report["systems"]

@@ -63,11 +63,6 @@ def assert_equal(a, b):
     assert a.best_epoch == b.best_epoch
 
 
-def same(a, b):
-    """Whether two modules' weights are equal, bit by bit."""
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 def test_the_loss_of_an_epoch_is_the_mean_over_its_rows():
     """The last batch is shorter and counts for less."""
     seen = []
@@ -121,12 +116,6 @@ def rates(monkeypatch):
     return taken
 
 
-def test_the_learning_rate_rises_and_falls_by_hand(rates):
-    """Two epochs of four steps: a quarter of the eight up, the rest down, each at its middle."""
-    list(fitting(epochs=2, learning_rate=0.12, warmup=0.25))
-    assert rates == pytest.approx([0.03, 0.09, 0.11, 0.09, 0.07, 0.05, 0.03, 0.01])
-
-
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [
@@ -140,41 +129,12 @@ def test_the_learning_rate_of_one_epoch_by_hand(rates, options, wanted):
     assert rates == pytest.approx(wanted)
 
 
-def test_what_is_frozen_stays_and_is_not_kept():
-    def half():
-        module = toy()
-        module[0].requires_grad_(False)
-        return module
-
-    module, options = half(), {"weight_decay": 0.5, "warmup": 0.1}
-    before = deepcopy(module.state_dict())
-    states = small.kept(fitting(module=module, **options))
-    for state in states:
-        assert state.weights.keys() == state.best.keys() == {"3.weight", "3.bias"}
-    assert not same({n: states[-1].weights[n] for n in ("3.weight",)}, {n: before[n] for n in ("3.weight",)})
-    for name in ("0.weight", "0.bias"):
-        assert torch.equal(module.state_dict()[name], before[name])
-    assert len(states[-1].moments) == 6
-    *_, last = fitting(module=half(), state=FitState.from_bytes(states[1].to_bytes()), **options)
-    assert_equal(last, states[-1])
-
-
-def test_every_row_is_met_once_an_epoch():
-    batches = epoch_batches(10, 4, seed=0)
-    for epoch in (1, 2):
-        found = list(batches(epoch))
-        assert [len(batch) for batch in found] == [4, 4, 2]
-        assert sorted(np.concatenate(found)) == list(range(10))
-
-
 @pytest.mark.parametrize(
     ("scores", "patience", "epochs", "best"),
     [
         ([1, 3, 2, 2.5, 0, 9], 3, 5, 2),
         ([3, 2, 1, 9], 1, 2, 1),
-        ([1, 2, 3, 4, 5, 6], 1, 6, 6),
         ([1, 2, 2, 2, 9, 9], 2, 4, 2),  # as good is not better
-        ([-3, -1, -2, -2, -2, 0], 4, 6, 6),
     ],
 )
 def test_it_stops_when_the_best_epoch_is_long_ago(scores, patience, epochs, best):
@@ -183,16 +143,8 @@ def test_it_stops_when_the_best_epoch_is_long_ago(scores, patience, epochs, best
     assert [line["score"] for line in states[-1].history] == scores[:epochs]
 
 
-def test_the_best_weights_are_those_of_the_best_epoch():
-    states = small.kept(fitting(evaluation=scripted(1, 3, 2, 4, 0, 0)))
-    assert [state.best_epoch for state in states] == [1, 2, 2, 4, 4, 4]
-    for state in states:
-        assert same(state.best, states[state.best_epoch - 1].weights)
-    assert not same(states[3].weights, states[5].weights)
-
-
-@pytest.mark.parametrize("stopped", [1, 3])
-def test_a_resumed_fit_equals_one_that_never_stopped(stopped):
+def test_a_resumed_fit_equals_one_that_never_stopped():
+    stopped = 3
     undisturbed = small.kept(fitting(weight_decay=0.1))
     saved = undisturbed[stopped - 1].to_bytes()
     torch.manual_seed(99)

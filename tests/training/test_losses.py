@@ -38,9 +38,8 @@ def test_the_squared_error_by_hand():
     assert found.item() == pytest.approx((0.25 + 0.04 + 0.0625) / 3)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_pearson_loss_is_one_minus_scipys(seed):
-    cosines, wanted = batch(seed)
+def test_the_pearson_loss_is_one_minus_scipys():
+    cosines, wanted = batch()
     assert pearson_loss(cosines, wanted).item() == pytest.approx(1 - pearsonr(cosines, wanted).statistic)
 
 
@@ -49,11 +48,10 @@ def test_the_pearson_loss_is_one_minus_scipys(seed):
     ("cosines", "wanted"),
     [
         ([0.5, 0.5, 0.5, 0.5], [0.0, 0.25, 0.5, 1.0]),
-        ([0.0, 0.0], [0.0, 1.0]),
         ([0.5, 0.1, 0.3], [0.25, 0.25, 0.25]),
         ([0.7], [1.0]),
     ],
-    ids=["constant-cosines", "zero-cosines", "constant-ratings", "one-row"],
+    ids=["constant-cosines", "constant-ratings", "one-row"],
 )
 def test_a_batch_without_spread_has_a_finite_gradient(loss, cosines, wanted):
     cosines, wanted = torch.tensor(cosines), torch.tensor(wanted)

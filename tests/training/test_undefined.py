@@ -13,13 +13,10 @@ from uncached import LocalRunner, open_local_runner
 from raycase.cli import main
 from raycase.data.rated import read_rated
 from raycase.data.storage import json_bytes
-from raycase.data.vectors import cosines
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation.metrics import spearman
-from raycase.evaluation.procedure import undefined_values
 from raycase.evaluation.tasks import catalogue as tasks
 from raycase.training import job as jobs
-from raycase.training.loop import FitConfig, FitState, best_epoch_of, fit
+from raycase.training.loop import FitConfig, fit
 
 NAN = math.nan
 train = partial(jobs.train, open_runner=open_local_runner)
@@ -31,14 +28,6 @@ def fitted(scores, patience=9, epochs=None, state=None, rate=0.1, loss=lambda m,
     config = FitConfig(epochs=epochs or len(scores), patience=patience, learning_rate=rate, select="score")
     batches = lambda epoch: [np.arange(2)]  # noqa: E731
     return fit(torch.nn.Linear(2, 1), batches, loss, lambda m: {"score": next(following)}, config, state=state)
-
-
-@pytest.mark.parametrize(
-    ("scores", "best"),
-    [([NAN, -3], 2), ([math.inf, 1], 2), ([NAN, NAN], 0), ([1, NAN, 1], 1), ([-math.inf, NAN, -1e9], 3)],
-)
-def test_an_epoch_without_a_number_is_worse_than_any(scores, best):
-    assert best_epoch_of([{"score": score} for score in scores], "score") == best
 
 
 @pytest.mark.parametrize(("patience", "epochs"), [(2, 2), (9, 5)])
@@ -53,28 +42,12 @@ def test_weights_lost_by_the_last_step_are_an_error():
         list(fitted([1.0], rate=3e38, loss=lambda m, rows: (m.weight * 2).sum() * 1e3 - m.bias.sum()))
 
 
-def test_a_fit_resumes_from_a_state_whose_figures_are_no_numbers():
-    first, *_ = fitted([NAN, 2, 1])
-    *_, last = fitted([2, 1], epochs=3, state=FitState.from_bytes(first.to_bytes()))
-    assert last.best_epoch == 2
-
-
 def test_json_has_null_for_what_is_no_number(capsys):
     value = {"a": NAN, "b": [math.inf, (np.float64("nan"), 1.5)], "c": {"d": -math.inf}}
     wanted = {"a": None, "b": [None, [None, 1.5]], "c": {"d": None}}
     assert json.loads(json_bytes(value), parse_constant=pytest.fail) == wanted
     main(["verify", "x"], work=lambda job: value)
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == wanted
-
-
-def test_cosines_that_differ_by_rounding_have_no_order():
-    vectors = np.random.default_rng(0).standard_normal((50, 32)).astype(np.float32)
-    scores = cosines(vectors, vectors)
-    assert len(set(scores)) > 1 and math.isnan(spearman(scores, np.arange(50)))
-
-
-def test_undefined_values_are_named_by_system():
-    assert undefined_values({"a": {"x": None, "y": 1.0}, "b": {"x": 2.0}}) == {"a": ["x"]}
 
 
 def test_labels_that_float32_cannot_hold_or_tell_apart_are_refused(tmp_path):
