@@ -69,7 +69,7 @@ class MixSpConfig(ScorerConfig):
     figure_names: ClassVar[tuple[str, ...]] = ("score", "range", "probability")
 
     select: Select = Select.HARD
-    ranges: Sequence[float] = (UPPER,)  # lowest score of each range after the first; one projector per range
+    ranges: tuple[float, ...] = (UPPER,)  # lowest score of each range after the first; one projector per range
     route: Route = Route.CLS
     similarity: Similarity = Similarity.LINEAR
 
