@@ -60,9 +60,9 @@ class Node:
 
 class Head(Node):
     """A head and its cluster. With `node_types` ({name: {"resources": ..., "max_workers": ...}}) it has an autoscaler
-    that starts nodes when they are needed, and stops them after `idle_seconds`; `environment` is that of its nodes."""
+    that starts nodes when they are needed, and stops them after `idle_seconds`."""
 
-    def __init__(self, node_types=None, idle_seconds=5, environment=None):
+    def __init__(self, node_types=None, idle_seconds=5):
         self.folder = tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True)  # short: sockets
         port, dashboard, agent, client, metrics, autoscaler = free_ports(6)
         self.address, self.dashboard = f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
@@ -75,7 +75,7 @@ class Head(Node):
             "RAY_prestart_worker_first_driver": "0",  # two cores start what is needed slowly enough
         }
         self.environment = base | {"RAY_ADDRESS": self.address}  # of drivers
-        self.node_environment = base | LOST | (environment or {}) | {"AUTOSCALER_METRIC_PORT": str(autoscaler)}
+        self.node_environment = base | LOST | {"AUTOSCALER_METRIC_PORT": str(autoscaler)}
         start = ["--head", "--num-cpus=0", "--num-gpus=0", "--temp-dir", self.folder.name, "--port", port]
         start += ["--dashboard-host=127.0.0.1", "--dashboard-port", dashboard, "--dashboard-agent-listen-port", agent]
         start += ["--ray-client-server-port", client, "--metrics-export-port", metrics]
@@ -137,11 +137,10 @@ def autoscaling(head, node_types, idle_seconds):
     return config | {key: [] for key in EMPTY}
 
 
-def submit(head, *flags, name=None):
-    """`ray job submit` of the working directory, as a process; `name` is what `stop_job` takes."""
+def submit(head, *flags):
+    """`ray job submit` of the working directory, as a process."""
     wait_for(lambda: _takes_jobs(head), 240)
     command = [RAY, "job", "submit", "--address", head.dashboard, "--working-dir", str(ROOT), "--log-style=record"]
-    command += ["--submission-id", name] if name else []
     command += ["--", "python", "jobs/embed.py", *map(str, flags)]
     return subprocess.Popen(command, env=head.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -152,9 +151,3 @@ def _takes_jobs(head):
     done = subprocess.run(command, env=head.environment, capture_output=True, text=True)
     assert not done.returncode or NO_AGENT in done.stderr + done.stdout, done.stderr
     return done.returncode == 0
-
-
-def stop_job(head, name):
-    """`ray job stop`."""
-    command = [RAY, "job", "stop", "--address", head.dashboard, name]
-    subprocess.run(command, env=head.environment, check=True, capture_output=True)

@@ -49,7 +49,6 @@ def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: raycase.load("nothing/there/at/all"), "^model: expected "),
         (lambda: raycase.embed("no.csv", "out", conditions="color"), "^input: expected .*, got nothing"),
         (lambda: raycase.embed("no.csv", "out", condition="color"), "got condition; perhaps conditions"),
         (lambda: raycase.embed("no.csv", "out", conditions="a", max_rejected=7.0), "^max_rejected: expected a share"),
@@ -61,9 +60,3 @@ def test_errors_name_arguments(call, said, tmp_path, monkeypatch):
     with pytest.raises(RequestError, match=said) as error:
         call()
     assert "--" not in str(error.value)
-
-
-def test_the_names_of_the_package():
-    assert raycase.Index.__module__ == "raycase.search.index"
-    with pytest.raises(AttributeError, match="module 'raycase' has no attribute 'nothing'"):
-        raycase.nothing  # noqa: B018

@@ -89,16 +89,8 @@ def refused(answer, words, status, said):
 REQUESTS = {
     "a limit that is no number": ([*EMBED, "--limit=nan"], "Error parsing --limit"),
     "a limit beyond 64 bits": ([*EMBED, "--limit", "9" * 30], "expected a number of at most 64 bits"),
-    "units of no rows": ([*EMBED, "--unit-rows=0"], "--unit-rows: expected at least 1, got 0"),
-    "an unknown flag": ([*EMBED, "--nope"], "Unrecognized options"),
     "no answers": ([*SEARCH, "-k", "0"], "-k: expected at least 1, got 0"),
-    "a digit that is none": (
-        ["facets", "--index", "i.lance", "--condition", "color", "--clusters", "²"],
-        "Error parsing --clusters",
-    ),
-    "a rate that is infinite": ([*TRAIN, "--learning-rate=inf"], "expected a finite number, got inf"),
     "an input that is not there": ([*EMBED, "--input", "nothing"], "expected .parquet, .csv, .jsonl files at"),
-    "a circle of links": ([*EMBED, "--input", "loop"], "loop, got nothing"),
     "a store that is not there": (
         [*EMBED, "--input", f"s3://key:{SECRET}@bucket/x.csv"],
         "s3://...: expected a URI without c",
@@ -107,35 +99,14 @@ REQUESTS = {
         [*EMBED, "--input", f"nope://user:{SECRET}@host/x"],
         "nope://...: expected a URI without c",
     ),
-    "an output without a name": ([*EMBED, "--output", ""], "--output: expected a path or a URI, got ''"),
-    "an output that is a file": ([*EMBED, "--output", "in.csv"], "--output: expected a folder, got the file"),
     "an output over an index": (
         [*EMBED, "--output", "i.lance"],
         "expected another place than one in the index or output",
     ),
-    "an index over its vectors": (
-        ["index", "--embeddings", "words", "--output", "words"],
-        "expected another place than --embeddings",
-    ),
-    "answers over an index": (
-        [*SEARCH, "--output", "i.lance/data/x.lance"],
-        "expected another place than one in the index or output",
-    ),
     "conditions without words": ([*UNDER, "--conditions", "color", " "], "expected words in every condition, got ' '"),
-    "a condition twice": (
-        [*UNDER, "--conditions", "color", "color"],
-        "expected each condition once, got 'color' twice",
-    ),
     "a condition without end": ([*UNDER, "--conditions", "red " * 99], "--conditions: expected room for a sentence"),
     "a condition of bytes": ([*UNDER, "--conditions", "\udcff"], "--conditions: expected text in UTF-8"),
-    "a text column that lacks": (
-        [*EMBED, "--text-column", "body"],
-        "expected the column 'body', got text; --text-column n",
-    ),
-    "no model": ([*EMBED, "--model", ""], "--model: expected a name, a Hugging Face id or a folder, got ''"),
-    "a model above": ([*EMBED, "--model", "../.."], "--model: expected a readable encoder at ../.."),
     "a model that is a module": ([*EMBED, "--model", "package:os.system"], "expected one of minilm-conditional"),
-    "a query without words": ([*SEARCH, "--query", " "], "query 0: expected words, got ' '"),
     "a filter with a comment": (
         [*SEARCH, "--where", "year > 3000 --"],
         "where: expected a filter in SQL on id, text, year, got",
@@ -168,23 +139,14 @@ INPUTS = {  # a file, further flags, and how the job ends: with a message, with 
     "semicolons": ("x.csv", b"id;text\n1;a dog\n", [], "expected the column 'text', got id;text"),
     "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', [], "got: an odd number of quotes"),
     "a long text": ("x.csv", b"id,text\n1," + b"a " * 10**5 + b"\n2,a cat\n", [], []),
-    "no gzip file": ("x.csv.gz", b"text\na dog\n", [], "expected a readable csv.gz file, got: zlib inflate failed"),
     "texts of CSV": ("x.csv", QUOTED.encode(), [], EXACT),
-    "texts of JSONL": ("x.jsonl", "".join(json.dumps({"text": t}) + "\n" for t in EXACT).encode(), [], EXACT),
     "odd ids": ("x.jsonl", b'{"id": 1, "text": "a"}\n{"id": 99999999999999999999, "text": "b"}\n', [], ["wrong type"]),
-    "5,000 digits": (
-        "x.jsonl",
-        b'{"text": "a"}\n{"text": "b", "n": ' + b"9" * 5000 + b"}\n",
-        [],
-        ["line does not parse"],
-    ),
     "half a pair": (
         "x.jsonl",
         b'{"text": "a"}\n{"text": "a \\ud83d dog"}\n{"text": "poison"}\n',
         [],
         ["invalid UTF-8", "vector not finite"],
     ),
-    "no Parquet": ("x.parquet", b"PAR1 not really PAR1", [], "expected a readable parquet file, got: "),
     "no rows": (
         "x.parquet",
         pa.table({"text": pa.array([], pa.string())}),
@@ -198,13 +160,6 @@ INPUTS = {  # a file, further flags, and how the job ends: with a message, with 
         "got '_rowid' with a name that an index",
     ),
     "a name of ours": ("x.parquet", column("__row"), ["--keep-columns", "__row"], "'__row' is a column of the output"),
-    "a backtick": ("x.parquet", column("a`b"), ["--keep-columns", "a`b"], "got 'a`b' with a name that"),
-    "list views": (
-        "x.parquet",
-        column("v", pa.array([[1]] * 2, pa.list_view(pa.int64()))),
-        ["--keep-columns", "v"],
-        "got 'v' with the type list_view",
-    ),
     "a column of numbers": (
         "x.parquet",
         column("n", [1, 2]),
@@ -237,16 +192,10 @@ def test_an_input(answer, tmp_path, case):
 
 
 PROMPTS = {
-    "no sentence": ('{"template": "{condition}", "pool": "last"}', "expected {sentence} and {condition} once each"),
-    "an attribute": (
-        '{"template": "{sentence.__class__} {condition}", "pool": "last"}',
-        "expected {sentence} and {condition} once each",
-    ),
     "a width": (
         '{"template": "{sentence!r:>1000000} {condition}", "pool": "last"}',
         "expected {sentence} and {condition} once each",
     ),
-    "no text": ('{"template": null}', "--prompt: template: expected a valid string, got None"),
     "no end": ("[" * 10**5, "expected JSON, got: objects nested too deeply"),
 }
 
@@ -290,8 +239,6 @@ MODELS = {
         "--model: expected a readable encoder at",
     ),
     "a size below zero": (config(hidden_size=-1), "hidden_size -1 in config.json"),
-    "no JSON": (text("config.json", "[" * 10**5), "--model: expected a readable encoder at"),
-    "weights cut off": (lambda folder: os.truncate(folder / WEIGHTS, 5000), "--model: expected readable weights at"),
     "a pickle of code": (
         lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
         "pytorch_model.bin that holds more than tensors",
@@ -301,10 +248,6 @@ MODELS = {
         "expected names of *.safetensors in the same folder",
     ),
     "a system that is none": (text("raycase.json", '{"system": "nope"}'), "raycase.json: expected what training saved"),
-    "an encoder that is a module": (
-        text("raycase.json", '{"system": "case", "encoder": {"source": "package:os.system"}, "subtract": true}'),
-        "raycase.json: expected what training saved",
-    ),
 }
 
 
@@ -331,21 +274,12 @@ VERIFY, INDEX = ["verify", "F"], ["index", "--embeddings", "F", "--output", "NEW
 POOL = ["materialize", "--words", "F", "--conditions", "color", "--output", "NEW"]
 OUTPUTS = {
     "a unit is gone": (lambda folder: unit(folder).unlink(), VERIFY, 1, "-10-0.parquet: missing"),
-    "a unit is cut off": (lambda folder: os.truncate(unit(folder), 900), VERIFY, 1, "900 bytes, the manifest says"),
-    "a bit is flipped": (flip, VERIFY, 1, "checksum differs"),
     "a bit is flipped, indexed": (flip, INDEX, 1, "checksum differs; remove the file and run its job again"),
     "a stranger's file": (
         lambda folder: (folder / "embeddings" / "notes.txt").write_text("mine"),
         VERIFY,
         1,
         "embeddings/notes.txt: not in the manifest",
-    ),
-    "a record that is a list": (text("job.json", "[]"), VERIFY, 2, "expected the job.json of"),
-    "no manifest": (
-        lambda folder: (folder / "manifest.json").unlink(),
-        INDEX,
-        2,
-        "expected a finished output of",
     ),
     "codes cut off": (
         lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),
@@ -368,13 +302,8 @@ def test_an_output(answer, home, tmp_path, case):
 DEEP = 10**5
 BODIES = {
     "nested": ("/v1/embeddings", b"[" * DEEP + b"]" * DEEP, 422, "nested too deeply"),
-    "NaN": ("/v1/embeddings", b'{"input": NaN}', 422, "JSON, which has no NaN"),
-    "other bytes": ("/v1/embeddings", b'{"input": "\xff\xfe"}', 422, "JSON in UTF-8, got another byte at 11"),
     "half a pair": ("/v1/embeddings", rb'{"input": "\ud800"}', 422, "half of a surrogate pair"),
-    "a name twice": ("/v1/embeddings", b'{"input": "a", "input": "b"}', 422, "each name once, got 'input' twice"),
-    "nothing": ("/v1/embeddings", b"{}", 422, "input: expected it, got none"),
     "another name": ("/v1/embeddings", b'{"input": "a", "inputs": "b"}', 422, "inputs: expected no such name"),
-    "no words": ("/v1/embeddings", b'{"input": [" \\t\\n"]}', 422, "input: text 0: expected words"),
     "a text for a number": ("/v1/embeddings", b'{"input": "a", "dimensions": "6"}', 422, "dimensions: "),
     "a million texts": ("/v1/embeddings", json.dumps({"input": ["a"] * 10**6}), 413, "at most 2,048 texts"),
     "a file": ("/search", b'{"queries": "a", "index": "/etc/passwd"}', 422, "index: expected no such name"),

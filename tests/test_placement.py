@@ -31,7 +31,6 @@ def alone(monkeypatch):
         (None, {}, "", ""),
         (None, {}, "--workers 2", "--workers 2"),
         (None, {"RAY_ADDRESS": "auto"}, "", "RAY_ADDRESS"),
-        (None, {"RAY_ADDRESS": ""}, "", ""),
         (None, {"RAY_JOB_CONFIG_JSON_ENV_VAR": "{}", "RAY_ADDRESS": "auto"}, "", "a Ray job"),
         (True, {}, "", "--ray"),
         (False, {"RAY_ADDRESS": "auto"}, "", ""),

@@ -11,7 +11,7 @@ from helpers import ROOT
 from test_cli import status_of
 
 from raycase.cli import main
-from raycase.errors import MOST_SHOWN, RequestError, note, visible
+from raycase.errors import RequestError, note, visible
 
 RAW = "\x1b]0;title\a\x1b[31mred \x9b1m gone\b\b\b\b \u202edlrow \u2066x \ud800"
 FORGED = "a dog\r\nerror: forged"
@@ -30,20 +30,13 @@ def test_what_no_terminal_should_read_is_an_escape():
     assert visible("naïve 👩‍👩‍👧 🏴󠁧󠁢󠁥󠁮󠁧󠁿 עברית العربية नमस्ते") == "naïve 👩‍👩‍👧 🏴󠁧󠁢󠁥󠁮󠁧󠁿 עברית العربية नमस्ते"
 
 
-def test_the_head_and_the_end_of_a_long_line_stay():
-    line = visible("expected this, got " + "x" * 1_000_000 + "; do that", MOST_SHOWN)
-    assert len(line) < MOST_SHOWN + 10 and line.startswith("expected this") and line.endswith("; do that")
-
-
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
         ("s3://key:secret@bucket/x", "s3://...@bucket/x"),
         ("at gs://secret@bucket/x, got", "at gs://...@bucket/x, got"),
-        ("https://user:secret@host/x", "https://...@host/x"),
         ("https://a.blob/x?sv=1&sig=secret&se=2 is", "https://a.blob/x?sv=1&sig=... is"),
         ("abfs://container@account/x", "abfs://container@account/x"),
-        ("who? me@home", "who? me@home"),
     ],
 )
 def test_credentials_are_left_out(text, seen):

@@ -3,24 +3,16 @@
 import json
 import time
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tiny
 import torch
 from helpers import cosines, embed_here, in_process, read_output, read_rejected, vectors
 
 import raycase
-from raycase.corpus.encode_step import EncodeUnits
-from raycase.corpus.plan import make_plan
-from raycase.corpus.read_step import read_units
-from raycase.corpus.records import ReadTask
 from raycase.corpus.request import check_embed
 from raycase.corpus.run import run_checked
-from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.systems.case import Case
 
 
 def test_unconditional_writes_the_plain_vector(job, tiny_model):
@@ -56,26 +48,6 @@ def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     assert read_output(chunked.output).equals(read_output(job.output))
 
 
-def first_units(job, count):
-    """What the reading stage gives of a job, and the encoding stage's arguments."""
-    request = check_embed(job)
-    opened, done = request.find_job()
-    tasks = make_plan(request, opened.files, done).tasks()
-    task = ReadTask.of(opened.files, next(tasks))
-    read = read_units(task, config=request.model, kind=request.kind)
-    settings = {"weights": opened.config["model"]["weights"], "compute": job.compute}
-    return list(islice(read, count)), (request.model, request.kind), settings
-
-
-def test_the_encoder_never_waits_for_tokens(job, monkeypatch):
-    """They are made ahead, by the stage that reads."""
-    [unit], arguments, options = first_units(job, 1)
-    encode = EncodeUnits(*arguments, **options)
-    for name in ("__call__", "pairs"):
-        monkeypatch.setattr(PromptTokenizer, name, lambda *_: pytest.fail("tokenised beside the encoder"))
-    assert encode(unit).stats.work.tokens > 0
-
-
 def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
     folder = tmp_path / "causal"
     folder.mkdir()
@@ -94,18 +66,3 @@ def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
     rates = {"tokens_per_second", "processed_per_second", "sharing", "padding", "mfu"}
     assert rates < run.keys() and rates < run["actors"][0].keys()
     assert all(run[name] > 0 for name in rates - {"padding"}) and 0 <= run["padding"] < 0.5
-
-
-@pytest.mark.parametrize(("flag", "expected", "wanted"), [
-    ("auto", 100, [0, 1, 1]), ("auto", 1, [0, 0, 0]), ("on", 1, [1, 1, 1]), ("off", 100, [0, 0, 0])
-])  # fmt: skip
-def test_a_long_job_is_compiled_after_its_first_unit(job, monkeypatch, flag, expected, wanted):
-    compiled = []
-    monkeypatch.setattr(Case, "compile", lambda self: compiled.append(self))
-    [first, second], arguments, options = first_units(job, 2)
-    encode = EncodeUnits(*arguments, compile=flag, compile_repaid=0.0, units=expected, **options)
-    counts = [len(compiled)]
-    for unit in (first, second):
-        encode(unit)
-        counts.append(len(compiled))
-    assert counts == wanted

@@ -1,7 +1,6 @@
 """The input of a job: what is left out of it, what changes beside it, and when a file counts as changed."""
 
 import csv
-import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,6 @@ from helpers import embed_here, read_output
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.errors import RequestError
-
-READS = ".parquet, .csv, .jsonl files are read, texts also as .gz and .zst"
 
 
 @pytest.fixture
@@ -34,19 +31,6 @@ def texts_of(job):
     return sorted(set(read_output(job.output)["text"].to_pylist()))
 
 
-def test_what_is_left_out_is_in_the_manifest_and_on_one_line(folder, capsys):
-    place = Path(folder.input)
-    for name in ("b.csv.bz2", "notes.txt", "\udcff.md", "_hidden.txt"):
-        (place / name).touch()
-    os.mkfifo(place / "pipe.csv")
-    embed_here(folder)
-    left_out = json.loads(output_at(folder.output).manifest.read())["left_out"]
-    names = ["b.csv.bz2", "notes.txt", "pipe.csv", "\\udcff.md"]
-    assert left_out == {"files": 4, "names": names}
-    lines = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert lines == [f"--input: left out 4 of {place}: {', '.join(names)}; {READS}"]
-
-
 def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units_stay(folder):
     embed_here(folder)
     before = output_at(folder.output).units.list()
@@ -60,18 +44,6 @@ def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units
     assert texts_of(folder) == ["a cat", "a dog", "a red dress", "two people"]
     assert embed_here(folder)["units_done"] == 0
     verify(folder.output)
-
-
-@pytest.mark.parametrize("seconds", [0, 1, 2**33])
-def test_a_file_of_1970_or_of_the_future_is_known_again_and_its_change_is_seen(folder, seconds):
-    file = Path(folder.input) / "a.csv"
-    os.utime(file, (seconds, seconds))
-    embed_here(folder)
-    assert embed_here(folder)["units_done"] == 0
-    file.write_text(file.read_text() + "a cat\n")
-    os.utime(file, (seconds, seconds))
-    with pytest.raises(RequestError, match=r"a\.csv as it was when .* was started, but it has changed"):
-        embed_here(folder)
 
 
 def test_a_file_has_changed_where_its_size_or_time_has(folder):

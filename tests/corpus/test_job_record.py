@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from helpers import embed_here, read_output, read_rejected, sentences, stop_after, unit_times
+from helpers import embed_here, read_output, sentences, stop_after, unit_times
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
@@ -68,20 +68,7 @@ def test_the_fingerprint_is_of_what_changes_the_vectors(job):
             embed_here(replace(job, **{name: value}))
 
 
-def test_a_prompt_of_ones_own_is_part_of_the_fingerprint(job):
-    own = {"template": "{sentence}:\n{condition}", "pool": "condition"}
-    job = replace(job, prompt=own, pooling=None)
-    embed_here(job)
-    assert embed_here(job)["units_done"] == 0
-    begun = output_at(job.output).job.read_json()
-    assert begun["config"]["model"]["encoder"]["own"] == own | {"base_template": None}
-    changes = {"template": "{sentence}:\n\n{condition}", "base_template": "{condition}", "pool": "all"}
-    for name, value in changes.items():
-        with pytest.raises(RequestError, match=rf"expected an empty folder .*encoder\.own\.{name}: .* requested\)"):
-            embed_here(replace(job, prompt=own | {name: value}))
-
-
-@pytest.mark.parametrize("change", ["nothing", "added", "changed", "vanished", "overwrite"])
+@pytest.mark.parametrize("change", ["added", "changed", "vanished"])
 def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -99,24 +86,9 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
             embed_here(job)
         assert unit_times(job) == before
         return
-    if change == "added":
-        pd.DataFrame({"text": sentences(20, seed=9)}).to_csv(folder / "0.csv", index=False)  # before the others
-    result = embed_here(replace(job, overwrite=change == "overwrite"))
-    assert result["units_done"] == {"nothing": 2, "added": 3, "overwrite": 6}[change]
-    assert result["rows_out"] == (140 if change == "added" else 120)
-    assert (before.items() <= unit_times(job).items()) == (change != "overwrite")
-    verify(job.output)
-
-
-def test_the_columns_types_are_those_the_job_began_with(job, tmp_path):
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    (folder / "b.jsonl").write_text('{"id": 1, "text": "a dog"}\n')
-    job = replace(job, input=str(folder), max_rejected=1)
-    embed_here(job)
-    (folder / "a.jsonl").write_text('{"id": "one", "text": "a cat"}\n{"id": 2, "text": "a man"}\n')
-    assert embed_here(job)["rows_out"] == 2
-    assert [r["reason"] for r in read_rejected(job.output)] == ["wrong type"]
+    pd.DataFrame({"text": sentences(20, seed=9)}).to_csv(folder / "0.csv", index=False)  # before the others
+    result = embed_here(job)
+    assert (result["units_done"], result["rows_out"]) == (3, 140) and before.items() <= unit_times(job).items()
     verify(job.output)
 
 
@@ -174,7 +146,7 @@ def test_an_output_of_another_version_is_refused(job):
     assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"format": 3, "config": [], "files": [], "salt": ""}', "[" * 100_000])
+@pytest.mark.parametrize("content", ["{}", "[" * 100_000])
 def test_a_record_of_another_kind_is_refused(job, content):
     output_at(job.output).job.put(content.encode())
     with pytest.raises(RequestError, match=r"job\.json: expected (JSON|the job\.json of `raycase embed`), got: "):

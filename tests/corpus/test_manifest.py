@@ -5,14 +5,13 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here, in_process
+from helpers import embed_here
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.distributed.embed import TooManyRejectedError
-from raycase.errors import RequestError, WorkError
+from raycase.errors import WorkError
 
 
 def test_read_back_as_plain_columns(job):
@@ -38,25 +37,6 @@ def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path)
     assert verify(job.output)["rows_out"] == 2
 
 
-def test_a_unit_that_is_made_again_has_its_own_checksum(job):
-    """Its line of an earlier manifest speaks of other bytes."""
-    embed_here(job)
-    folder = output_at(job.output).embeddings
-    name = sorted(folder.list())[2]
-    (folder / name).remove()
-
-    def killed(request, opened, plan):
-        yield from in_process(request, opened, plan)
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(replace(job, compute="float32"), execute=killed)
-    table = pq.read_table(f"{folder.path}/{name}")
-    pq.write_table(table, f"{folder.path}/{name}", compression="gzip")  # the same rows, other bytes
-    assert embed_here(job)["units_resumed"] == 5
-    verify(job.output)
-
-
 def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     embed_here(job)
     folder = output_at(job.output).embeddings
@@ -65,12 +45,3 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
         embed_here(replace(job, limit=100))
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
-
-
-@pytest.mark.parametrize("change", [{"pairs": "x"}, {"model": None}, {"reasons": [1]}])
-def test_a_manifest_of_another_kind_is_refused(job, change):
-    embed_here(job)
-    manifest = output_at(job.output).manifest
-    manifest.put_json(manifest.read_json() | change)
-    with pytest.raises(RequestError, match=r"manifest\.json: expected the manifest of an output, got: "):
-        verify(job.output)

@@ -1,16 +1,9 @@
 """Rates, worked by hand."""
 
-from raycase.corpus.progress import Run, rates
+from raycase.corpus.progress import Run
 from raycase.corpus.records import EncodeStats, WrittenUnit
 from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.throughput import Work
-
-
-def test_the_rates_of_some_work():
-    work = Work(tokens=1200, processed=400, computed=500, flops=8e9)
-    wanted = {"tokens_per_second": 600.0, "processed_per_second": 200.0, "sharing": 3.0, "padding": 0.2, "mfu": 0.25}
-    assert rates(work, 2.0, 16e9) == wanted
-    assert set(rates(Work(), 0.0, 1.0).values()) == {0.0}
 
 
 def finished(name, actor, began, ended, seconds):

@@ -10,7 +10,6 @@ from helpers import embed_here, read_output, read_rejected, sentences, stop_afte
 from input_files import compressed
 
 from raycase.corpus.verify import verify
-from raycase.errors import RequestError
 
 FILES = ("a 0.jsonl", "a 1.csv", "b.jsonl")  # compressed as .gz, .zst and not at all
 
@@ -60,33 +59,6 @@ def rejected(job):
     """Rejected rows, with the files by their names alone."""
     rows = read_rejected(job.output)
     return [row | {"file": row["file"].rpartition("/")[2].removesuffix(".gz").removesuffix(".zst")} for row in rows]
-
-
-def test_a_file_that_is_cut_off_ends_the_job_before_anything_is_written(job, folders, tmp_path):
-    file = tmp_path / "published" / "a 0.jsonl.gz"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(RequestError, match=r"a 0\.jsonl\.gz: expected a readable jsonl\.gz file, got: at byte"):
-        embed_here(replace(job, input=folders[1]))
-    assert not (tmp_path / job.output / "job.json").exists()
-
-
-def test_one_file_under_two_endings_is_refused_unless_the_job_began_with_both(job, tmp_path):
-    folder = tmp_path / "twice"
-    folder.mkdir()
-    for name in ("a.csv", "b.csv"):
-        (folder / name).write_text("id,text\n" + "".join(f"{name}{i},a dog\n" for i in range(5)))
-    job = replace(job, input=str(folder))
-    embed_here(job)
-    (folder / "a.csv.gz").write_bytes(compressed((folder / "a.csv").read_bytes(), ".gz"))
-    with pytest.raises(RequestError, match=r"expected each row once, got a\.csv and a\.csv\.gz in .*twice, perhaps"):
-        embed_here(job)
-    assert embed_here(replace(job, input=f"{folder}/*.csv"))["rows_in"] == 10
-    (folder / "a.csv.gz").rename(folder / "A.csv.gz")
-    assert embed_here(job)["rows_in"] == 15
-    begun = tmp_path / job.output / "job.json"
-    begun.write_text(begun.read_text().replace("/A.csv.gz", "/a.csv.gz"))
-    (folder / "A.csv.gz").rename(folder / "a.csv.gz")
-    assert embed_here(job)["rows_in"] == 15
 
 
 # --------------------------------------------------------------------------------------------------- Lance datasets

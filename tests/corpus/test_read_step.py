@@ -1,7 +1,6 @@
 """The read step: every bad row is kept with its reason; a row may have conditions of its own."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,13 +10,11 @@ from helpers import (
     embed_here,
     read_output,
     read_rejected,
-    vectors,
 )
-from tokenizers import Tokenizer
 
 from raycase.corpus import read_step
 from raycase.corpus.verify import verify
-from raycase.errors import RequestError, WorkError
+from raycase.errors import WorkError
 
 
 def test_condition_column_keeps_rows_and_pairs_apart(job, tmp_path):
@@ -76,25 +73,3 @@ def test_a_step_that_loses_a_row_is_found_out(job, monkeypatch):
     monkeypatch.setattr(read_step, "read_span", lossy)
     with pytest.raises(WorkError, match="from row 0: 100 rows in, 99 out and rejected"):
         embed_here(job)
-
-
-def test_a_row_with_a_token_that_has_no_weights_is_rejected(job, tiny_model, tmp_path):
-    """The tokenizer has one token more than the model: the other rows have the vectors that they have without it."""
-    folder = tmp_path / "added"
-    shutil.copytree(tiny_model, folder)
-    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    made.add_tokens(["zebra"])
-    made.save(str(folder / "tokenizer.json"))
-    texts = ["a red dress", "a zebra", "a blue dog"]
-    pq.write_table(pa.table({"id": range(3), "text": texts}), tmp_path / "rows.parquet")
-    job = replace(job, input=str(tmp_path / "rows.parquet"), max_rejected=1)
-    assert embed_here(replace(job, model=str(folder)))["rows_out"] == 2
-    rejected = [(r["row"], r["reason"]) for r in read_rejected(job.output)]
-    assert rejected == [(1, "token that the model has no weights for")]
-    found = vectors(read_output(job.output))
-    embed_here(replace(job, output=str(tmp_path / "plain")))
-    assert abs(found - vectors(read_output(str(tmp_path / "plain")))[[0, 1, 4, 5]]).max() < 1e-6
-    with pytest.raises(
-        RequestError, match=r"^--conditions: expected words that .*: token that the model has no weights"
-    ):
-        embed_here(replace(job, model=str(folder), conditions=("zebra",), overwrite=True))

@@ -26,15 +26,7 @@ def cli(capsys, *arguments):
     ("change", "words"),
     [
         ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
-        ({"--input": "header.csv"}, "expected rows, got none in 1 files"),
-        ({"--input": "corrupt.parquet"}, "expected a readable parquet file, got"),
-        ({"--text-column": "body"}, "expected the column 'body', got id, text; --text-column names another"),
-        ({"--id-column": "key"}, "expected the column 'key', got id, text"),
-        ({"--keep-columns": "year"}, "expected the column 'year', got id, text"),
-        ({"--conditions": ""}, "expected words in every condition, got ''"),
         ({"--conditions": "missing.txt"}, "missing.txt: expected a readable txt file"),
-        ({"--conditions": "red " * 99}, "expected room for a sentence"),
-        ({"--conditions": "\u200b\u2060"}, "expected words that"),
         ({"--conditions": "\ufeff"}, "can read, got '\\ufeff': empty condition"),
         ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
@@ -42,12 +34,8 @@ def cli(capsys, *arguments):
         ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
         ({"--dim": "4"}, "--dim: expected a dimension that"),
-        ({"--unit-rows": "0"}, "--unit-rows: expected at least 1, got 0"),
-        *(({"--actors": odd}, f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '{odd}'") for odd in ("²", "3:1")),
-        *(({"--max-rejected": odd}, f"expected a share between 0 and 1, got {odd}") for odd in ("2.0", "nan")),
-        ({"--limit": "9" * 30}, "--limit: expected a number of at most 64 bits, got one of 100"),
-        ({"--text-column": "\udcff"}, r"--text-column: expected text in UTF-8, got '\udcff'"),
-        ({"--output": ""}, "--output: expected a path or a URI, got ''"),
+        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
+        ({"--max-rejected": "nan"}, "expected a share between 0 and 1, got nan"),
         ({"--output": None}, "--output: expected a folder for the vectors, got none"),
         ({"--output": "foreign"}, "expected only units in"),
         ({"--output": "in.parquet/out"}, "got in.parquet/out, which would be read as input"),
@@ -55,8 +43,6 @@ def cli(capsys, *arguments):
 )
 def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "header.csv").write_text("text\n")
-    (tmp_path / "corrupt.parquet").write_bytes(b"PAR1 not really PAR1")
     (tmp_path / "foreign" / "embeddings").mkdir(parents=True)
     (tmp_path / "foreign" / "embeddings" / "x.parquet").write_text("")
     flags = {"--input": "in.parquet", "--output": "out", "--conditions": "color", "--model": job.model}

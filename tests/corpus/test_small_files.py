@@ -12,10 +12,8 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 
 from raycase.corpus.job_record import Sharing, read_job, write_job
 from raycase.corpus.output import output_at
-from raycase.corpus.plan import Spans
 from raycase.corpus.request import check_embed
 from raycase.corpus.verify import verify
-from raycase.data.spans import Span
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 
@@ -97,16 +95,6 @@ def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
         ("02.jsonl", 2, "vector not finite"),
     ]
     assert "file" not in json.loads(read_rejected(small.output)[1]["content"])
-
-
-def test_two_thousand_files_of_a_row_are_a_few_units():
-    spans = Spans()
-    for file in range(2000):
-        spans.add(Span(file=file, start=0, rows=1, at=0, length=9, bytes=9))
-        spans.whole[file] = "known"
-    shared = spans.shared(Sharing(rows=4096))
-    assert [span.rows for span in shared] == [256] * 7 + [208]
-    assert [part.file for part in shared[7].parts] == list(range(1792, 2000))
 
 
 def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp_path):

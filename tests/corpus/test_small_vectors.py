@@ -21,7 +21,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.join import JoinJob, join
 from raycase.systems.pairs import Encoded
 
-FORMS = [(True, "float16"), (True, "float32"), (False, "int8"), (True, "int8"), (False, "binary")]
+FORMS = [(True, "float16"), (True, "float32"), (False, "int8"), (False, "binary")]
 
 
 def numbers(uri):

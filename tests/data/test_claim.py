@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from raycase.data.claim import begin, check_held, claim, clear
+from raycase.data.claim import claim
 from raycase.data.storage import locate
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError
 
 JOB = {"job": "this very join", "results": ("neighbours", "table.parquet")}
 
@@ -55,31 +55,3 @@ def test_another_job_is_refused(folder, record):
     refused(folder, words.format(folder.uri, " (k: 5 there, 10 asked)"), "one", difference="k: 5 there, 10 asked")
     assert claim(folder, "join.json", "one", overwrite=True, **JOB) is None
     assert (folder / "join.json").read() == record
-
-
-def test_clear_removes_what_the_job_wrote_alone(folder):
-    for name in ("neighbours/0.parquet", "table.parquet", "join.json", "notes.txt"):
-        (folder / name).put(b"")
-    clear(folder, "join.json", JOB["results"])
-    assert folder.list() == {"notes.txt": 0}
-    assert claim(folder, "join.json", "one", **JOB) is None
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_job_that_begins_puts_its_record_and_clears_results_only_to_overwrite(folder, overwrite):
-    (folder / "join.json").put(b"{}")
-    (folder / "neighbours" / "0.parquet").put(b"")
-    begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=overwrite)
-    assert claim(folder, "join.json", "one", **JOB) == {"fingerprint": "one"}
-    assert (folder / "neighbours" / "0.parquet").exists() is not overwrite
-
-
-@pytest.mark.parametrize("record", [None, b'{"fingerprint": "two"}', b"["])
-def test_a_job_whose_record_was_replaced_or_removed_notices(folder, record):
-    begin(folder, "join.json", {"fingerprint": "one"}, JOB["results"], overwrite=False)
-    check_held(folder, "join.json", "one")
-    (folder / "join.json").remove()
-    if record is not None:
-        (folder / "join.json").put(record)
-    with pytest.raises(WorkError, match=r"expected the join\.json that this job wrote, got none or another"):
-        check_held(folder, "join.json", "one")

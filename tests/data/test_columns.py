@@ -28,12 +28,11 @@ def test_the_id_column_is_taken_where_there_is_one_and_the_text_is_kept_unless_s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        *(({name: "no"}, "expected the column 'no', got id, text") for name in ("text", "id", "condition")),
+        ({"text": "no"}, "expected the column 'no', got id, text"),
         ({"keep": ["nothing"]}, "expected the column 'nothing', got id, text, about, stars"),
         ({"text": "stars"}, "expected strings in the column 'stars', got double"),
         ({"condition": "stars"}, "expected strings or lists of them in 'stars', got double"),
-        *(({"keep": [n]}, f"--keep-columns: '{n}' is a column of the o") for n in ("embedding", "__row", "condition")),
-        ({"keep": ["id"], "id": "about"}, "--keep-columns: 'id' is a column of the output"),
+        ({"keep": ["embedding"]}, "--keep-columns: 'embedding' is a column of the output"),
     ],
 )
 def test_columns_that_cannot_serve_are_refused(captions, options, message):
@@ -41,16 +40,9 @@ def test_columns_that_cannot_serve_are_refused(captions, options, message):
         columns_of(captions, **options)
 
 
-def test_a_column_that_is_there_twice_is_refused_where_it_is_read(tmp_path):
-    path = write(tmp_path / "x.parquet", pa.table([["a"], ["b"], ["c"]], names=["text", "about", "about"]))
-    assert columns_of(path).names == ["text"]
-    with pytest.raises(RequestError, match="expected the column 'about' once"):
-        columns_of(path, condition="about")
-
-
 @pytest.mark.parametrize(
     ("values", "wanted"),
-    [(["a", "b"], pa.string()), ([1, None], pa.int64()), ([1.5, 2.0], pa.string()), ([True, False], pa.string())],
+    [([1, None], pa.int64()), ([1.5, 2.0], pa.string()), ([True, False], pa.string())],
 )
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_ids_are_whole_numbers_or_text(tmp_path, values, wanted, ending):
@@ -59,7 +51,7 @@ def test_ids_are_whole_numbers_or_text(tmp_path, values, wanted, ending):
     assert columns.id_type == wanted
     as_text = {1.5: "1.5", 2.0: "2.0" if ending == "jsonl" else "2", True: "true", False: "false"}
     kept = [v for v in values if v is not None]
-    assert [r[ID] for r in rows] == [as_text[v] if wanted == pa.string() and v not in ("a", "b") else v for v in kept]
+    assert [r[ID] for r in rows] == [as_text[v] if wanted == pa.string() else v for v in kept]
     assert len(rejected) == values.count(None)
 
 

@@ -8,22 +8,18 @@ from raycase.data.conditions import read_conditions
 from raycase.errors import RequestError
 
 
-@pytest.mark.parametrize("conditions", [["color of the dress", "number of people"], ["color"], []])
-def test_conditions_as_strings(conditions):
-    assert read_conditions(conditions) == conditions
+def test_conditions_as_strings():
+    assert read_conditions(conditions := ["color of the dress", "number of people"]) == conditions
 
 
 @pytest.mark.parametrize(
     ("name", "data"),
     [
         ("c.txt", "color\n\n  number of people \r\n"),
-        ("c.txt", "\ufeffcolor\nnumber of people"),
-        ("c.csv", "condition\ncolor\nnumber of people\n"),
-        ("C.TXT", "color\nnumber of people"),
-        ("C.Csv", "condition\ncolor\nnumber of people\n"),
+        ("C.TXT", "\ufeffcolor\nnumber of people"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
-        *(("c.parquet", names) for names in (("condition",), ("id", "condition"), ("aspect",))),
+        ("c.parquet", ("id", "condition")),
     ],
 )
 def test_conditions_in_a_file(tmp_path, name, data):
@@ -38,12 +34,10 @@ def test_conditions_in_a_file(tmp_path, name, data):
     ("conditions", "message"),
     [
         (["color", " "], "expected words in every condition, got ' ' at index 1"),
-        ([""], "expected words in every condition, got '' at index 0"),
         (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
         (["color", "number", "color"], "expected each condition once, got 'color' twice"),
         (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
-        *(({"condition": v}, "expected words in every condition") for v in ([1, 2], ["color", None], [["color"]])),
-        ({"condition": []}, "expected (words in every condition|at least one condition)"),
+        ({"condition": ["color", None]}, "expected words in every condition"),
     ],
 )
 def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path):
@@ -58,17 +52,9 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
     ("name", "data", "message"),
     [
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
-        ("c.csv", b"", ".*expected the column 'condition', got none"),
         ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
-        ("c.csv", b"condition\n", "expected at least one condition in .*, got none"),
         ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
         ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
-        (
-            "c.csv",
-            b"condition,condition\n1,color\n",
-            ".*expected the column 'condition' once, got condition, condition",
-        ),
-        ("c.csv", b"condition\ncolor\ncolor\n", "expected each condition once, got 'color' twice"),
         ("c.txt", b"color\xff\n", None),
         ("c.parquet", b"no parquet", None),
     ],

@@ -37,16 +37,6 @@ def bucket(request, tiny_model, tmp_path, monkeypatch, s3_server):
     return uri
 
 
-def test_pickled_weights_are_fetched_where_there_are_no_others(bucket):
-    before = remote_identity(bucket)
-    s3 = fsspec.filesystem("s3")
-    s3.rm_file(f"{bucket}/model.safetensors")
-    assert (fetch(bucket, large=True) / "pytorch_model.bin").read_bytes() == b"a pickle"
-    first = remote_identity(bucket)
-    s3.pipe_file(f"{bucket}/pytorch_model.bin", b"another one")
-    assert len({before, first, remote_identity(bucket)}) == 3
-
-
 def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
     with Proxy(s3_server) as proxy:
         command = [sys.executable, "-c", FETCH, bucket]
@@ -63,14 +53,6 @@ def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
         p.removeprefix(f"{path}/"): n for (method, p), n in proxy.asked.items() if method == "GET" and p != "/corpus"
     }
     assert read == dict.fromkeys(names, 1), "expected each file once"
-
-
-def test_an_encoder_on_object_storage_is_the_one_here(bucket, tiny_model):
-    choices = {"prompt": "concat-sc", "pooling": "mean", "dtype": torch.float32}
-    assert np.array_equal(
-        raycase.load(bucket, **choices).embed(*WORDS), raycase.load(str(tiny_model), **choices).embed(*WORDS)
-    )
-    assert resolve(bucket, prompt="concat-sc", pooling="mean").describe()["weights"] == remote_identity(bucket)
 
 
 @pytest.mark.parametrize(
@@ -98,13 +80,6 @@ def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, t
     assert resolve(uri).describe() == resolve(str(tmp_path / "case")).describe()
     with pytest.raises(RequestError, match=r"--prompt: s3://.* was trained with concat-sc"):
         resolve(uri, prompt="cond")
-
-
-def test_large_files_come_when_they_are_asked_for(bucket, monkeypatch):
-    monkeypatch.setattr("raycase.data.fetch.LARGE_BYTES", 10_000)
-    folder = fetch(bucket, large=False)
-    assert (folder / "config.json").exists() and not (folder / "model.safetensors").exists()
-    assert fetch(bucket, large=True) == folder and (folder / "model.safetensors").exists()
 
 
 def test_another_model_at_the_same_place_is_another_copy(bucket):

@@ -44,13 +44,8 @@ def test_a_graph_is_texts_and_triples_in_both_directions(folder):
     [
         ("train", "e1\t_is\n", "line 1: expected 3 values between tabs, got 2"),
         ("train", "e1\t_is\te3\ne1\t_is\te9\n", "line 2: expected what the graph has, got 'e9'"),
-        ("train", "e1\tis\te3\n", "got 'is'"),
-        ("train", "", "expected triples"),
         ("entities", "id\tname\ne1\tdog\n", "expected the column 'definition', got id, name"),
-        ("entities", "id\tname\tdefinition\tname\ne1\tdog\ta pet\tcat\n", "column 'name' once, got id, name"),
         ("entities", ENTITIES + "e1\tdog\tn\td\tagain\n", "each entity once, got 'e1' twice"),
-        ("entities", ENTITIES + "e4\tdog\n", "line 5: expected 5 values"),
-        ("relations", "", "got 3 and 0"),
         ("relations", None, "relations.tsv: expected a readable tsv file, got: "),
     ],
 )
@@ -90,12 +85,3 @@ def test_the_contrastive_loss_by_hand():
     forth, back = (math.log(math.exp(a) + 1 + math.exp(2.0)) - a) + 0.0, (0.0) + (math.log(1 + math.exp(d)) - d)
     found = contrastive_loss(queries, tails, heads, known, self_known, 0.1)
     assert found.item() == pytest.approx((forth + back) / 2, abs=1e-12)
-
-
-def test_the_texts_are_part_of_what_is_learned_from(folder):
-    before = triples_of(folder, [("e1", "_has", "e2")]).data_sha256
-    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 == before
-    (folder / "entities.tsv").write_text(ENTITIES.replace("another", "a pet"))
-    assert triples_of(folder, [("e1", "_has", "e2")]).data_sha256 != before
-    (folder / "entities.tsv").write_text(ENTITIES)
-    assert triples_of(folder, [("e2", "_has", "e1")]).data_sha256 != before

@@ -1,11 +1,7 @@
 """What the Hugging Face hub, and without it its cache, say about a file: here it is, there is none, or nothing."""
 
-import json
-from types import SimpleNamespace
-
 import pytest
 from fake_hub import COMMIT, fake_hub
-from huggingface_hub.errors import GatedRepoError, RevisionNotFoundError
 
 from raycase.data.hub import file_of, pinned_uri
 from raycase.errors import RequestError
@@ -66,21 +62,6 @@ def test_offline_the_cache_says_what_was_asked_for_in_vain(answer):
         answer("b.json", COMMIT, online=False, sure=True)
 
 
-@pytest.mark.parametrize("listed", [False, True, None])
-def test_offline_the_cache_has_a_listing(answer, tmp_path, listed):
-    """As `snapshot_download` leaves it; one in another format says nothing."""
-    answer("a.json", None)
-    tree = tmp_path / "hub" / "models--me--x" / "trees" / f"{COMMIT}.json"
-    tree.parent.mkdir()
-    names = ["a.json", *(["b.json"] if listed else [])]
-    tree.write_text(json.dumps([] if listed is None else {"format_version": 1, "files": {name: {} for name in names}}))
-    if listed is False:
-        assert answer("b.json", COMMIT, online=False, sure=True) is None
-        return
-    with pytest.raises(RequestError, match=OFFLINE):
-        answer("b.json", COMMIT, online=False, sure=True)
-
-
 def test_without_a_network_the_cache_is_asked_too(answer, monkeypatch):
     """A closed port, not the flag: what is known to be absent is, what is not known is an error."""
     answer("a.json", None), answer("none.json", None)
@@ -94,19 +75,3 @@ def test_without_a_network_the_cache_is_asked_too(answer, monkeypatch):
 
 def _not_reached(**arguments):
     return None, None, None, None, None, ConnectionError("not reached")  # at once, not after retries
-
-
-@pytest.mark.parametrize(
-    ("error", "advice"),
-    [
-        (GatedRepoError, "accept its terms on the hub, and log in"),
-        (RevisionNotFoundError, "name a revision that it has"),
-    ],
-)
-def test_what_trying_again_does_not_mend_has_other_advice(repository, monkeypatch, error, advice):
-    def refused(*arguments, **options):
-        raise error("the hub's own words", response=SimpleNamespace(headers={}, request=None))
-
-    monkeypatch.setattr("raycase.data.hub.hf_hub_download", refused)
-    with pytest.raises(RequestError, match=f"got: {error.__name__}: the hub's own words; {advice}"):
-        file_of("me/x", "b.json", "v9")

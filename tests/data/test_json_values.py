@@ -72,18 +72,13 @@ def test_values_become_the_types_of_their_fields():
     [
         ({"name": 7}, "name: expected a valid string, got 7"),
         ({"name": "\ud800"}, "the file: Invalid JSON: .*"),
-        ({"shape": []}, r"shape: expected an object, got \[\]"),
         ({"shape": {"width": "3"}}, "shape.width: expected a valid integer, got '3'"),
-        ({"shape": {"width": True}}, "shape.width: expected a valid integer, got True"),
         ({"shape": {"width": 3, "share": float("nan")}}, "shape.share: expected a finite number, got nan"),
-        ({"shape": {}}, "shape.width: expected it, got none"),
         ({"shape": {"width": 3, "x": 1}}, "shape.x: expected no such name, got one"),
         ({"color": "blue"}, "color: expected 'red', got 'blue'"),
         ({"sizes": [1, None]}, r"sizes\[1\]: expected a valid integer, got None"),
         ({"kind": "c"}, "kind: expected 'a' or 'b', got 'c'"),
-        ({"rows": {"a": "1"}}, "rows.a: expected a valid integer, got '1'"),
         ({"entry": {}}, "entry.count: expected it, got none"),
-        (None, "the file: expected an object, got None"),
     ],
 )
 def test_other_values_are_refused_by_their_place(change, message):

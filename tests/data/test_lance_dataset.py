@@ -6,7 +6,7 @@ import uuid
 import lance
 import pyarrow as pa
 import pytest
-from input_files import OPTIONS, flat, read, spans_of, the_file
+from input_files import OPTIONS, flat, spans_of, the_file
 
 from raycase.data.columns import find_columns
 from raycase.data.inputs import find_input
@@ -54,14 +54,6 @@ def test_rows_are_those_that_are_not_deleted_in_order_and_any_unit_is_read_alone
     assert [(row[TEXT], row["keep:n"]) for row in rows] == [(f"row {i}", i / 2) for i in wanted]
     assert not rejected
     assert read_columns(file, ["id", "n"], "--queries") == {"id": wanted, "n": [i / 2 for i in wanted]}
-
-
-def test_spans_are_many_where_rows_are(tmp_path):
-    lance.write_dataset(pa.table({"text": [f"row {i}" for i in range(10_000)]}), tmp_path / "x.lance")
-    file = the_file(tmp_path / "x.lance")
-    spans = spans_of(file, find_columns(file, **OPTIONS), unit_rows=10)
-    assert [(span.start, span.rows) for span in spans] == [(0, 4096), (4096, 4096), (8192, 1808)]
-    assert len(read(tmp_path / "x.lance")[0]) == 10_000
 
 
 def test_a_version_stays_what_it_was_and_one_that_is_gone_or_another_is_refused(tmp_path):

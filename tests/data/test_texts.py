@@ -1,11 +1,8 @@
 """Rows of CSV and JSONL, plain and compressed: good and bad, and that no file gives fewer than it has."""
 
-import csv
 import json
 import random
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from input_files import columns_of, compressed, flat, read, spans_of, the_file, write
 
@@ -14,7 +11,6 @@ from raycase.data.columns import peek
 from raycase.data.rated import read_columns
 from raycase.data.reader import ID, ROW, TEXT, read_span
 from raycase.data.schema import Reason
-from raycase.data.spans import plan_file
 from raycase.errors import RequestError
 
 ROWS = [{"id": i, "text": f"row {i}, é" + "x" * (i % 7)} for i in range(200)]
@@ -47,7 +43,7 @@ def read_bytes(tmp_path):
         ("\n1,a\n\r\n\n2,b\n\n", [("1", "a"), ("2", "b")]),  # blank lines are no rows
     ],
 )
-@pytest.mark.parametrize("header", ["id,text\n", '\ufeff"id","text"\r\n', "\n\r\nid,text\n"])
+@pytest.mark.parametrize("header", ["id,text\n", '\ufeff\n\r\n"id","text"\r\n'])
 def test_rows_of_csv(read_bytes, header, data, wanted):
     rows, rejected = read_bytes("x.csv", header + data)
     assert [(row[ID], row[TEXT]) for row in rows] == wanted and not rejected
@@ -65,7 +61,7 @@ def test_a_row_with_other_columns_is_rejected_alone_with_its_place(read_bytes, b
 def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monkeypatch):
     """Good, bad and blank lines in blocks of some bytes, read in units, each alone and all at once."""
     path = tmp_path / "x.csv"
-    for seed in range(40):
+    for seed in range(10):
         draw = random.Random(seed)
         lines, good, bad = ["id,text"], {}, {}
         for _ in range(60):
@@ -87,22 +83,10 @@ def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monk
             assert rejected == [(n, Reason.UNPARSED, line) for n, line in bad.items() if n in asked]
 
 
-@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
-def test_what_pythons_writer_writes_comes_back(tmp_path, quoting):
-    draw = random.Random(0)
-    texts = ["t" + "".join(draw.choices("\",\n\r ;\t\\'\ufeff\x85\u2028a", k=9)) for _ in range(300)]
-    with (tmp_path / "x.csv").open("w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle, quoting=quoting, lineterminator="\r\n").writerows([["a,\n b", "text"], *enumerate(texts)])
-    rows, rejected, _ = read(tmp_path / "x.csv")
-    assert [row[TEXT] for row in rows] == texts and not rejected
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ('id,text\n1,"open\n2,next\n3,b\n', "an odd number of quotes"),
-        ('id,text\n1,"open\n2,next\n3,"quoted too"\n', "an odd number of quotes"),
-        ('id,text\n1,a\n2,"open', "an odd number of quotes"),
         (b"id,text\n1,a\n2\xff\n", "CSV parse error: Row #2: Expected 2 columns, got 1"),
         (b"id,te\xff\n1,a\n", "'utf-8' codec can't decode"),
     ],
@@ -152,7 +136,7 @@ def test_a_bad_line_of_jsonl_costs_itself_alone(read_bytes, bad, reason):
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
-@pytest.mark.parametrize("members", [1, 2, 30])
+@pytest.mark.parametrize("members", [1, 30])
 @pytest.mark.parametrize("name", ["jsonl", "csv"])
 def test_rows_ids_and_rejected_rows_are_those_of_the_file_that_is_not_compressed(tmp_path, name, members, ending):
     """With a BOM, CRLF, blank lines and broken rows; a member may end within a letter."""
@@ -195,19 +179,6 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, name, ending):
             list(read_span(the_file(path), span, columns, [(0, 1), (1, 8)]))
 
 
-def test_members_with_nothing_in_them_and_frames_to_be_skipped_are_passed(read_bytes):
-    for ending, more in ((".gz", b""), (".zst", b"\x53\x2a\x4d\x18\x04\0\0\0abcd")):
-        nothing, rows = compressed(b"", ending) + more, compressed(b'{"text": "a"}\n', ending)
-        assert [row[TEXT] for row in read_bytes(f"x.jsonl{ending}", nothing + rows + nothing + rows)[0]] == ["a", "a"]
-
-
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.zst"])
-def test_a_file_that_is_not_what_its_name_says_is_refused(read_bytes, name):
-    for content in (b'{"text": "a"}\n', b""):
-        with pytest.raises(RequestError, match=f"{name}: {REFUSED}"):
-            read_bytes(name, content)
-
-
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.zst"])
 def test_a_file_is_one_span_and_any_of_its_units_is_read_alone(tmp_path, name):
     path = write(tmp_path / name, ROWS)
@@ -220,19 +191,3 @@ def test_a_file_is_one_span_and_any_of_its_units_is_read_alone(tmp_path, name):
     write(path, ROWS[:-1])
     with pytest.raises(RequestError, match="fewer rows than the 200 that were planned"):
         list(read_span(file, span, columns, [(0, 200)]))
-
-
-@pytest.mark.parametrize("name", ["jsonl", "csv"])
-def test_a_limit_ends_the_span_and_little_of_what_follows_is_looked_at(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(room, "BLOCK_BYTES", 2**16)
-    content = write(tmp_path / f"x.{name}", ROWS).read_bytes() + np.random.default_rng(0).bytes(10**7).hex().encode()
-    columns = columns_of(tmp_path / f"x.{name}")
-    (tmp_path / f"x.{name}.gz").write_bytes(pa.compress(content, "gzip", asbytes=True)[:-9])
-    (tmp_path / f"x.{name}").unlink()
-    file = the_file(tmp_path / f"x.{name}.gz")
-    (span,) = plan_file(0, file, columns, unit_rows=10, span_bytes=1, most_rows=25)
-    assert span.rows == 25
-    rows, rejected = flat(read_span(file, span, columns, [(20, 25)]))
-    assert [int(row[ID]) for row in rows] == list(range(20, 25)) and not rejected
-    with pytest.raises(RequestError):
-        spans_of(file, columns)

@@ -1,20 +1,7 @@
 """Vectors of length 1, of int8 and of bits, in cases worked by hand."""
 
-import io
-
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
 
-from raycase.data.schema import (
-    EMBEDDING,
-    embedding_array,
-    embedding_numbers,
-    embedding_type,
-    is_embedding,
-    parquet_bytes,
-)
 from raycase.data.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 
 
@@ -38,15 +25,3 @@ def test_vectors_of_any_size_have_length_one():
     half = 0.5**0.5
     assert np.allclose(unit, [[0.6, -0.8], [half, -half], [0.6, 0.8], [0, 0]], atol=1e-5)
     assert not np.isfinite(peak_normalize(np.array([[np.inf, 1], [np.nan, 1]], np.float32))).all(axis=1).any()
-
-
-@pytest.mark.parametrize(("dtype", "make", "most"), [("int8", int8_numbers, 70), ("binary", sign_bits, 9)])
-def test_small_vectors_are_small_in_parquet_and_come_back(dtype, make, most):
-    numbers = make(np.random.default_rng(0).standard_normal((2000, 64)))
-    table = pa.table({EMBEDDING: embedding_array(numbers)})
-    data = parquet_bytes(table)
-    assert len(data) / len(table) < most, "bytes a vector"
-    column = pq.read_table(io.BytesIO(data))[EMBEDDING]
-    assert np.array_equal(embedding_numbers(column), numbers)
-    assert table.schema.field(EMBEDDING).type == embedding_type(64, dtype)
-    assert is_embedding(column.type, (dtype,)) and not is_embedding(column.type)

@@ -1,22 +1,18 @@
 """The embedding job on Ray: the same vectors as without it, on local disk and on S3, submitted or not."""
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
-from urllib.request import urlopen
 
 import fsspec
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-import ray
 import torch
 from helpers import (
     NO_AGENT,
@@ -32,7 +28,6 @@ from helpers import (
 )
 
 import raycase
-from raycase.corpus.job_record import read_job
 from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.run import run
@@ -40,8 +35,6 @@ from raycase.corpus.verify import verify
 from raycase.distributed.embed import embed, prepare_ray
 from raycase.errors import RequestError
 from raycase.placement import dry_run
-
-METRICS = ("rows", "rejected_rows", "units", "units_left", "tokens")
 
 
 @pytest.fixture(scope="module")
@@ -56,40 +49,9 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     s3.put(local.input, "corpus/in/part-0.parquet")
     s3.put(str(folder / "rejected.parquet"), "corpus/in/part-1.parquet")
     job = replace(local, input="s3://corpus/in/", output="s3://corpus/out", actors="2:2", unit_rows=20, max_rejected=1)
-    units = []
-
-    def prepare(request, plan):
-        execute = prepare_ray(request, plan, ahead=4)  # of 30 units: both actors work through many pieces of the plan
-
-        def recorded(*arguments):
-            for unit in execute(*arguments):
-                units.append(unit)
-                yield unit
-
-        return recorded
-
-    result = run(job, prepare=prepare)
-    metrics = exported_metrics(read_job(output_at(job.output)).print8, units=len(units))
-    return SimpleNamespace(job=job, result=result, units=units, local=local, metrics=metrics)
-
-
-def exported_metrics(job, units):
-    """The last values of a job's metrics, as Prometheus reads them from the node; the node drops a gauge soon after it
-    was set for the last time."""
-    address = f"http://127.0.0.1:{ray.nodes()[0]['MetricsExportPort']}/metrics"
-    metrics = {}
-
-    def complete():
-        with urlopen(address) as page:
-            lines = [x for x in page.read().decode().splitlines() if x.startswith("ray_raycase_") and job in x]
-        for line in lines:
-            name = line.split("{")[0].removeprefix("ray_raycase_").removesuffix("_total")
-            if name in METRICS:
-                metrics[name] = float(line.rsplit(" ", 1)[1])
-        return metrics.keys() == set(METRICS) and metrics["units"] == units and metrics["units_left"] == 0
-
-    wait_for(complete, 30)
-    return metrics
+    # ahead: of 30 units, so both actors work through many pieces of the plan
+    result = run(job, prepare=lambda request, plan: prepare_ray(request, plan, ahead=4))
+    return SimpleNamespace(job=job, result=result, local=local)
 
 
 def test_distributed_equals_plain(finished, tiny_model):
@@ -114,28 +76,6 @@ def test_units_of_rejected_rows_leave_empty_files_and_all_units_are_resumed(fini
     assert (result["units_done"], result["units_resumed"]) == (30, 0)
     again = embed(finished.job)
     assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 30, 0)
-
-
-def test_stages_run_in_processes_of_their_own(finished):
-    read_pids, encode_pids = ({getattr(u.stats, name) for u in finished.units} for name in ("read_pid", "encode_pid"))
-    write_pids = {unit.write_pid for unit in finished.units}
-    assert len(encode_pids) == 2, "expected the units spread over both actors"
-    assert not (read_pids & encode_pids or encode_pids & write_pids or os.getpid() in read_pids | encode_pids)
-
-
-def test_rays_own_actors_import_no_torch(finished):
-    own = {}
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            name = process.cmdline()[:1]
-            if name and name[0].startswith("ray::_"):
-                own[name[0]] = any("libtorch" in library.path for library in process.memory_maps())
-    assert "ray::_StatsActor" in own and not any(own.values()), own
-
-
-def test_ray_exports_the_metrics_of_a_run(finished):
-    wanted = {"rows": 500, "rejected_rows": 100, "units": 30, "units_left": 0}
-    assert finished.metrics == wanted | {"tokens": finished.result["tokens"]}
 
 
 def test_dry_run_estimates_the_work_on_a_worker_and_writes_nothing(finished, tmp_path):

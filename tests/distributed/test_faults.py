@@ -1,26 +1,19 @@
 """The driver or an actor is killed, or the job stopped, in the middle; nothing is lost and nothing is done twice."""
 
 import contextlib
-import gc
 import os
-import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import fields, replace
 from pathlib import Path
-from threading import Thread
 
-import killers
-import psutil
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import ray
-from disturbed import ENCODERS
 from helpers import NO_AGENT, ROOT, flags_of, read_output, read_rejected, sentences, wait_for
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
@@ -30,9 +23,9 @@ from raycase.corpus.output import output_at
 from raycase.corpus.request import check_embed
 from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import _end_with, embed, prepare_ray
-from raycase.distributed.in_flight import InFlight
+from raycase.distributed.embed import embed, prepare_ray
 from raycase.errors import WorkError
+from raycase.systems.case import Case, CaseConfig
 
 pytestmark = pytest.mark.cluster
 
@@ -82,11 +75,29 @@ def test_an_encoder_that_every_unit_kills_ends_the_job(job, tmp_path, cluster):
         embed(replace(job, unit_rows=4), model=killed(job))
 
 
+class KilledCaseConfig(CaseConfig):
+    """The configuration of `KilledCase`."""
+
+    def load(self, **options):
+        case = super().load(**options)
+        return KilledCase(config=case.config, encoder=case.encoder)
+
+
+class KilledCase(Case):
+    """Its process is killed by the word "poison", as by the kernel when memory runs out."""
+
+    def encode_prepared(self, prepared):
+        encoded = super().encode_prepared(prepared)
+        if not np.isfinite(encoded.vectors).all():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return encoded
+
+
 def killed(job):
     """The job's model, which dies of "poison"."""
-    cloudpickle.register_pickle_by_value(killers)  # the workers do not find the module
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers do not find the module
     model = check_embed(job).model
-    return killers.KilledCaseConfig(**{field.name: getattr(model, field.name) for field in fields(model)})
+    return KilledCaseConfig(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
@@ -129,69 +140,4 @@ def drivers_of(job):
             words = (process / "cmdline").read_text().split("\0")
             if job.output in words and words[1].endswith("embed.py"):
                 found.append(process.name)
-    return found
-
-
-@pytest.fixture
-def never_collected():
-    """Python does not look for circles of references by itself."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-def test_a_store_that_is_gone_for_good_is_named_with_its_cause(job, cluster, never_collected):
-    """Here a folder that has become a file; a step's own error must come through Ray Data."""
-    folder = output_at(job.output).embeddings
-
-    def lose():
-        """Whether the folder is a file now; a unit that is written just then makes it a folder again."""
-        shutil.rmtree(folder.path, ignore_errors=True)
-        with contextlib.suppress(IsADirectoryError):
-            return Path(folder.path).write_text("no folder")
-
-    def prepare(request, plan):
-        execute = prepare_ray(request, plan, ahead=1)
-
-        def losing(*arguments):
-            for unit in execute(*arguments):
-                wait_for(lose)
-                yield unit
-
-        return losing
-
-    with pytest.raises(WorkError) as error:
-        run(replace(job, unit_rows=20), prepare=prepare)
-    said = str(error.value)
-    assert said.startswith("writing input file 0, from row ") and f", to {job.output}: " in said
-    assert re.search("(FileExists|FileNotFound|NotADirectory)Error", said), "expected what the step met"
-    assert said.endswith("; run the same command again to resume")
-    del error
-    wait_for(lambda: not encoders())  # of the execution that failed: others would wait for their CPUs
-
-
-def test_an_encoder_that_something_still_refers_to_ends_with_its_job(cluster):
-    in_flight = InFlight.remote(1)
-
-    @ray.remote(num_cpus=0)
-    class Encoder:
-        def __init__(self, in_flight):
-            Thread(target=_end_with, args=(in_flight,), daemon=True).start()
-
-        def pid(self):
-            return os.getpid()
-
-    encoder = Encoder.remote(in_flight)
-    pid = ray.get(encoder.pid.remote())
-    ray.kill(in_flight)
-    wait_for(lambda: not psutil.pid_exists(pid))
-
-
-def encoders():
-    """Processes of this Ray that hold an encoder."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.Error, IndexError):
-            if process.cmdline()[0].startswith(ENCODERS):
-                found.append(process.pid)
     return found

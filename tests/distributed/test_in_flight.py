@@ -1,18 +1,15 @@
 """The plan goes to Ray in bounded pieces, and the same actors work through all of them."""
 
 import threading
-from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
-import pytest
 import ray
 from helpers import wait_for
 
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.distributed.in_flight import InFlight, feed_tasks
-from raycase.errors import WorkError
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
 
@@ -50,18 +47,4 @@ def test_a_unit_is_rejected_after_three_deaths_and_the_others_count_on(cluster):
     [rejected] = ray.get(in_flight.take_rejected.remote())
     assert rejected.equals(row)
     assert ray.get(in_flight.wait_for_room.remote(10)) is None, "expected its room to be free"
-    ray.kill(in_flight)
-
-
-@pytest.mark.parametrize(("encoded", "units"), [(False, 1), (False, 3), (True, 3)])
-def test_where_no_unit_is_encoded_the_third_or_the_end_ends_the_job(cluster, encoded, units):
-    in_flight = InFlight.remote(10, encoded=encoded)
-    run = [partial(in_flight.reject.remote, (0, start), pa.table({})) for start in range(units)]
-    run.append(in_flight.take_rejected.remote)
-    if encoded:
-        assert len([ray.get(call()) for call in run][-1]) == units
-    else:
-        with pytest.raises(WorkError, match=f"killed {3 * units} times and encoded no unit: expected enough memory"):
-            for call in run:
-                ray.get(call())
     ray.kill(in_flight)

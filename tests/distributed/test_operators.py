@@ -54,6 +54,7 @@ def test_lance(embed, rows, tmp_path):
     check(lance.dataset(str(tmp_path / "out.lance")).to_table())
 
 
+@pytest.mark.long
 def test_iceberg(embed, rows, tmp_path):
     sql = pytest.importorskip("pyiceberg.catalog.sql")
     place = {"uri": f"sqlite:///{tmp_path}/catalogue.db", "warehouse": f"file://{tmp_path}"}

@@ -15,11 +15,8 @@ from raycase.errors import RequestError
     [
         ([{"CPU": 2}], False, {}, (1, 1, 1.625, 0, 2)),
         ([{"CPU": 2}], False, {"actors": "1:3"}, (1, 3, 0.5, 0, 1)),
-        ([{"CPU": 8}] * 3, True, {}, (6, 6, 3.8125, 0, 4)),
         ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
         ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
-        ([{"CPU": 8, "GPU": 1}] * 2, False, {"gpus_per_actor": 0.5}, (4, 4, 1.0, 0.5, None)),
-        ([{"CPU": 8, "GPU": 1}], True, {"actors": "2:9"}, (2, 9, 1.0, 1, None)),
         ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
         (
             [{"CPU": 2}],
@@ -27,7 +24,6 @@ from raycase.errors import RequestError
             {"actors": "8:8"},
             "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with",
         ),
-        ([{"CPU": 8, "GPU": 1}] * 2, True, {"gpus_per_actor": 2}, "expected 1 with 2 GPU .* room for 0"),
         ([{"CPU": 0}], True, {}, "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
     ],
 )

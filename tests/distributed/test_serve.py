@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -129,16 +128,6 @@ def test_the_client_of_openai_gets_the_vectors_of_the_model_and_of_the_job(serve
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="another", max_retries=0).models.list()
 
 
-def test_curl(server):
-    asked = json.dumps({"queries": "a red dress", "condition": "color", "k": 2, "where": "year > 2005"})
-    words = ["curl", "-sS", "--max-time", "60", f"{server.url}/search", "-H", f"Authorization: Bearer {TOKEN}"]
-    done = subprocess.run([*words, "--json", asked], capture_output=True, text=True)
-    [answers] = json.loads(done.stdout)["answers"]
-    assert len(answers) == 2 and all(answer["row"]["year"] > 2005 for answer in answers)
-    large = subprocess.run([*words, "--json", "@-"], input=" " * 9 * 2**20, capture_output=True, text=True)
-    assert json.loads(large.stdout)["error"]["code"] == "too_large"
-
-
 def raw(server, *sent, seconds=20):
     """What comes back for bytes."""
     with socket.create_connection(server.address, timeout=seconds) as connection:
@@ -178,15 +167,6 @@ def test_raw_bytes(server):
         assert server.alive()
 
 
-def test_slow_bodies_take_no_place(server):
-    held = [socket.create_connection(server.address) for _ in range(3 * QUEUE)]
-    for connection in held:
-        connection.sendall(head(length=100) + b'{"inp')
-    assert all(server.alive() for _ in range(3))
-    for connection in held:
-        connection.close()
-
-
 def test_too_many_at_once_get_429_and_come_again(server):
     light = {"input": ["dog"] * 300}
     with ThreadPoolExecutor(32) as pool:
@@ -199,30 +179,6 @@ def test_too_many_at_once_get_429_and_come_again(server):
     with ThreadPoolExecutor(16) as pool:
         ask = lambda _: client.embeddings.create(model="model", input=["dog"] * 50)  # noqa: E731 one line
         assert len(list(pool.map(ask, range(32)))) == 32
-
-
-def test_who_hangs_up_gives_the_place_back(server):
-    body = json.dumps(HEAVY).encode()
-    held = []
-
-    def full():
-        """Whether they hold all places; a question that came before one of them waits until they are done."""
-        for connection in held:
-            connection.close()
-        held[:] = [socket.create_connection(server.address) for _ in range(QUEUE)]
-        for connection in held:
-            connection.sendall(head(length=len(body)) + body)
-        return server.post("/v1/embeddings", {"input": "dog"}).status_code == 429
-
-    wait_for(full)
-    began = time.monotonic()
-    for connection in held:
-        connection.close()
-    wait_for(server.alive)
-    left = time.monotonic() - began
-    began = time.monotonic()
-    assert server.post("/v1/embeddings", HEAVY).status_code == 200
-    assert left < QUEUE * (time.monotonic() - began)
 
 
 def test_a_new_version_drops_no_request(server, home):

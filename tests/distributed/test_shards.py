@@ -1,22 +1,16 @@
 """An index in shards on Ray: the answers of one index; actors that die, stay away or open a new version; replicas."""
 
 import os
-import shutil
 import signal
-import weakref
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import ray
 import storing
-from helpers import wait_for
 
 from raycase import placement
 from raycase.distributed import shards as module
-from raycase.distributed.shard_actor import ShardRequest
 from raycase.distributed.shards import InShards, open_sharded
 from raycase.errors import RequestError, WorkError
 from raycase.search.answers import PartialAnswers, missing_of
@@ -24,7 +18,6 @@ from raycase.search.approximate import Options
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index, on_index
 from raycase.search.search_job import SearchJob
-from raycase.serving.live_index import LiveIndex, open_index
 
 ASKED, KNOWN = "what they wear on their heads", "number of people"
 QUERIES = ["a woman in a red dress", "two people play with a dog"]
@@ -99,25 +92,6 @@ def test_a_shard_that_died_is_asked_again(sharded, home):
     assert pid(second) != before and not any(sharded.actors.shards[1].under_way.values())
 
 
-class Poison:
-    """Ends the process that reads it."""
-
-    nbytes = 0
-
-    def __reduce__(self):
-        return os._exit, (1,)
-
-
-@pytest.mark.cluster
-def test_a_request_that_kills_every_actor_ends(sharded, monkeypatch):
-    monkeypatch.setattr(module, "DEATHS", 2)
-    request = ShardRequest(version=1, vectors=Poison(), condition=None, k=1, where=None)
-    assert sharded.actors._ask(request, sharded.actors.shards[:1]) == [None]
-    with pytest.raises(WorkError, match=r"expected an answer of one of 2 processes of shards, got none"):
-        sharded.actors.ask_any(request)
-    assert len(sharded.search(QUERIES, KNOWN, 3)) == 6
-
-
 @pytest.mark.cluster
 def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monkeypatch, capsys):
     sharded = open_sharded(str(home / "i.lance"), wait=0.5)
@@ -149,28 +123,6 @@ def test_one_that_stays_away_is_an_error_or_named(cluster, home, tmp_path, monke
 
 
 @pytest.mark.cluster
-def test_replicas_answer_for_each_other(cluster, home):
-    """Without waiting; and the one that is back is asked again."""
-    index = open_sharded(str(home / "i.lance"), shards=1, replicas=2, wait=0)
-    wanted = index.search(QUERIES, ASKED, 10)
-    [shard] = index.actors.shards
-    first, second = shard.actors
-
-    def both_are_up():
-        return shard._is_up(first) and shard._is_up(second)
-
-    for killed, other in ((first, second), (second, first)):
-        wait_for(both_are_up, 120)
-        kill(killed)
-        shard.under_way[other] += 9  # so the one that was killed is asked first
-        for _ in range(3):
-            assert index.search(QUERIES, ASKED, 10).equals(wanted)
-        assert other not in shard.pings
-        shard.under_way[other] -= 9
-    wait_for(both_are_up, 120)
-
-
-@pytest.mark.cluster
 def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     """And an approximate index is searched as a whole, by one of them."""
     uri = str(tmp_path / "i.lance")
@@ -198,39 +150,6 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
     assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
     end(after.actors)
-
-
-def test_the_processes_end_where_an_index_is_no_longer_in_shards(home, tmp_path, monkeypatch):
-    """The service that holds it searches the one shard itself."""
-
-    class Actors:
-        def __init__(self, uri, shards, **flags):
-            self.shards = [None] * shards
-
-        def over(self, index):
-            return module.ShardedIndex(self, index)
-
-    monkeypatch.setattr(module, "ShardActors", Actors)
-    uri = str(tmp_path / "i.lance")
-    shutil.copytree(home / "i.lance", uri)
-    live = LiveIndex(open=partial(open_index, uri, model=None, words_bytes=2**30, shard=InShards()), checked_for=-1.0)
-    actors = weakref.ref(live.index.actors)
-    assert len(actors().shards) == SHARDS
-    build(IndexJob(embeddings=(str(home / "words"),), output=uri, overwrite=True))
-    assert live.on(lambda index: (type(index), index.metadata.shards)) == (Index, 1)
-    assert actors() is None
-    assert isinstance(InShards(also_one=True)(live.index), module.ShardedIndex)
-
-
-def test_the_command(sharded, cluster, home, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RAY_ADDRESS", cluster.address_info["gcs_address"])
-    monkeypatch.setattr(module, "ShardActors", lambda *_, **flags: sharded.actors)
-    placement._say.cache_clear()
-    job = SearchJob(index=str(home / "i.lance"), query=tuple(QUERIES), condition=(ASKED,), output=str(tmp_path / "a"))
-    result = placement.search(job)
-    assert "on Ray: RAY_ADDRESS" in capsys.readouterr().err
-    assert (result["answers"], result["rows_missing"], result["shards_missing"]) == (20, 0, [])
-    assert pq.read_table(tmp_path / "a").equals(Index.open(job.index).search(QUERIES, ASKED))
 
 
 def test_shards_that_do_not_start_are_an_error(cluster, home, monkeypatch):

@@ -4,19 +4,15 @@ import subprocess
 import time
 from dataclasses import replace
 
-import boto3
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here, meanwhile, same_output, sentences, small_job
+from helpers import embed_here, same_output, sentences, small_job
 from s3_proxy import Proxy
 
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.data import s3
-from raycase.data.inputs import find_input
-from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
@@ -56,29 +52,6 @@ def test_one_request_in_twenty_fails_and_the_output_is_the_same(remote, through,
     same_output(job.output, wanted)
 
 
-@pytest.mark.cluster
-def test_a_server_that_is_gone_for_good_is_said_with_its_place_and_the_job_resumes(
-    remote, through, s3_server, monkeypatch
-):
-    from moto.server import ThreadedMotoServer
-
-    monkeypatch.setattr(s3, "ATTEMPTS", 2)
-    job, wanted = remote
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    through("http://{}:{}".format(*server.get_host_and_port()))
-
-    with pytest.raises((RequestError, WorkError)) as error:
-        embed_here(job, execute=meanwhile(server.stop, 8))
-    said = str(error.value)
-    assert all(words in said for words in ("http://127.0.0.1:", "/corpus/store-faults/", "Could not connect"))
-    assert "\n" not in said
-    monkeypatch.undo()
-    through(s3_server)
-    assert embed_here(job)["units_resumed"] >= 8
-    same_output(job.output, wanted)
-
-
 @pytest.mark.parametrize(
     ("fault", "flags", "wanted"),
     [
@@ -95,22 +68,6 @@ def test_what_no_retry_helps_is_said_early_in_one_line(whole, remote, through, s
         with pytest.raises(RequestError, match=wanted) as error:
             embed_here(job)
         assert time.monotonic() - began < 5 and "\n" not in str(error.value)
-
-
-@pytest.mark.cluster
-def test_credentials_that_expire_on_the_way_end_the_job_in_one_line_and_it_resumes(remote, through, s3_server):
-    job, wanted = remote
-    with Proxy(s3_server, faults=((400, "ExpiredToken"),)) as proxy:
-        through(proxy.url)
-        expire = meanwhile(lambda: setattr(proxy, "failing", 1.0), 9)
-        with pytest.raises((WorkError, RequestError), match=r"on purpose|expired") as error:
-            embed_here(job, execute=expire)
-        assert "\n" not in str(error.value)
-    through(s3_server)
-    assert not output_at(job.output).manifest.exists()
-    result = embed_here(job)
-    assert (result["units_resumed"], result["rows_out"]) == (9, ROWS)
-    same_output(job.output, wanted)
 
 
 def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
@@ -136,20 +93,3 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         verify(job.output)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-@pytest.mark.cluster
-def test_the_bucket_is_listed_in_pages(s3_server, monkeypatch):
-    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "7")
-    client = boto3.client("s3")
-    for i in range(30):
-        client.put_object(Bucket="corpus", Key=f"pages/{i:05d}.parquet", Body=b"x")
-    odd = ["a+b.parquet", "a b.parquet", "ä&<x>.parquet", "50%25.parquet"]
-    for name in odd:
-        client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"xyz")
-    for name in ("00003/a.parquet", "deeper/a.parquet", "deeper/b/c.parquet"):
-        client.put_object(Bucket="corpus", Key=f"pages/{name}", Body=b"x")
-    wanted = {f"{i:05d}.parquet": 1 for i in range(30)} | dict.fromkeys(odd, 3)
-    assert dict(locate("s3://corpus/pages").entries()) == locate("s3://corpus/pages").list() == wanted
-    assert len(find_input("s3://corpus/pages/")) == 37
-    assert locate("s3://corpus/nothing").list() == {}

@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
-from uncached import LocalRunner, open_local_runner
+from uncached import open_local_runner
 
 import raycase
 from raycase.corpus.request import EmbedJob
@@ -24,11 +24,8 @@ from raycase.data.rated import read_rated
 from raycase.distributed.embed import prepare_ray
 from raycase.distributed.train import make_scaling, open_runner
 from raycase.errors import RequestError
-from raycase.systems.condition_head import WEIGHTS as HEAD_WEIGHTS
 from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import fit_condition_head
-from raycase.training.condition_head_job import ConditionPoolingJob, best_head, pair_states
 from raycase.training.projector import best_projector, fit_projector
 from raycase.training.rated_jobs import CsrJob
 
@@ -59,7 +56,7 @@ def fill_cache(job, uri):
 def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
     fill_cache(training, training.validation)  # on Ray, the other vectors
     capsys.readouterr()
-    metrics = train(training)
+    metrics = train(replace(training, workers=2))
     assert capsys.readouterr().out.count("epoch ") == 4
     validation, data, state, g = plain_fit(training)
     assert worst(weights(training), g.state_dict()) < 1e-5
@@ -74,54 +71,6 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     job = EmbedJob(condition_column="condition", dtype="float32", compute="float32", **places)
     embed_here(job)
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
-
-
-@pytest.mark.long
-def test_two_workers_fine_tune_as_one_process(rated, tiny_model, cluster, tmp_path):
-    # 100 pairs: the last batch has one, and one worker none
-    settings = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv")}
-    settings |= {"model": str(tiny_model), "compute": "float32", "learning_rate": 1e-3, "cache": str(tmp_path)}
-    options = {"epochs": 2, "batch_size": 33, "dropout": 0.0}
-    job = CsrJob(output=str(tmp_path / "two"), workers=2, **settings | options)
-    metrics = train(job)
-    one = replace(job, output=str(tmp_path / "one"), workers=1)
-    wanted = jobs.train(one, open_local_runner)
-    two_weights, one_weights = (
-        # a key's bias moves every score alike: its gradient is rounding alone, which Adam enlarges
-        {n: t for n, t in load_file(j.folder / "encoder" / "model.safetensors").items() if not n.endswith("key.bias")}
-        for j in (job, one)
-    )
-    assert worst(two_weights, one_weights) < 1e-5
-    for found, line in zip(metrics["history"], wanted["history"], strict=True):
-        assert found["loss"] == pytest.approx(line["loss"], abs=1e-5)
-        assert found["spearman"] == pytest.approx(line["spearman"], abs=1e-2)
-
-
-@pytest.mark.cluster
-def test_two_workers_train_condition_pooling_as_one_process(rated, tiny_model, cluster, tmp_path):
-    # 100 pairs: the last batch has one, and one worker none
-    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "model": str(tiny_model)}
-    files |= {"output": str(tmp_path / "head"), "cache": str(tmp_path / "cache")}
-    shape = {"layers": (0.0, 1.0), "heads": 2, "head_dim": 8, "dim": 16, "nested": (8,)}
-    shape["plain_share"] = 0.0  # its directions turn with the last bits of the head
-    job = ConditionPoolingJob(workers=2, compute="float32", epochs=2, batch_size=33, dropout=0.0, **files, **shape)
-    metrics = train(job)
-    config = job.config()
-    on_ray, here = (SimpleNamespace(states_of=made) for made in (ON_RAY.states_of, LocalRunner("cpu").states_of))
-    pairs = [pair_states(read, config, on_ray, job) for read in job.read_parts()]  # of the cache
-    for found, read in zip(pairs, job.read_parts(), strict=True):
-        wanted = pair_states(read, config, here, job)
-        assert np.array_equal(found.sentences.offsets, wanted.sentences.offsets)
-        np.testing.assert_allclose(found.sentences.flat, wanted.sentences.flat, atol=2e-3)
-        np.testing.assert_allclose(found.conditions, wanted.conditions, atol=1e-3)
-        np.testing.assert_allclose(found.plain, wanted.plain, atol=1e-3)
-    *_, state = fit_condition_head(*pairs, job.recipe, seed=job.seed)
-    head = best_head(state, job.recipe, config.states_dim).state_dict()
-    for name, weight in load_file(job.folder / HEAD_WEIGHTS).items():
-        torch.testing.assert_close(weight.float(), head[name], rtol=1e-3, atol=2e-5)  # 16 bits
-    for line, wanted in zip(metrics["history"], state.history, strict=True):
-        assert line["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
-        assert line["spearman_8"] == pytest.approx(wanted["spearman_8"], abs=1e-2)
 
 
 @pytest.mark.cluster
@@ -161,7 +110,6 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
 @pytest.mark.parametrize(
     ("nodes", "workers", "gpus", "wanted"),
     [
-        ([{"CPU": 2}], 1, None, {"CPU": 2}),
         ([{"CPU": 8}, {"CPU": 4}], 3, None, {"CPU": 4}),
         ([{"CPU": 8, "GPU": 2}, {"CPU": 8}], 2, 1, {"CPU": 4, "GPU": 1}),  # both workers on the one node with GPUs
         ([{"CPU": 8, "GPU": 2}], 2, None, {"CPU": 4, "GPU": 1.0}),

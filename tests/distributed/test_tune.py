@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-import small
-from safetensors.torch import load_file
 from uncached import open_local_runner
 
 from raycase.distributed.tune import resources, tune
@@ -76,38 +74,6 @@ def test_a_search_runs_its_trials_then_the_seeds_of_its_best_and_goes_on(make, c
     assert table["config/dropout"].nunique() == 4
     tune(replace(job, trials=5))
     assert results(job)["phase"].value_counts()["search"] == 5
-
-
-@pytest.mark.cluster
-def test_heads_and_fine_tuned_encoders(make, cluster, rated, scored, tiny_model, tmp_path):
-    head = {"heads": 2, "head_dim": 8, "dim": 16, "prompt": None, "pooling": None}
-    head = {n: v for n, v in head.items() if n not in ("prompt", "pooling")}
-    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "compute": "float32"}
-    grid = {"layers": ["1", "0 2/3"], "gate": [False]}
-    (tmp_path / "grid.json").write_text(json.dumps(grid))
-    model = small.save_bert(tmp_path / "encoder")
-    training = TRAIN_JOBS["condition-pooling"](output=str(tmp_path / "heads"), model=model, epochs=2, **files, **head)
-    job = Sweep(grid=str(tmp_path / "grid.json"), seeds=1, training=training)
-    tune(job)
-    assert results(job)["score"].notna().all()
-    files = {name: scored[name] for name in ("train", "validation")} | {"model": str(tiny_model), "compute": "float32"}
-    (tmp_path / "grid.json").write_text('{"route": ["own"], "learning_rate": [0.001]}')
-    training = TRAIN_JOBS["mixsp"](output=str(tmp_path / "mixsp"), epochs=1, **files)
-    job = Sweep(grid=str(tmp_path / "grid.json"), seeds=1, training=training)
-    tune(job)
-    alone = replace(changed(training, {"route": "own", "learning_rate": 0.001}), output=str(tmp_path / "alone"))
-    wanted = train(alone, open_local_runner)
-    assert results(job)["spearman"].item() == pytest.approx(wanted["validation"]["spearman"], abs=0.05)
-    saved = load_file(training.folder / "best" / "extra.safetensors")
-    assert saved.keys() == load_file(alone.folder / "extra.safetensors").keys()
-
-
-@pytest.mark.long
-def test_asha_stops_what_falls_behind(make, cluster):
-    space = {"learning_rate": {"choice": [1e-2, 1e-9, 2e-9, 3e-9]}, "dropout": {"uniform": [0, 0.1]}}
-    job = make(space, "space", trials=12, seeds=1, epochs=30)
-    tune(job)
-    assert results(job)["epochs"].min() < 30
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,12 @@
 """`verify` on a cluster finds what it finds in one process; a worker that dies changes nothing."""
 
-import os
-import signal
 from functools import partial
-from pathlib import Path
 
-import numpy as np
 import pytest
 from helpers import embed_here, embedded
 
 from raycase.corpus.output import output_at
-from raycase.corpus.verify import FileCheck, verify
+from raycase.corpus.verify import verify
 from raycase.distributed.verify import on_ray
 from raycase.distributed.verify import verify as verify_on_cluster
 from raycase.errors import WorkError
@@ -46,30 +42,3 @@ def test_a_damaged_file_is_named_and_a_whole_output_passes(job, cluster):
     (folder / name).put(bytes(data))
     with pytest.raises(WorkError, match=f"embeddings/{name}: checksum differs$"):
         verify_on_cluster(job.output)
-
-
-class DyingOnce(FileCheck):
-    """A check whose process is killed the first time."""
-
-    def __call__(self, lines):
-        mark = Path(self.uri) / "died"
-        if not mark.exists():
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().__call__(lines)
-
-
-@pytest.mark.cluster
-def test_a_worker_that_dies_is_replaced(twice, cluster):
-    from ray import cloudpickle
-
-    cloudpickle.register_pickle_by_value(__import__("sys").modules[__name__])
-
-    def dying(check, groups):
-        defects, hashes = on_ray(DyingOnce(**vars(check)), groups)
-        assert not defects and len(hashes) == 4 and isinstance(hashes, np.ndarray)
-        return defects, hashes
-
-    with pytest.raises(WorkError, match="id 'two' under 'color': 2 times"):
-        verify(twice, execute=dying)
-    assert (Path(twice) / "died").exists()
