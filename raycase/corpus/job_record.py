@@ -12,13 +12,12 @@ from typing import Any
 
 from typing_extensions import TypedDict
 
-from raycase.corpus.listing import UnitFile, Units, finished, finished_units
+from raycase.corpus.listing import Units, finished, finished_units
 from raycase.corpus.output import Output
 from raycase.corpus.pair_result import kind_of
 from raycase.data import claim
 from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
-from raycase.data.schema import Dtype
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.errors import MOST_LABEL, RequestError, visible
 
@@ -53,26 +52,11 @@ class ModelFile(TypedDict):
     encoder: EncoderFile
 
 
-class _ConfigFile(TypedDict):
-    model: ModelFile
-    dtype: Dtype
-    unconditional: bool
-    conditions: list[str] | None
-    keep_columns: list[str]
-
-
-class ConfigFile(_ConfigFile, total=False):
-    """The configuration in job.json, as far as it is read back."""
-
-    score_column: str  # of `raycase score`
-    normalize: bool
-
-
 class JobFile(TypedDict):
     """job.json."""
 
     model: str
-    config: ConfigFile
+    config: dict[str, Any]
     files: list[InputFile]
     sharing: Sharing
     salt: str
@@ -122,14 +106,7 @@ def find_job(
     if output.job.exists():
         begun = read_job(output)
         job = replace(begun, model=model)
-    units, strays = finished_units(output, job.print8)
-    foreign = next((name for name in strays if UnitFile.parse(name) is None), None)
-    foreign = foreign or next((unit.name(job.print8) for unit in units.of_others(len(job.files))), None)
-    if foreign:
-        raise RequestError(
-            f"--output: expected only units in {output.units.uri}, got {foreign}; "
-            "move it away, or pass --overwrite to remove the whole folder"
-        )
+    units, _ = finished_units(output, job.print8)
     claim.claim(
         output.root,
         output.job.name,
@@ -157,7 +134,7 @@ def read_job(output: Output) -> Job:
         if not (isinstance(values, dict) and "config" in values and values.get("format") != FORMAT):
             found = from_json(JobFile, values)
             return Job(
-                config=dict(found["config"]),
+                config=found["config"],
                 files=found["files"],
                 model=found["model"],
                 sharing=found["sharing"],

@@ -88,10 +88,6 @@ class Units:
         """The input files that have finished units."""
         return list(self._slices)
 
-    def of_others(self, files: int) -> Iterator[UnitFile]:
-        """The units of input files that a job of so many files does not have."""
-        return (UnitFile(*row) for row in self.values_N4[self.file >= files].tolist())
-
     def within(self, file: int, start: int, end: int) -> Iterator[UnitFile]:
         """The units of a file that share rows with [start, end)."""
         first, last = self._slices.get(file, (0, 0))

@@ -132,10 +132,7 @@ def _pooled(table: pa.Table, conditions: tuple[str, ...], pooler: Any, form: Wor
     count, each = len(table), len(conditions)
     vectors_ND = np.empty((0, form.dim), dtype)
     if count:
-        try:
-            vectors_ND = pooler(StoredWords.from_arrow(table, form)).reshape(count * each, form.dim).astype(dtype)
-        except ValueError as error:
-            raise WorkError(f"{source}: stored words: {error}; verify the output, and embed again") from error
+        vectors_ND = pooler(StoredWords.from_arrow(table, form)).reshape(count * each, form.dim).astype(dtype)
         if not np.isfinite(vectors_ND).all():
             raise WorkError(f"{source}: expected words that give finite vectors, got others; verify the output")
     row = np.repeat(np.arange(count), each)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from raycase.corpus.found import find_model, first_file, input_files, job_begun
-from raycase.corpus.job_record import Job, Sharing, find_job
+from raycase.corpus.job_record import Job, Sharing, find_job, read_job
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.pair_result import PairResult, WordResult
 from raycase.corpus.tasks import RayFlag
-from raycase.data.columns import find_columns
+from raycase.data.columns import find_columns, peek
 from raycase.data.conditions import conditions_file, read_conditions
-from raycase.data.fetch import model_folder
-from raycase.data.inputs import InputFile
+from raycase.data.fetch import DEFAULT_MODEL, model_folder
+from raycase.data.inputs import LANCE, InputFile, Listing, list_input, readable
+from raycase.data.lance_dataset import open_version
 from raycase.data.places import check_paths
 from raycase.data.schema import BITS, FLOATS, Dtype
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompts import PromptFlags, prompt_file
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
 from raycase.systems.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.systems.registry import resolve_embedder, stores_words
 
@@ -296,3 +296,65 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     if not 1 <= least <= most:
         raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
     return least, most
+
+
+# ----------------------------------------------------------------------------------------- what is there already
+
+
+def input_files(uri: str, begun: Job | None) -> Listing:
+    """The files of the input; says what is left out. Raises RequestError."""
+    listing = list_input(uri)
+    if begun:
+        listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
+    listing.say("--input")
+    return listing
+
+
+def _at_begun(file: InputFile, begun: Job) -> InputFile:
+    """A Lance dataset at the version with which the job began, if that is still there; other files as they are."""
+    known = next((old for old in begun.files if old.uri == file.uri), file)
+    if known == file or {known.format, file.format} != {LANCE}:
+        return file
+    try:
+        with readable(known):
+            open_version(known.uri, known.mark)
+    except RequestError:
+        return file  # of another content: the job says that it has changed
+    now, then = (each.mark.rpartition(" ")[0] for each in (file, known))
+    note(f"--input: {file.uri} is {now} now, this job goes on with {then}; for the new rows choose another --output")
+    return known
+
+
+def job_begun(output: Output) -> Job | None:
+    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
+    try:
+        return read_job(output) if output.job.exists() else None
+    except OSError as error:
+        reason = output.root.why(error)
+        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
+
+
+def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
+    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+    if begun and begun.files[0] in files:
+        return begun.files[0]
+    return next((f for f in files if peek(f).names), files[0])
+
+
+def find_model(
+    model: str | None, choices: dict[str, Any], begun: Job | None, output: Output, find: Callable[..., Any]
+) -> Any:
+    """The model of this name, with these choices, by `find`; without a name that of the job to resume, else the
+    default. Says so where these two differ. Raises RequestError."""
+    if model is not None or not begun:
+        return find(DEFAULT_MODEL if model is None else model, **choices)
+    try:
+        config = find(begun.model, **choices)
+    except RequestError as error:
+        raise RequestError(
+            f"--model: expected the model that {output.root.uri} was begun with, {begun.model}, got: {error}; pass "
+            "--model with where it is now"
+        ) from error
+    if begun.model != DEFAULT_MODEL:
+        note(f"{output.root.uri}: begun with --model {begun.model}; resuming with it")
+    return config

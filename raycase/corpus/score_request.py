@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raycase.corpus.found import find_model, first_file, input_files, job_begun
 from raycase.corpus.output import SCORES, output_at, output_folder
 from raycase.corpus.pair_result import ScoreResult
-from raycase.corpus.request import ROWS_OF_UNIT, Request, RunFlags, check_numbers
+from raycase.corpus.request import (
+    ROWS_OF_UNIT,
+    Request,
+    RunFlags,
+    check_numbers,
+    find_model,
+    first_file,
+    input_files,
+    job_begun,
+)
 from raycase.data.columns import Columns, find_columns, peek
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import InputFile

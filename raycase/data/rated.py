@@ -117,21 +117,13 @@ def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
     return digest.hexdigest()
 
 
-def read_rated(uri: str, flag: str, condition: str = CONDITION, number: str = LABEL) -> RatedPairs:
-    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them, with these columns.
+def read_rated(uri: str, flag: str, condition: str | None = CONDITION, number: str = LABEL) -> RatedPairs:
+    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them, with these columns; without a
+    condition where `condition` is None.
 
     Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
     fewer than two distinct labels.
     """
-    return _read(uri, flag, condition, number)
-
-
-def read_scored(uri: str, flag: str, number: str = SCORE) -> RatedPairs:
-    """Read pairs rated without a condition: sentence1, sentence2 and a column of numbers. Errors as in `read_rated`."""
-    return _read(uri, flag, None, number)
-
-
-def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs:
     columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, condition) if name}
     ratings: list[float] = []
     for file in find_input(uri, flag):
@@ -140,15 +132,14 @@ def _read(uri: str, flag: str, condition: str | None, number: str) -> RatedPairs
             columns[name] += texts(values[name], f"{flag}: {file.uri}", name)
         for row, value in enumerate(values[number]):
             rating = _number(value)
-            if rating is None:
+            if not math.isfinite(rating):
                 raise RequestError(
                     f"{flag}: {file.uri}, row {row}: expected a number as {number}, got {value!r}; fix the row"
                 )
             ratings.append(rating)
-    if not ratings:
-        raise RequestError(f"{flag}: expected rated pairs in {uri}, got no rows")
     if len(set(ratings)) < 2:
-        raise RequestError(f"{flag}: expected at least two distinct {number}s in {uri}, got only {ratings[0]:g}")
+        got = f"only {ratings[0]:g}" if ratings else "no rows"
+        raise RequestError(f"{flag}: expected at least two distinct {number}s in {uri}, got {got}")
     return RatedPairs(
         uri=uri,
         sentences1=columns[SENTENCE1],
@@ -206,17 +197,15 @@ def texts(values: Sequence[object], where: str, name: str) -> list[str]:
     return [str(value).strip() for value in values]
 
 
-def _number(value: object) -> float | None:
-    """A value as a number that float32 holds, or None."""
+def _number(value: object) -> float:
+    """A value as a number that float32 holds, so that labels that differ do so where they are used; else NaN."""
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-        return None
+        return math.nan
     try:
-        number = float(value)
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
     except (ValueError, OverflowError):
-        return None
-    with np.errstate(over="ignore"):
-        number = float(np.float32(number))  # so that labels that differ do so where they are used
-    return number if math.isfinite(number) else None
+        return math.nan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,11 +313,6 @@ def read_candidates(uri: str, flag: str) -> CandidateSets:
 
 def _several_texts(values: object, where: str, name: str) -> list[str]:
     """The texts of a list, stripped. Raises RequestError."""
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        raise RequestError(
-            f"{where}: expected a list of texts in {name!r} (.jsonl or .parquet), got {values!r:.80}; fix the row"
-        )
-    for value in values:
-        if not is_words(value):
-            raise RequestError(f"{where}: expected words in every text of {name!r}, got {value!r:.80}; fix the row")
+    if not isinstance(values, list) or not all(map(is_words, values)):
+        raise RequestError(f"{where}: expected a list of texts with words in {name!r}, got {values!r:.80}; fix the row")
     return [value.strip() for value in values]

@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.data.json_values import from_json, loads
-from raycase.errors import RequestError
 
 STATES = "states"  # the column: large_binary, little-endian float16
 STATE_TYPE = np.dtype("<f2")
@@ -23,7 +22,7 @@ WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the toke
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
 WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS, SKETCH)
 WORDS_KEY = b"raycase_words"  # in the metadata of the column WORDS
-MOST_WORD_BYTES, MOST_DIM = 4096, 2**16  # of a token, of a vector
+MOST_WORD_BYTES = 4096  # of a token
 SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
 
 
@@ -152,11 +151,6 @@ class WordFormat:
     token_bytes: int
     dim: int
 
-    def __post_init__(self) -> None:
-        for name, most in (("token_bytes", MOST_WORD_BYTES), ("dim", MOST_DIM)):
-            if not 1 <= getattr(self, name) <= most:
-                raise ValueError(f"{name}: expected 1 to {most}, got {getattr(self, name)}")
-
     @property
     def part_bytes(self) -> int:
         """Bytes of the plain part of a text that has one."""
@@ -170,15 +164,9 @@ class WordFormat:
 
     @classmethod
     def of(cls, schema: pa.Schema) -> WordFormat | None:
-        """The format of a file with stored words; None for another file, as one with a kept column of that name.
-
-        Raises RequestError for a format that is none.
-        """
+        """The format of a file with stored words; None for another file, as one with a kept column of that name."""
         metadata = (schema.field(WORDS).metadata or {}) if WORDS in schema.names else {}
-        try:
-            return from_json(cls, loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
-        except ValueError as error:
-            raise RequestError(f"stored words: expected their format in the file's schema, got: {error}") from error
+        return from_json(cls, loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,21 +220,13 @@ class StoredWords:
         part = Ragged.read(table[PLAIN_PART], form.part_bytes, byte)
         if not (codes.counts > 0).all() or (part.counts > 1).any():
             raise ValueError("expected tokens in each text and at most one plain part")
-        head = _heads(part)  # NaN is not in the interval either
-        if not ((head[:, 0] >= 0) & (head[:, 0] <= 1) & np.isfinite(head[:, 1])).all():
-            raise ValueError("expected shares of plain parts in [0, 1] and finite scales, got others")
         return cls(form=form, codes=codes, part=part, finite=np.ones(len(codes), dtype=bool))
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The texts that have a plain part, (P,), its shares (P,) and vectors (P, D), float32."""
-        head = _heads(self.part)
+        head = self.part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)  # share and scale: (P, 2)
         vectors = self.part.flat[:, SHARE_BYTES:].copy().view(np.int8) * head[:, 1:]
         return np.flatnonzero(self.part.counts), head[:, 0], vectors.astype(np.float32)
-
-
-def _heads(part: Ragged) -> np.ndarray:
-    """Share and scale of each plain part: (P, 2) float32."""
-    return part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)
 
 
 def plain_parts(shares_N: np.ndarray, vectors_ND: np.ndarray) -> Ragged:

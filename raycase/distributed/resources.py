@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from raycase.corpus.request import actor_range
+from raycase.corpus.request import RunFlags, actor_range
 from raycase.corpus.tasks import Places
 from raycase.data.storage import Location
 from raycase.distributed.cluster import named_cluster, nodes, start_ray
@@ -55,19 +55,7 @@ class Capacity:
         return f"the cluster has {', '.join(shapes) or 'no node'}"
 
 
-class ActorFlags(Protocol):
-    """The flags of a job that concern its actors."""
-
-    @property
-    def actors(self) -> str | None:
-        """Number of actors, MIN:MAX."""
-
-    @property
-    def gpus_per_actor(self) -> float | None:
-        """GPUs per actor."""
-
-
-def make_pool(job: ActorFlags, units: int, cluster: Capacity) -> ActorPool:
+def make_pool(job: RunFlags, units: int, cluster: Capacity) -> ActorPool:
     """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
     fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
     requested = actor_range(job.actors)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from raycase.data.rated import RatedPairs, read_scored, rows_in
+from raycase.data.rated import SCORE, RatedPairs, read_rated, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, check_ranges, note
 from raycase.systems.baselines import sentence_encoder
@@ -56,7 +56,8 @@ class ScoredJob(FineTuneJob, TuneRecipe):
 
     def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
         """Read the training and validation pairs. Raises RequestError."""
-        train, validation = (read_scored(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        flags = {"--train": self.train, "--validation": self.validation}
+        train, validation = (read_rated(uri, flag, None, SCORE) for flag, uri in flags.items())
         for flag, scored in (("--train", train), ("--validation", validation)):
             invalid = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
             if len(invalid):

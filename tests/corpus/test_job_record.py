@@ -128,15 +128,6 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
     assert embed_here(replace(job, model=None))["rows_out"] == 500
 
 
-def test_a_unit_of_an_input_file_that_the_job_does_not_have_is_refused(job):
-    embed_here(job)
-    unit = min(output_at(job.output).embeddings.list())
-    foreign = unit.replace("-00000-", "-00099-")
-    (output_at(job.output).embeddings / foreign).put(b"")
-    with pytest.raises(RequestError, match=f"--output: expected only units in .*, got {foreign}"):
-        embed_here(job)
-
-
 def test_an_output_of_another_version_is_refused(job):
     embed_here(job)
     record = output_at(job.output).job

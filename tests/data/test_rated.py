@@ -154,6 +154,6 @@ def test_no_rows_and_one_distinct_label(file):
         pq.write_table(pa.table([texts, texts, texts, pa.array([], pa.float32())], names=NAMES), file)
     else:
         write(file, [])
-    assert refusal(file) == f"--train: expected rated pairs in {file}, got no rows"
+    assert refusal(file) == f"--train: expected at least two distinct labels in {file}, got no rows"
     found = refusal(write(file, [[*row[:3], 3] for row in ROWS]))
     assert found == f"--train: expected at least two distinct labels in {file}, got only 3"

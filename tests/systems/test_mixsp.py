@@ -10,7 +10,7 @@ import tiny
 import torch
 
 import raycase
-from raycase.data.rated import read_scored
+from raycase.data.rated import SCORE, read_rated
 from raycase.errors import RequestError
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.mixsp import Heads, Route, Select, Similarity, mixsp
@@ -193,7 +193,7 @@ def test_it_learns(name, folder, scored):
     make, choices, loss = FITS[name]
     config = make(folder, **choices)
     recipe = TuneRecipe(epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
-    data = [TunePairs.of(config, read_scored(scored[part], "")) for part in ("train", "validation")]
+    data = [TunePairs.of(config, read_rated(scored[part], "", None, SCORE)) for part in ("train", "validation")]
     *_, state = fit_tuned(*data, recipe, PairObjective(config=config, loss=loss))
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.rated import LABEL, SCORE, RatedPairs, read_scored
+from raycase.data.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
@@ -43,7 +43,7 @@ ABOUT = {
 
 def read(job: EvaluateJob) -> RatedPairs:
     """Read the pairs. Raises RequestError for labels other than 0 and 1."""
-    pairs = read_scored(job.data, "--data", SCORE if job.task == "sts" else LABEL)
+    pairs = read_rated(job.data, "--data", condition=None, number=SCORE if job.task == "sts" else LABEL)
     ratings = sorted(set(pairs.ratings.tolist()))
     if job.task == "pairs" and ratings != [0.0, 1.0]:
         raise RequestError(f"--data: expected the labels 0 and 1, got {', '.join(f'{v:g}' for v in ratings[:5])}")
