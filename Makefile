@@ -1,13 +1,15 @@
 # Every target makes .venv first: Python 3.11 or later is all that a new machine needs.
 PYTHON ?= python3
 DATA ?= ../shared/data
+MINUTES ?= 10
+SEED ?= 0
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile what it imports
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 PAIRS = --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv
 TEACHERS := bi-encoder-0 bi-encoder-1 cross-encoder-0
 
-.PHONY: help demo test test-cluster test-long lint size docs site bundle model wheel bench cuda-build-check clean
+.PHONY: help demo test test-cluster test-long chaos lint size docs site bundle model wheel bench cuda-build-check clean
 
 help:                      ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 16
@@ -23,6 +25,9 @@ test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die,
 
 test-long: .venv/ready     ## tests that take long
 	$(BIN)/python -m pytest -n 0 -m long
+
+chaos: .venv/ready         ## jobs under random kills and failures, for MINUTES (default 10)
+	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
 lint: .venv/ready          ## format, style, types, import contracts, generated pages, the site
 	$(BIN)/ruff format --check .
