@@ -16,7 +16,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     """
     actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
     dim dtype id_column max_rejected normalize on_long pooling score_column subtract word_bytes
-    candidates exact_below exact_condition most_clusters partial shard_timeout shards
+    candidates exact_below exact_condition most_clusters shard_timeout shards
     SearchJob.query_condition SearchJob.replicas
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     ExploreJob.model FacetsJob.model IndexJob.model JoinJob.model MaterializeJob.model SearchJob.model

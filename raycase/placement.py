@@ -116,16 +116,14 @@ def search(job: SearchJob) -> dict[str, Any]:
     from raycase.search.search_job import search
 
     several = f"--replicas {job.replicas}" if job.replicas > 1 else ""
-    of_shards = several or ("--partial" if job.partial else "")
-    if job.shard_timeout is not None:
-        of_shards = of_shards or f"--shard-timeout {job.shard_timeout:g}"
+    of_shards = several or ("" if job.shard_timeout is None else f"--shard-timeout {job.shard_timeout:g}")
 
     @cache
     def in_shards() -> Callable[[Index], Index]:
         from raycase.distributed.shards import InShards
 
         wait = {} if job.shard_timeout is None else {"wait": job.shard_timeout}
-        return InShards(also_one=True, replicas=job.replicas, partial=job.partial, **wait)
+        return InShards(also_one=True, replicas=job.replicas, **wait)
 
     def shard(index: Index) -> Index:
         if of_shards and index.metadata.shards == 1:

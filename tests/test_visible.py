@@ -78,15 +78,14 @@ def index(tmp_path_factory):
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_texts_conditions_and_labels_are_escaped(index, terminal, capsys, monkeypatch, tmp_path):
+def test_texts_conditions_and_labels_are_escaped(index, terminal, capsys, monkeypatch):
     folder, model = index
     monkeypatch.setattr("raycase.search.marks.has_styles", lambda stream: terminal)
     for module in ("search.shown", "search.search_job", "search.facets_job", "evaluation.explain"):
         monkeypatch.setattr(f"raycase.{module}.has_styles", lambda stream: terminal)
     asked = RAW[:-1] + FORGED
-    html = str(tmp_path / "a.html")
     for words in (
-        ("search", "--index", folder, "--query", asked, "--condition", asked, "--html", html),
+        ("search", "--index", folder, "--query", asked, "--condition", asked),
         ("search", "--index", folder, "--query", "a dog", "--unconditional"),
         ("facets", "--index", folder, "--condition", asked, "--clusters", "2"),
         ("explain", "--model", model, "--text", asked, "--condition", asked),

@@ -8,16 +8,13 @@ Shapes: Q queries, D dimensions, k neighbours.
 from __future__ import annotations
 
 import time
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import ray
 from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, RayError
 
@@ -26,11 +23,9 @@ from raycase.distributed.cluster import cause, nodes
 from raycase.distributed.resources import CPU_STEP, join_cluster
 from raycase.distributed.shard_actor import ShardActor, ShardRequest
 from raycase.errors import WorkError
-from raycase.search.answers import Missing, PartialAnswers, with_missing
 from raycase.search.approximate import Options
 from raycase.search.filters import Filter
 from raycase.search.index import Index
-from raycase.search.lance_files import shard_fragments
 from raycase.search.shard import Limits, Nearest
 from raycase.search.topk import merge_top_k
 
@@ -39,8 +34,6 @@ POLL_SECONDS = 0.1
 LOST = (RayActorError, OutOfMemoryError, ObjectLostError)  # the process ended, or its machine with the answer
 DEATHS = 3  # of actors at one request, after which it is not asked again
 INLINE_BYTES = 2**16  # a larger request is put into the object store once for all shards
-
-_missing: ContextVar[set[int] | None] = ContextVar("missing", default=None)
 
 
 class ShardReplicas:
@@ -95,16 +88,14 @@ class ShardReplicas:
 class ShardActors:
     """The actors of an index, `replicas` a shard, which end with the last object that knows them.
 
-    wait: seconds for which a shard that is away is waited for. partial: then the others answer without it.
+    wait: seconds for which a shard that is away is waited for.
     """
 
-    def __init__(
-        self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float = 30.0, partial: bool = False
-    ) -> None:
+    def __init__(self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float = 30.0) -> None:
         """Start them, each replica of a shard on another node if there are as many. Raises RequestError for a local
         index on several nodes, and WorkError where they do not start."""
         join_cluster([("--index", locate(uri))])
-        self.wait, self.partial, count = wait, partial, shards * replicas
+        self.wait, count = wait, shards * replicas
         remote: Any = ray.remote(
             num_cpus=CPU_STEP,  # it computes while a query is answered, and keeps no job from its CPUs
             max_restarts=-1,
@@ -155,29 +146,11 @@ class ShardActors:
 
 
 class ShardedIndex(Index):
-    """`Index`, whose rows are searched by the actors of its shards.
-
-    A table of answers from which rows are missing says so (`raycase.search.answers.missing_of`), and a warning
-    `PartialAnswers` is given.
-    """
+    """`Index`, whose rows are searched by the actors of its shards."""
 
     def __init__(self, actors: ShardActors, index: Index) -> None:
         super().__init__(index.root, index.dataset, index.metadata, model=index.model, limits=index.limits)
         self.actors = actors
-
-    def search(self, *arguments: Any, **options: Any) -> pa.Table:
-        """`Index.search`. Raises WorkError where a shard stays away, unless answers may be partial."""
-        missing: set[int] = set()
-        token = _missing.set(missing)
-        try:
-            answers = super().search(*arguments, **options)
-        finally:
-            _missing.reset(token)
-        if not missing:
-            return answers
-        lost = self._missing_rows(missing)
-        warnings.warn(PartialAnswers(f"missing: {lost}"), stacklevel=2)
-        return with_missing(answers, lost)
 
     def _approximate(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
@@ -195,26 +168,14 @@ class ShardedIndex(Index):
             asked = questions.cpu(), temperatures.cpu()
         request = partial(ShardRequest, version=self.dataset.version, vectors=vectors_QD, condition=condition, k=k)
         answers = self.actors.ask_all(request(where=where, candidates=candidates, asked=asked))
-        missing = {shard for shard, answer in enumerate(answers) if answer is None}
-        if missing:
-            lost = self._missing_rows(missing)
-            if not self.actors.partial or len(missing) == len(answers):
-                raise WorkError(
-                    f"expected answers of all shards, got none for {self.actors.wait:g} s, or deaths of it, of {lost}; "
-                    "see the cluster's memory and machines, or take what the others answer (--partial)"
-                )
-            collected = _missing.get()
-            if collected is None:
-                warnings.warn(PartialAnswers(f"missing: {lost}"), stacklevel=4)
-            else:
-                collected |= missing
-        return merge_top_k([answer for answer in answers if answer is not None])
-
-    def _missing_rows(self, shards: set[int]) -> Missing:
-        fragments = shard_fragments(self.dataset, len(self.actors.shards))
-        lost = [fragment for shard in shards for fragment in fragments[shard]]
-        rows = sum(self.dataset.get_fragment(fragment).metadata.num_rows for fragment in lost)
-        return Missing(rows=rows, of=self.metadata.rows, shards=sorted(shards), of_shards=len(fragments))
+        there = [answer for answer in answers if answer is not None]
+        if len(there) < len(answers):
+            lost = ", ".join(str(shard) for shard, answer in enumerate(answers, 1) if answer is None)
+            raise WorkError(
+                f"expected answers of all {len(answers)} shards, got none for {self.actors.wait:g} s, or deaths of it, "
+                f"of shard {lost}; see the cluster's memory and machines"
+            )
+        return merge_top_k(there)
 
 
 def open_sharded(

@@ -1,27 +1,23 @@
-"""The answers of a search as a table; of an index in shards with what is missing, where some could not be asked.
+"""The answers of a search as a table.
 
 Shapes: Q queries, k neighbours, H rows of an answer.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.data.columns import RESERVED_COLUMNS
-from raycase.data.json_values import from_json, loads
 from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 TEXT = "text"  # the column with the texts, where no other is named
-_MISSING = b"raycase_missing"  # in the metadata of a table of answers
 
 
 def returned_columns(dataset: LanceDataset) -> list[str]:
@@ -61,32 +57,3 @@ def answer_table(
 def no_answers(dataset: LanceDataset) -> pa.Table:
     """A table of answers without rows."""
     return answer_table(dataset, [], [], None, np.empty((0, 1), np.float32), np.empty((0, 1), np.int64))
-
-
-class PartialAnswers(UserWarning):
-    """Rows are missing among those that were compared."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Missing:
-    """The rows of shards that could not be asked."""
-
-    rows: int
-    of: int  # rows of the index
-    shards: list[int]  # from 0
-    of_shards: int
-
-    def __str__(self) -> str:
-        numbers = ", ".join(str(shard + 1) for shard in self.shards)
-        return f"{self.rows:,} of {self.of:,} rows (shard {numbers} of {self.of_shards})"
-
-
-def with_missing(answers: pa.Table, missing: Missing) -> pa.Table:
-    """The answers, whose schema's metadata say what is missing."""
-    return answers.replace_schema_metadata({**(answers.schema.metadata or {}), _MISSING: json.dumps(asdict(missing))})
-
-
-def missing_of(answers: pa.Table) -> Missing | None:
-    """What is missing of a table of `Index.search`; None: nothing."""
-    text = (answers.schema.metadata or {}).get(_MISSING)
-    return None if text is None else from_json(Missing, loads(text))

@@ -185,15 +185,11 @@ def _check_job(job: IndexJob, root: Location) -> None:
         opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
         writes={"--output": Folder(job.output, ("data", INDEX), mark=INDEX)},
     )
-    if job.replace and not job.embeddings:
-        raise RequestError("--replace: expected --embeddings beside it, got none; name the outputs of the new rows")
     for flag in _deleting_flags(job):
         if job.overwrite:
             raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
     check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     if root.is_local and root.exists():
-        if not root.fs.isdir(root.path):
-            raise RequestError(f"--output: expected a folder for the index, got the file {root.uri}")
         others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
         if others:
             raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")

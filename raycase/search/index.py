@@ -29,7 +29,7 @@ from raycase.search.pooled import cached_method
 from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
 from raycase.search.shard import Limits, Nearest, Shard
 from raycase.systems.condition_head import Questions
-from raycase.systems.contracts import check_room
+from raycase.systems.contracts import check_conditions, check_room
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import stores_words
 
@@ -136,9 +136,22 @@ class Index:
             phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
             options: how an approximate index is used.
         """
+        sentences = [sentences] if isinstance(sentences, str) else sentences
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        self._check_search(sentences, conditions, k, query_condition, phrases=phrases, unconditional=unconditional)
+        if conditions is not None and (unconditional or len(conditions) != len(sentences)):
+            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
+        if phrases and (conditions is None or not stores_words(self.encoder.config)):
+            got = "no condition" if conditions is None else self.model
+            raise RequestError(
+                f"phrases: expected a condition that they answer, and an index of condition pooling, got {got}"
+            )
+        if k < 1:
+            raise RequestError(f"k: expected at least 1, got {k}")
+        if query_condition is not None:
+            if conditions is None:
+                raise RequestError("query_condition: expected a condition of the rows beside it, got none")
+            check_conditions(self.encoder.config, [query_condition])
         passing = self._checked(where)
         asked: Sequence[str | None] = conditions or [None] * len(sentences)
         with lance_errors(self.root):
@@ -157,42 +170,6 @@ class Index:
         table = pa.concat_tables([no_answers(self.dataset), *answers])
         return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
-    def _check_search(
-        self,
-        sentences: Sequence[str],
-        conditions: Sequence[str] | None,
-        k: int,
-        query_condition: str | None,
-        *,
-        phrases: bool,
-        unconditional: bool,
-    ) -> None:
-        """Raise ValueError or RequestError for what no search takes."""
-        if isinstance(sentences, str):
-            raise ValueError("sentences: expected a list of strings, got one string")
-        if conditions is not None and len(conditions) != len(sentences):
-            raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
-        if conditions is not None and unconditional:
-            raise ValueError("expected conditions or unconditional, got both")
-        if query_condition is not None:
-            if conditions is None or phrases:
-                got = "no condition" if conditions is None else "phrases"
-                raise RequestError(f"query_condition: expected sentences under a condition of the rows, got {got}")
-            known = self.encoder.config.known_conditions
-            if not is_words(query_condition) or (known is not None and query_condition not in known):
-                wanted = "words" if known is None else f"one of {', '.join(known)}"
-                raise RequestError(f"query_condition: expected {wanted}, got {query_condition[:80]!r}")
-        if phrases and (conditions is None or not stores_words(self.encoder.config)):
-            raise RequestError(
-                "phrases: expected a condition that they answer, and an index of condition pooling, got "
-                f"{'no condition' if conditions is None else self.model}; ask by sentences"
-            )
-        for query, sentence in enumerate(sentences):
-            if not is_words(sentence):
-                raise RequestError(f"query {query}: expected words, got {sentence!r}")
-        if k < 1:
-            raise RequestError(f"k: expected at least 1, got {k}")
-
     def _under(
         self,
         sentences: Sequence[str],
@@ -207,10 +184,9 @@ class Index:
         """Each sentence under a condition (None: by plain vectors)."""
         for condition in dict.fromkeys(conditions):
             queries = [query for query, name in enumerate(conditions) if name == condition]
-            own = condition if query_condition is None else query_condition
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
-                vectors_QD = self.embed([sentences[i] for i in batch], own, phrases=phrases)
+                vectors_QD = self.embed([sentences[i] for i in batch], query_condition or condition, phrases=phrases)
                 yield batch, condition, self._nearest(vectors_QD, condition, k, where, options)
 
     def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
@@ -336,47 +312,33 @@ class Index:
             check_room(self.encoder.config, [asked], "condition")
             return asked
         names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
-        if not names or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
+        is_compared = names and len(self.metadata.conditions) <= self.limits.conditions_compared
+        if not is_compared or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
             raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
         return self.nearest_condition(asked)[0]
 
     @cached_property
     def _conditions(self) -> tuple[list[str], np.ndarray]:
         """The index's conditions and their plain unit vectors, (C, D)."""
-        names, most = list(self.metadata.conditions), self.limits.conditions_compared
-        if len(names) > most:
-            raise RequestError(
-                f"condition: expected one of the index's {len(names):,}, for more than {most:,} are not compared; "
-                "got another"
-            )
+        names = list(self.metadata.conditions)
         return names, self.embed(names, None, "condition")
 
 
 # ------------------------------------------------------------------------------------------------------ beside builds
 
 
-def on_index(
-    open_index: Callable[[], Index], work: Callable[[Index], T], may_ask: Callable[[], bool] = lambda: True
-) -> tuple[Index, T]:
-    """Open an index and work on it, once more where its version was removed meanwhile, which is a WorkError.
-
-    may_ask: whether the storage may be asked if it was removed, after a failure. Raises what the work raises, and
-    WorkError where its version was removed twice.
-    """
-    for again in (False, True):
-        index = open_index()
-        try:
-            return index, work(index)
-        except WorkError as error:  # a wrong request is wrong in any version
-            if not (may_ask() and _is_removed(index)):
-                raise
-            removed = error.with_traceback(None)  # its frames hold the index, and this one the error
-        if not again:
-            note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
-    raise WorkError(
-        f"--index: expected a version of {index.root.uri} that stays while it is searched, got two that builds "
-        "removed; search again when fewer are at work"
-    ) from removed
+def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
+    """Open an index and work on it, once more where builds removed its version meanwhile. Raises what the work
+    raises."""
+    index = open_index()
+    try:
+        return index, work(index)
+    except WorkError:  # a wrong request is wrong in any version
+        if not _is_removed(index):
+            raise
+    note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
+    index = open_index()
+    return index, work(index)
 
 
 def _is_removed(index: Index) -> bool:

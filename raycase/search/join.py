@@ -41,8 +41,6 @@ NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # of a neighbour: the query's row in its group
 RECORD, NEIGHBOURS, POOLED = "join.json", "neighbours", "pooled"  # in the output
 
-Conditions = tuple[str, str] | None  # of queries and of vectors; None: each its own
-
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(RayFlag):
@@ -58,11 +56,6 @@ class JoinJob(RayFlag):
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
-    query_condition: str | None = None
-    """With --condition: join the queries' vectors under this condition with the vectors under that one, as DualCSE's
-    implicit with its explicit. Default: each condition with itself."""
-    condition: str | None = None
-    """With --query-condition: the condition of the vectors that are searched."""
     conditions: tuple[str, ...] = ()
     """Conditions to pool both outputs under, from their stored words; or one .txt, .parquet or .csv file with them. The
     vectors are in OUTPUT/pooled until the join is done."""
@@ -91,14 +84,13 @@ def join(
         opens={**flags, "--model": model_folder(job.model)},
         writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, POOLED))},
     )
-    under = _under(job)
     pooling = {flag: _pooling(job, root, uri) for flag, uri in flags.items()} if job.conditions else {}
     checked = [check_materialize(task, flag) for flag, task in pooling.items()]
     conditions = checked[0][1] if checked else ()
     queries, vectors = [one for one, _ in checked] or [open_written(uri, flag) for flag, uri in flags.items()]
-    _check_join(job, queries, vectors, under)
+    _check_join(job, queries, vectors)
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
-    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, under, conditions])
+    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, conditions])
     results = (NEIGHBOURS, POOLED)
     claim_or_begin(root, RECORD, {"fingerprint": name}, job="this very join", results=results, overwrite=job.overwrite)
 
@@ -107,7 +99,7 @@ def join(
             materialize(task, open_tasks, flag)
         of = [task.output for task in pooling.values()] or [*flags.values()]
         tasks = open_tasks([("--output", root), *zip(flags, map(locate, of), strict=True)])
-        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "under": under}
+        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same}
         tasks.run(partial(_find, root.uri, name, of, block_rows=block_rows, **settings), missing, "searched")
 
     by_name = {
@@ -116,7 +108,7 @@ def join(
     }
     run_files(root / NEIGHBOURS, by_name, run, partial(check_held, root, RECORD, name), root, "groups of queries")
     (root / POOLED).remove()
-    counts = _count(root, queries, under, len(conditions))
+    counts = _count(root, queries, len(conditions))
     return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
@@ -132,19 +124,7 @@ def _pooling(job: JoinJob, root: Location, words: str) -> MaterializeJob:
     )
 
 
-def _under(job: JoinJob) -> Conditions:
-    """The conditions of the job. Raises RequestError for flags that contradict."""
-    if job.model and not job.conditions:
-        raise RequestError("--model: expected it beside --conditions, got none of them")
-    if job.query_condition is None and job.condition is None:
-        return None
-    if job.query_condition is None or job.condition is None or job.conditions:
-        got = "--conditions to pool under" if job.conditions else "one of the two"
-        raise RequestError(f"--query-condition: expected --condition beside it, and vectors under both, got {got}")
-    return job.query_condition, job.condition
-
-
-def _check_join(job: JoinJob, queries: Written, vectors: Written, under: Conditions) -> None:
+def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
     """Raise RequestError for two outputs that cannot be joined."""
     for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
@@ -159,12 +139,10 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written, under: Conditi
         )
     if queries.unconditional != vectors.unconditional:
         raise RequestError("--vectors: expected both under conditions or both without, got one of each")
-    pairs = [under] if under else [(condition, condition) for condition in asked["conditions"] or ()]
-    for pair in pairs:
-        for condition, flag, has in zip(pair, ("queries", "vectors"), (asked, there), strict=True):
-            if has["unconditional"] or condition not in (has["conditions"] or pair):
-                named = ", ".join(has["conditions"] or ()) or "none"
-                raise RequestError(f"condition: expected one that the {flag} have ({named}), got {condition!r}")
+    if asked["conditions"] and there["conditions"] and (lacks := {*asked["conditions"]} - {*there["conditions"]}):
+        raise RequestError(
+            f"--vectors: expected vectors under all conditions of the queries, got none under {min(lacks)!r}"
+        )
 
 
 def _cut(written: Written, rows: int, pooled: int = 0) -> list[tuple[int, int]]:
@@ -183,15 +161,11 @@ def _cut(written: Written, rows: int, pooled: int = 0) -> list[tuple[int, int]]:
     return groups
 
 
-def _count(root: Location, queries: Written, under: Conditions, pooled: int) -> dict[str, int]:
+def _count(root: Location, queries: Written, pooled: int) -> dict[str, int]:
     """Count the whole result."""
     manifest, folder = read_manifest(queries.output), root / NEIGHBOURS
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     pairs = manifest["rows_out"] * pooled or manifest["pairs"]
-    if under:
-        asked = queries.output.embeddings
-        vectors = ds.dataset(asked.path, filesystem=asked.fs, format="parquet")
-        pairs = vectors.count_rows(filter=ds.field(CONDITION) == under[0])
     return {
         "queries": pairs,
         "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),
@@ -209,7 +183,6 @@ def _find(
     *,
     k: int,
     exclude_same: str | None,
-    under: Conditions,
     block_rows: int,
     file: str,
     first: int,
@@ -222,7 +195,7 @@ def _find(
     queries = _rows(asked, first, count, columns)
     best = pa.table({QUERY_ROW: pa.array([], pa.int64())})
     for block in _cut(searched, block_rows):
-        found = _neighbours(queries, _rows(searched, *block, columns), k, exclude_same, under)
+        found = _neighbours(queries, _rows(searched, *block, columns), k, exclude_same)
         rows = found if not len(best) else pa.concat_tables([best, found])
         query_row_N = rows[QUERY_ROW].to_numpy()
         order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: of equal scores the earlier vector wins
@@ -246,17 +219,16 @@ def _rows(written: Written, first: int, count: int, columns: list[str]) -> pa.Ta
     return pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
 
 
-def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None, under: Conditions) -> pa.Table:
+def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None) -> pa.Table:
     """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
     query_ND, vector_ND = _unit_vectors(queries), _unit_vectors(vectors)
     query_groups, groups = _groups(queries, vectors, exclude_same)
     own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
     row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for condition, rows in own.items():
-        asked = condition if under is None else under[1]
-        if asked not in theirs or (under and condition != under[0]):
+        if condition not in theirs:
             continue
-        among = theirs[asked]
+        among = theirs[condition]
         scores_Qk, found_Qk = top_k(
             query_ND[rows], [vector_ND[among]], k, query_groups=query_groups[rows], groups=groups[among]
         )

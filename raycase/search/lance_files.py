@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,7 @@ from torch import Tensor
 from raycase.corpus.job_record import ModelFile
 from raycase.data.json_values import from_json, loads
 from raycase.data.lance_dataset import METADATA_KEY, import_lance, is_index, lance_reason, lance_uri, storage_options
-from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR, is_embedding
 from raycase.data.storage import Location
-from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS
 from raycase.errors import RequestError, WorkError
 from raycase.search.metadata import READY, IndexMetadata
 
@@ -57,32 +55,12 @@ def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, Index
     try:
         metadata = from_json(IndexMetadata, loads(dataset.schema.metadata[METADATA_KEY.encode()]))
         from_json(ModelFile, metadata.model)
-        _check_columns(dataset.schema, metadata)
         return dataset, metadata
     except ValueError as error:
         raise RequestError(
             f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; one written by an earlier "
             "version: embed and index again with --overwrite"
         ) from error
-
-
-def _check_columns(schema: pa.Schema, metadata: IndexMetadata) -> None:
-    """Raise ValueError for an index whose own columns are missing or of other types than a build gives them."""
-    types = pa.types
-    needed: dict[str, tuple[bool, str, Callable[[pa.DataType], bool]]] = {
-        ID: (True, "numbers or strings", lambda kind: types.is_integer(kind) or types.is_string(kind)),
-        CONDITION: (True, "strings", types.is_string),
-        VECTOR: (bool(metadata.conditions), "vectors", is_embedding),
-        PLAIN: (bool(metadata.plain), "vectors", is_embedding),
-        BASIS: (bool(metadata.words), "strings", types.is_string),
-        **{name: (bool(metadata.words), "bytes", types.is_large_binary) for name in (WORDS, PLAIN_PART, SKETCH)},
-    }
-    for name, (is_needed, expected, fits) in needed.items():
-        if name not in schema.names and not is_needed:
-            continue
-        kind = schema.field(name).type if name in schema.names else None
-        if kind is None or not fits(kind):
-            raise ValueError(f"the column {name}: expected {expected}, got {str(kind)[:80] if kind else 'none'}")
 
 
 def open_newest(root: Location) -> LanceDataset | None:
@@ -173,10 +151,9 @@ def lance_errors(root: Location) -> Iterator[None]:
     for a store that fails."""
     try:
         yield
-    except (RequestError, WorkError):
-        raise
     except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "LanceError" not in str(error):
+        is_ours = isinstance(error, (RequestError, WorkError))
+        if is_ours or (isinstance(error, RuntimeError) and "LanceError" not in str(error)):
             raise
         reason = lance_reason(error)
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
@@ -213,13 +190,11 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
-    """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would win every comparison."""
+    """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would hide what is near."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if array.null_count:
-        raise WorkError("the index holds a row without a vector; build it again with `raycase index --overwrite`")
     values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
     vectors_ND = torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast
-    if not vectors_ND.isfinite().all():
+    if array.null_count or not vectors_ND.isfinite().all():
         raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
     return vectors_ND
 

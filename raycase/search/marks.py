@@ -1,11 +1,10 @@
-"""Which words of a text a condition looked at, and the text with these words marked: for a terminal and as HTML."""
+"""Which words of a text a condition looked at, and the text with these words marked."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Collection, Sequence
-from html import escape
 from itertools import groupby
 from typing import TextIO
 
@@ -50,14 +49,6 @@ def in_bold(text: str, words: Collection[Word], most: int) -> str:
         for run in runs(text, list(words), most)
     )
     return line + ("…" if len(" ".join(text.split())) > most else "")
-
-
-def in_html(text: str, words: Collection[Word]) -> str:
-    """The text as HTML with these words marked, their weights as titles."""
-    pieces = _pieces(text, _words_of_characters(text, list(words)), 0, len(text))
-    return "".join(
-        f'<mark title="{word.weight:.2f}">{escape(piece)}</mark>' if word else escape(piece) for piece, word in pieces
-    )
 
 
 def in_words(text: str, words: Collection[Word]) -> str:

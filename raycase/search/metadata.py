@@ -31,10 +31,6 @@ class IndexMetadata:
     exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
-    def __post_init__(self) -> None:
-        if not 1 <= self.shards <= MOST_SHARDS:
-            raise ValueError(f"shards: expected 1 to {MOST_SHARDS:,}, got {self.shards}")
-
     @property
     def encoder_choices(self) -> dict[str, Any]:
         """The cut for `resolve`; prompt, pooling and subtraction too, but for systems whose folder fixes them."""

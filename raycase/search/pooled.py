@@ -20,7 +20,6 @@ from torch import Tensor
 
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
-from raycase.errors import RequestError
 from raycase.search.exact import Block
 from raycase.search.lance_files import OFFSET, offsets_of, scan
 from raycase.search.metadata import IndexMetadata
@@ -118,10 +117,7 @@ class StoredRows:
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes = self.codes(basis)
             form = codes.form if self.column == WORDS else replace(codes.form, token_bytes=LEVELS)
-            try:
-                stored = StoredWords.from_arrow(rows, form, self.column)
-            except ValueError as error:
-                raise RequestError(f"{self.root.uri}: stored words: {error}; build the index again") from error
+            stored = StoredWords.from_arrow(rows, form, self.column)
             yield offsets_of(rows), basis, unpack_words(stored, codes if self.column == WORDS else None)
 
 

@@ -32,11 +32,12 @@ def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any
 
 
 def check_answers(names: Sequence[str], text: str, source: str = "the index") -> None:
-    """Raise RequestError for answers without the column of texts, and for answers that were re-ranked before."""
-    if text not in names:
-        raise RequestError(f"--text-column: expected a column that {source} keeps ({', '.join(names)}), got {text!r}")
-    if COSINE in names:
-        raise RequestError(f"{source}: expected answers without a column {COSINE!r}, which re-ranking adds, got one")
+    """Raise RequestError for answers without the column of texts, and with one that re-ranking adds."""
+    if text not in names or COSINE in names:
+        raise RequestError(
+            f"--text-column: expected the column {text!r} among those that {source} keeps, and none named {COSINE!r}, "
+            f"which re-ranking adds, got {', '.join(names)}"
+        )
 
 
 def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text: str, k: int) -> pa.Table:

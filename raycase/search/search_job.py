@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,12 +19,12 @@ from raycase.corpus.tasks import RayFlag
 from raycase.data.columns import peek
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import find_input
-from raycase.data.places import HTML, PARQUET, File, check_paths
+from raycase.data.places import PARQUET, File, check_paths
 from raycase.data.rated import read_columns, texts
 from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
-from raycase.search.answers import TEXT, Missing, PartialAnswers, missing_of
+from raycase.search.answers import TEXT
 from raycase.search.approximate import EFFORTS, search_kind
 from raycase.search.index import Index, Limits, on_index
 from raycase.search.marks import has_styles
@@ -33,7 +32,6 @@ from raycase.search.rescore import RERANKED, check_answers, find_scorer, rerank
 from raycase.search.shown import (
     Shown,
     by_query,
-    html_page,
     print_answers,
     print_replaced_condition,
     text_column,
@@ -91,18 +89,14 @@ class SearchJob(RayFlag):
     """The kept column with the answers' texts: to show, for re-ranking and --explain. Default: text."""
     explain: bool | None = None
     """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
-    weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal
-    and for --html, off for --output."""
-    html: str | None = None
-    """HTML file for the answers, beside the table or Parquet, local or on object storage; the same words are marked."""
+    weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal,
+    off for --output."""
     model: str | None = None
     """Folder of the index's model, if it has moved."""
     replicas: int = 1
     """Processes that hold each shard of an index in shards, on Ray."""
     shard_timeout: float | None = None
     """Seconds for which a shard whose process died is waited for, until it is back. Default: 30."""
-    partial: bool = False
-    """Answer without the rows of shards that stay away, and say which are missing; without it that is an error."""
 
 
 @dataclass(kw_only=True)
@@ -113,7 +107,6 @@ class _Answered:
     unscored: int = 0
     rerank_seconds: float = 0.0
     replaced: dict[tuple[str, str | None], None] = field(default_factory=dict)  # conditions: asked, searched
-    missing: Missing | None = None
     file: io.BytesIO = field(default_factory=io.BytesIO)
     shown: dict[int, list[Shown]] = field(default_factory=dict)
 
@@ -134,30 +127,23 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
         index = Index.open(job.index, model=job.model, limits=limits)
         return shard(index) if shard else index
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PartialAnswers)  # which is said below
-        index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
-    missing = done.missing
-    if missing:
-        note(f"the answers are not those of all rows: missing are {missing}")
+    index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
     for asked, condition in done.replaced:
         print_replaced_condition(index, asked, condition)
     if done.unscored:
         note(f"{done.unscored} of {done.answers} answers have no words to score, and come last")
     if job.output:
         locate(job.output).put(done.file.getvalue())
-    _show(job, done.shown, index, sentences, conditions)
+    else:
+        _show(job, done.shown, index, sentences, conditions)
     return {
         "queries": len(sentences),
         "answers": done.answers,
         "rows": index.metadata.rows,
-        "rows_missing": missing.rows if missing else 0,
-        "shards_missing": [shard + 1 for shard in missing.shards] if missing else [],
         "kind": search_kind(index.dataset, index.metadata),
         "seconds": round(time.time() - began, 3),
         "rerank_seconds": round(done.rerank_seconds, 3) if job.rerank else None,
         "output": locate(job.output).uri if job.output else None,
-        "html": locate(job.html).uri if job.html else None,
     }
 
 
@@ -171,7 +157,7 @@ def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, 
             written = written if weights is None else written.append_column(WEIGHTS, weights)
             writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
             writer.write_table(written)
-        if job.html or not job.output:
+        else:
             done.shown |= by_query(table, _shown_column(job, index), weights)
     if writer:
         writer.close()
@@ -203,16 +189,13 @@ def _answers(
             phrases=bool(job.phrase),
             options=EFFORTS[job.effort],
         )
-        missing = missing_of(table)
-        if missing and (done.missing is None or missing.rows > done.missing.rows):
-            done.missing = missing
         done.replaced |= dict.fromkeys(zip(table[ASKED].to_pylist(), table[CONDITION].to_pylist(), strict=True))
         if scorer:
             began = time.time()
             table = rerank(table, some, scorer, text=text, k=job.k)
             done.rerank_seconds += time.time() - began
             done.unscored += table[SCORE].null_count
-        table = table.replace_schema_metadata().set_column(0, QUERY, pa.array(table[QUERY].to_numpy() + start))
+        table = table.set_column(0, QUERY, pa.array(table[QUERY].to_numpy() + start))
         done.answers += len(table)
         yield table, weigh_answers(table, index, text) if explains else None
 
@@ -221,15 +204,11 @@ def _check_job(job: SearchJob) -> None:
     check_paths(
         reads={"--queries": job.queries},
         opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
-        writes={"--output": File(job.output, PARQUET), "--html": File(job.html, HTML)},
+        writes={"--output": File(job.output, PARQUET)},
     )
     ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
     ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
-    if job.candidates is not None and not job.rerank:
-        raise RequestError("--candidates: expected --rerank, got none")
-    if job.text_column is not None and not (job.rerank or job.explain or job.html or not job.output):
-        raise RequestError("--text-column: expected --rerank, --explain or answers to show, got none")
 
 
 def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
@@ -239,17 +218,11 @@ def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
         raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
     if job.phrase and not job.condition:
         raise RequestError("--phrase: expected the --condition that it answers, got none")
-    if job.phrase and job.rerank:
-        raise RequestError("--rerank: expected --query, whose sentences it reads, got --phrase")
-    if job.condition and job.unconditional:
-        raise RequestError("expected one of --condition or --unconditional, got both")
     sentences, conditions = list(job.query or job.phrase), None
     if job.queries:
-        if not job.output:
-            raise RequestError("--output: expected a Parquet file for the answers to --queries, got none")
         sentences, conditions = read_queries(job.queries)
-    if conditions and (job.condition or job.unconditional):
-        raise RequestError(f"expected conditions once, got them in {job.queries} and in flags; leave one out")
+    if (job.unconditional and (conditions or job.condition)) or (conditions and job.condition):
+        raise RequestError("expected conditions in --queries, --condition or --unconditional, got two of them")
     if conditions or not job.condition:
         return sentences, conditions
     return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
@@ -277,10 +250,8 @@ def _explains(job: SearchJob, index: Index) -> bool:
     if job.explain:
         if reason := unweighable(index, job.text_column or TEXT):
             raise RequestError(f"--explain: {reason}")
-        if job.output and WEIGHTS in index.columns:
-            raise RequestError(f"--explain: expected an index without a column {WEIGHTS!r}, which it adds, got one")
         return True
-    wanted = job.html or (not job.output and has_styles(sys.stdout))
+    wanted = not job.output and has_styles(sys.stdout)
     return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
 
 
@@ -292,16 +263,11 @@ def _shown_column(job: SearchJob, index: Index) -> str:
 def _show(
     job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: list[str] | None
 ) -> None:
-    """Print the answers, unless they go to a file, and write the page."""
-    if job.output and not job.html:
-        return
+    """Print the answers."""
     schema = index.dataset.schema
     strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
     if _shown_column(job, index) == ID and strings:
         note(
             f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
         )
-    if not job.output:
-        print_answers(shown, sentences, conditions)
-    if job.html:
-        locate(job.html).put(html_page(shown, sentences, conditions, f"raycase search {job.index}").encode())
+    print_answers(shown, sentences, conditions)

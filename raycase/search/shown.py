@@ -1,12 +1,10 @@
-"""Answers as people read them: a table in the terminal, and a page of HTML, with the words of each that the condition
-looked at."""
+"""Answers as people read them: a table in the terminal, with the words of each that the condition looked at."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from typing import Any
 
@@ -17,11 +15,10 @@ from raycase.encoder.words import Word
 from raycase.errors import MOST_SHOWN, RequestError, note, visible
 from raycase.search.answers import TEXT
 from raycase.search.index import Index
-from raycase.search.marks import has_styles, in_bold, in_html, in_words, looked_at
+from raycase.search.marks import has_styles, in_bold, in_words, looked_at
 from raycase.systems.registry import weighs_words
 
 SHOWN_CHARACTERS = 100  # of a kept column
-STYLE = "body{font-family:sans-serif;max-width:60em;margin:2em auto}li{white-space:pre-wrap}small{color:#57606a}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,21 +45,6 @@ def print_answers(shown: dict[int, list[Shown]], sentences: Sequence[str], condi
         if query not in shown:
             print("      no rows pass the filter")
     print()
-
-
-def html_page(
-    shown: dict[int, list[Shown]], sentences: Sequence[str], conditions: Sequence[str] | None, title: str
-) -> str:
-    """The answers as a page, the words that the condition looked at marked."""
-    parts = [f'<!doctype html>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n<style>{STYLE}</style>']
-    for query, heading in enumerate(_titles(sentences, conditions)):
-        parts.append(f"<h3>{escape(heading)}</h3>\n<ol>")
-        parts += [
-            f'<li value="{answer.rank}"><small>{answer.score}</small> {in_html(answer.text, answer.words)}</li>'
-            for answer in shown.get(query, [])
-        ]
-        parts.append("</ol>")
-    return "\n".join(parts) + "\n"
 
 
 def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:

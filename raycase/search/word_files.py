@@ -19,7 +19,7 @@ from raycase.data.json_values import loads
 from raycase.data.lance_dataset import METADATA_KEY
 from raycase.data.storage import Location
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, Ragged, StoredWords, WordFormat
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.systems.word_codes import WordCodes
 from raycase.systems.word_sketch import WordSketch
@@ -55,8 +55,6 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> S
     assert form is not None
     data = source.output.basis.read()
     codes = WordCodes.from_bytes(data, source.output.basis.uri)
-    if codes.form != form:
-        raise WorkError(f"--embeddings: expected words of {codes.form}, got {form} in {source.output.root.uri}")
     _put(_basis_file(root, form.basis), data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
@@ -70,11 +68,8 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> S
 
 
 def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
-    """The codes of the tokens of some rows. Raises WorkError for what no output has."""
-    try:
-        return StoredWords.from_arrow(rows, form).codes
-    except ValueError as error:
-        raise WorkError(f"--embeddings: stored words: {error}; verify the output, and embed again") from error
+    """The codes of the tokens of some rows."""
+    return StoredWords.from_arrow(rows, form).codes
 
 
 # ------------------------------------------------------------------------------------------------------------- files

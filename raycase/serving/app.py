@@ -6,11 +6,9 @@ Shapes: N texts, D dimensions.
 from __future__ import annotations
 
 import base64
-import json
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, FastAPI
@@ -23,70 +21,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from raycase import __version__
-from raycase.data.json_values import object_of_once
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
-from raycase.search.facets import import_sklearn
 from raycase.serving.guard import BODY_SECONDS, TOLD, Guard, Observe, problem
 from raycase.serving.schema import (
     EmbeddingRequest,
     ExplainRequest,
     FacetsRequest,
     SearchRequest,
-    TooLargeError,
 )
 from raycase.serving.serve_job import ServeSettings
 from raycase.serving.service import Engine
 
 log = logging.getLogger(__name__)
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 BEGAN = int(time.time())
 
 
-def read_json(body: bytes) -> Any:
-    """The value of a body, as strictly as RFC 8259 has it. Raises ValueError, in one line, for what is no UTF-8 or no
-    JSON, for NaN and infinities, for an object with a name twice, and for nesting without end."""
-    try:
-        return json.loads(body.decode("utf-8"), parse_constant=_no_number, object_pairs_hook=object_of_once)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"expected JSON in UTF-8, got another byte at {error.start:,}") from error
-    except json.JSONDecodeError as error:
-        raise ValueError(f"expected JSON, got at character {error.pos:,}: {error.msg}") from error
-    except RecursionError as error:
-        raise ValueError("expected JSON, got lists or objects nested too deeply") from error
-
-
-def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"expected JSON, which has no {name}")
-
-
-class JsonRequest(Request):
-    """A request whose body is read strictly."""
-
-    async def json(self) -> Any:
-        """Raises HTTPException."""
-        try:
-            return read_json(await self.body())
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from error
-
-
-class JsonRoute(APIRoute):
-    """A route that takes JSON alone. A browser asks before it sends this type to another site."""
-
-    def get_route_handler(self) -> Handler:
-        handler = super().get_route_handler()
-
-        async def handle(request: Request) -> Response:
-            kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if request.method == "POST" and kind != "application/json":
-                raise HTTPException(415, "expected Content-Type: application/json, got another or none")
-            return await handler(JsonRequest(request.scope, request.receive))
-
-        return handle
-
-
-router = APIRouter(route_class=JsonRoute)
+router = APIRouter()
 
 
 @router.get("/health")
@@ -148,10 +99,6 @@ async def search(asked: SearchRequest, request: Request) -> Response:
 async def facets(asked: FacetsRequest, request: Request) -> Response:
     """The rows of the index in clusters under a condition."""
     engine = _of_index(request)
-    try:
-        import_sklearn()
-    except RequestError as error:
-        raise HTTPException(501, "this server has no facets: it lacks the extra `facets`") from error
     return _json(await engine.run(engine.service.facets, asked))
 
 
@@ -173,7 +120,8 @@ def make_app(
     engine: Engine, settings: ServeSettings, observe: Observe | None = None, *, seconds: float = BODY_SECONDS
 ) -> FastAPI:
     """The app of a loaded model; seconds: for a whole body to arrive."""
-    app = FastAPI(title="raycase", version=__version__, docs_url=None, redoc_url=None)
+    # JSON alone is read, and only where the request says that it is: a browser asks before it sends that elsewhere
+    app = FastAPI(title="raycase", version=__version__, docs_url=None, redoc_url=None, strict_content_type=True)
     app.state.engine = engine
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -224,12 +172,8 @@ def _shown(vector_D: np.ndarray, encoding_format: str) -> Any:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    cause = first.get("ctx", {}).get("error")
-    name = ".".join(map(str, first["loc"][1:]))
-    said = {"extra_forbidden": "expected no such name, got one", "missing": "expected it, got none"}
-    what = str(cause) if isinstance(cause, ValueError) else said.get(first["type"], first["msg"])
-    param = name or (None if ": " not in what else what.partition(": ")[0])
-    return problem(413 if isinstance(cause, TooLargeError) else 422, f"{name}: {what}" if name else what, param=param)
+    name, what = ".".join(map(str, first["loc"][1:])), first["msg"].removeprefix("Value error, ")
+    return problem(422, f"{name}: {what}" if name else what, param=name or None)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

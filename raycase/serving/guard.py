@@ -9,16 +9,17 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raycase.errors import MOST_SHOWN, visible
-from raycase.serving.schema import MOST_BODIES, MOST_BODY, MOST_HEADERS
+from raycase.serving.schema import MOST_BODIES, MOST_BODY
 from raycase.serving.serve_job import ServeSettings, is_token
 
 log = logging.getLogger(__name__)
 BODY_SECONDS = 30.0  # within which a whole body arrives
-RETRY_SECONDS = 1  # after which a client that was turned away may try again
+RETRY_SECONDS = "1"  # after which a client that was turned away may try again
 OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
@@ -28,14 +29,6 @@ class Observe(Protocol):
     """Counts a request that was answered; texts and tokens: embedded for it."""
 
     def __call__(self, route: str, status: int, seconds: float, *, texts: int = 0, tokens: int = 0) -> None: ...
-
-
-class RefusedError(Exception):
-    """A request that no route sees."""
-
-    def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 class ClientGoneError(Exception):
@@ -94,8 +87,8 @@ class Guard:
                 await self._work(scope, _replayed(body, receive), send)
             finally:
                 self.held -= len(body)
-        except RefusedError as refused:
-            await problem(refused.status, str(refused), headers=refused.headers)(scope, receive, send)
+        except HTTPException as refused:
+            await problem(refused.status_code, refused.detail, headers=refused.headers)(scope, receive, send)
         except ClientGoneError:
             return
         except Exception:
@@ -104,7 +97,7 @@ class Guard:
                 await problem(500, "the server failed; its log says why")(scope, receive, send)
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises RefusedError beyond the queue."""
+        """Raises HTTPException beyond the queue."""
         if self.working >= self.settings.queue:
             raise _too_many(f"{self.settings.queue:,} requests")
         self.working += 1
@@ -114,26 +107,21 @@ class Guard:
             self.working -= 1
 
     def _check_headers(self, scope: Scope) -> None:
-        """Raise RefusedError for headers without end, without the token, or with the name of another host, by which a
-        stranger's page sends a browser here (DNS rebinding)."""
-        if sum(len(name) + len(value) for name, value in scope["headers"]) > MOST_HEADERS:
-            raise RefusedError(431, f"expected at most {MOST_HEADERS:,} bytes of headers, got more")
+        """Raise HTTPException for headers without the token, or with the name of another host, by which a stranger's
+        page sends a browser here (DNS rebinding)."""
         headers, expected = Headers(scope=scope), self.settings.token_sha256
         if expected is None:
             host = headers.get("host", "")
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
-                raise RefusedError(
-                    403, f"expected one of {', '.join(LOCAL)} as Host, for there is no token; got another"
-                )
+                raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, for there is no token")
         elif scope["path"] not in OPEN or scope["method"] not in ("GET", "HEAD"):  # these alone have no body
             kind, _, token = headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer" or not is_token(token.strip(), expected):
-                raise RefusedError(
-                    401, "expected the server's token (Authorization: Bearer TOKEN)", WWW_Authenticate="Bearer"
-                )
+                said = "expected the server's token (Authorization: Bearer TOKEN)"
+                raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
 
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body, which counts as held. Raises ClientGoneError, and RefusedError for one that is too
+        """The whole body, which counts as held. Raises ClientGoneError, and HTTPException for one that is too
         long or too slow, or comes beside too many others."""
         said = headers.get("content-length", "0")
         if not said.isdecimal() or int(said[:20]) > MOST_BODY:
@@ -158,16 +146,16 @@ class Guard:
             self.held -= size
             if isinstance(error, TimeoutError):
                 said = f"expected the whole body within {self.seconds:g} s, got a part of it"
-                raise RefusedError(408, said) from error
+                raise HTTPException(408, said) from error
             raise
 
 
-def _too_many(most: str) -> RefusedError:
-    return RefusedError(429, f"expected at most {most} at once, got more; try again", Retry_After=str(RETRY_SECONDS))
+def _too_many(most: str) -> HTTPException:
+    return HTTPException(429, f"expected at most {most} at once, got more; try again", {"Retry-After": RETRY_SECONDS})
 
 
-def _too_large() -> RefusedError:
-    return RefusedError(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
+def _too_large() -> HTTPException:
+    return HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

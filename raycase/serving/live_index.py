@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,16 +38,13 @@ def is_newest(index: Index) -> bool:
 class LiveIndex:
     """An index by which requests are answered: those that have begun end on their version.
 
-    checked_for: seconds for which the version that is open is taken for the newest. fails_for: seconds after work that
-    failed, within which no other failure asks the storage whether its version is gone.
+    checked_for: seconds for which the version that is open is taken for the newest.
     """
 
     open: Callable[[], Index]
     checked_for: float = 1.0
-    fails_for: float = 5.0
     index: Index = field(init=False)
     checked: float = field(init=False)
-    failed: float = field(init=False, default=-math.inf)
 
     def __post_init__(self) -> None:
         self.index, self.checked = self.open(), time.monotonic()
@@ -56,15 +52,7 @@ class LiveIndex:
     def on(self, work: Callable[[Index], T]) -> T:
         """Do some work on the newest version; once more where builds removed it meanwhile. Raises what the work
         raises."""
-        return on_index(self.newest, work, self._may_ask)[1]
-
-    def _may_ask(self) -> bool:
-        """Whether a failure may ask the storage; then the newest version is looked for, too."""
-        now = time.monotonic()
-        if now - self.failed < self.fails_for:
-            return False
-        self.failed, self.checked = now, -math.inf
-        return True
+        return on_index(self.newest, work)[1]
 
     def newest(self) -> Index:
         """The newest version, with the model that is loaded; the one that is open where another cannot be opened."""

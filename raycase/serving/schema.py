@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from raycase.errors import is_utf8, visible
+from raycase.errors import is_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
 MOST_BODIES = 256 * 2**20  # bytes of all bodies of a replica that arrive, wait or are worked on
-MOST_HEADERS = 2**16  # bytes
 MOST_TEXTS = 2048  # of a request for embeddings, as OpenAI has it
 MOST_CHARACTERS = 2**15  # of a text
 MOST_CONDITIONS = 256  # different ones, of embeddings
@@ -28,61 +27,24 @@ MOST_EXPLAINED = 64  # texts times conditions
 MOST_CLUSTERS = 100
 
 
-class TooLargeError(ValueError):
-    """A request beyond a limit."""
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
-def texts_of(value: Any, most: int = MOST_TEXTS, characters: int = MOST_CHARACTERS) -> list[str]:
-    """One text or a list of them as a list. Raises ValueError, and TooLargeError beyond the limits."""
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or not texts:
-        raise ValueError(f"expected a text or a list of texts, got {_shown(value)}")
-    if len(texts) > most:
-        raise TooLargeError(f"expected at most {most:,} texts, got {len(texts):,}")
-    for i, text in enumerate(texts):
-        where = "" if isinstance(value, str) else f"text {i}: "
-        if isinstance(text, (int, list)) and not isinstance(text, bool):
-            raise ValueError(f"{where}expected a text, got tokens: this model has a tokenizer of its own; send texts")
-        if not isinstance(text, str):
-            raise ValueError(f"{where}expected a text, got {_shown(text)}")
-        if len(text) > characters:
-            raise TooLargeError(f"{where}expected at most {characters:,} characters, got {len(text):,}")
-        if not is_utf8(text):
-            raise ValueError(f"{where}expected Unicode, got half of a surrogate pair in {_shown(text)}")
-        if not text.strip():
-            raise ValueError(f"{where}expected words, got {_shown(text)}")
-    return texts
+def _words(text: str) -> str:
+    if not is_words(text):
+        raise ValueError(f"expected words, got {visible(repr(text), 80)}")
+    return text
 
 
-def _condition(value: Any) -> str | list[str]:
-    texts = texts_of(value, characters=MOST_CONDITION)
-    return texts[0] if isinstance(value, str) else texts
+Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_words)]
+Condition = Annotated[str, Field(max_length=MOST_CONDITION), AfterValidator(_words)]
+Where = Annotated[str, Field(max_length=MOST_WHERE)]
 
 
-def _words(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"expected a text, got {_shown(value)}")
-    return texts_of(value, characters=MOST_CONDITION)[0]
-
-
-def _where(value: Any) -> str | None:
-    if value is not None and not (isinstance(value, str) and is_utf8(value)):
-        raise ValueError(f"expected a filter in SQL, got {_shown(value)}")
-    if value is not None and len(value) > MOST_WHERE:
-        raise TooLargeError(f"expected at most {MOST_WHERE:,} characters, got {len(value):,}")
-    return value
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, (dict, list)):
-        return ("an object" if isinstance(value, dict) else "a list") + ("" if value else " of nothing")
-    return visible(repr(value), 80)
-
-
-TextList = Annotated[list[str], BeforeValidator(texts_of, json_schema_input_type=str | list[str])]
-OneCondition = Annotated[str, BeforeValidator(_words, json_schema_input_type=str)]
-ConditionOrList = Annotated[str | list[str], BeforeValidator(_condition, json_schema_input_type=str | list[str])]
-Where = Annotated[str | None, BeforeValidator(_where, json_schema_input_type=str | None)]
+ONE_OR_MANY = BeforeValidator(_listed, json_schema_input_type=str | list[str])
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
+Conditions = Annotated[list[Condition], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 
 
 class Body(BaseModel):
@@ -91,25 +53,25 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-def each(condition: str | list[str] | None, texts: Sequence[str], most: int) -> list[str] | None:
-    """The condition of each text. Raises ValueError for another number of them, TooLargeError beyond the limit."""
-    if condition is None or isinstance(condition, str):
-        return None if condition is None else [condition] * len(texts)
-    if len(condition) != len(texts):
+def each(conditions: Sequence[str] | None, texts: Sequence[str], most: int) -> list[str] | None:
+    """The condition of each text; a single one is that of all. Raises ValueError for another number of them, and for
+    too many different ones."""
+    if conditions is None:
+        return None
+    if len(conditions) not in (1, len(texts)) or len(set(conditions)) > most:
         raise ValueError(
-            f"condition: expected one, or one for each of the {len(texts):,} texts, got {len(condition):,}"
+            f"condition: expected one, or one for each of the {len(texts):,} texts, and at most {most:,} different "
+            f"ones, got {len(conditions):,}"
         )
-    if len(set(condition)) > most:
-        raise TooLargeError(f"condition: expected at most {most:,} different ones, got {len(set(condition)):,}")
-    return condition
+    return [*conditions] * (len(texts) // len(conditions))
 
 
 class EmbeddingRequest(Body):
     """`POST /v1/embeddings` of OpenAI, with `condition` and `normalize` beside it."""
 
-    input: TextList
+    input: Texts
     model: str | None = None
-    condition: ConditionOrList | None = None
+    condition: Conditions | None = None
     dimensions: int | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] = "float"
     normalize: bool = False
@@ -129,13 +91,11 @@ class EmbeddingRequest(Body):
 class SearchRequest(Body):
     """`POST /search`: the rows nearest to each query, as `raycase search` finds them."""
 
-    queries: Annotated[
-        list[str], BeforeValidator(lambda value: texts_of(value, MOST_QUERIES), json_schema_input_type=str | list[str])
-    ]
-    condition: ConditionOrList | None = None
+    queries: Annotated[list[Text], Field(min_length=1, max_length=MOST_QUERIES), ONE_OR_MANY]
+    condition: Conditions | None = None
     unconditional: bool = False
-    k: int = Field(10, ge=1)
-    where: Where = None
+    k: int = Field(10, ge=1, le=MOST_K)
+    where: Where | None = None
     effort: Literal["low", "usual", "high", "exact"] = "usual"
     exact_condition: bool = False
 
@@ -144,9 +104,9 @@ class SearchRequest(Body):
         each(self.condition, self.queries, MOST_SEARCHED)
         if self.condition is not None and self.unconditional:
             raise ValueError("expected condition or unconditional, got both")
-        if self.k > MOST_K or self.k * len(self.queries) > MOST_ANSWERS:
-            raise TooLargeError(
-                f"k: expected at most {MOST_K:,}, and {MOST_ANSWERS:,} answers to all queries, got {self.k:,} for "
+        if self.k * len(self.queries) > MOST_ANSWERS:
+            raise ValueError(
+                f"k: expected at most {MOST_ANSWERS:,} answers to all queries, got {self.k:,} for "
                 f"{len(self.queries):,} queries"
             )
         return self
@@ -160,14 +120,13 @@ class SearchRequest(Body):
 class ExplainRequest(Body):
     """`POST /explain`: which words of each text each condition looks at."""
 
-    texts: TextList
-    conditions: TextList
+    texts: Texts
+    conditions: Conditions
 
     @model_validator(mode="after")
     def _check(self) -> ExplainRequest:
-        _condition(self.conditions)
         if len(self.texts) * len(self.conditions) > MOST_EXPLAINED:
-            raise TooLargeError(
+            raise ValueError(
                 f"expected at most {MOST_EXPLAINED} texts times conditions, got {len(self.texts)} and "
                 f"{len(self.conditions)}"
             )
@@ -177,8 +136,8 @@ class ExplainRequest(Body):
 class FacetsRequest(Body):
     """`POST /facets`: the rows of the index in clusters under a condition, as `raycase facets` finds them."""
 
-    condition: OneCondition
-    where: Where = None
+    condition: Condition
+    where: Where | None = None
     exact_condition: bool = False
     clusters: int | None = Field(None, ge=2, le=MOST_CLUSTERS)
     most_clusters: int = Field(24, ge=2, le=MOST_CLUSTERS)

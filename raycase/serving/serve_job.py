@@ -91,10 +91,6 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
             raise RequestError(f"--allow-origin: expected an origin, such as https://example.org, got {origin!r}")
     if on_cluster and job.port == 0:
         raise RequestError("--port: expected the port on which every node of the cluster listens, got 0")
-    if on_cluster and job.metrics_port is not None:
-        raise RequestError(
-            f"--metrics-port: expected none on a cluster, whose nodes have Ray's own, got {job.metrics_port}"
-        )
     digest = _token_sha256(job.token_file)
     if digest is None and (on_cluster or job.host != HERE):
         where = "on a cluster" if on_cluster else f"at {job.host}"

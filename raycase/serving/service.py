@@ -80,10 +80,7 @@ class Service:
     def check(self, conditions: Sequence[str] | None, dimensions: int | None) -> None:
         """Raise RequestError for conditions and dimensions that the model does not have."""
         config = self.encoder.config
-        try:
-            check_conditions(config, conditions)
-        except RequestError as error:
-            raise RequestError(f"condition: {str(error).partition(': ')[2]}") from error
+        check_conditions(config, conditions)
         dim = config.plain_dim if conditions is None else config.dim
         nested = config.nested if conditions is not None and isinstance(config, NestedConfig) else ()
         fits = sorted({*(n for n in nested if n <= dim), dim})

@@ -119,7 +119,7 @@ def test_the_client_of_openai_gets_the_vectors_of_the_model_and_of_the_job(serve
     found = client.embeddings.create(model="model", input=written["text"].to_pylist())
     of_job = cosines(np.array([each.embedding for each in found.data]), vectors(written))
     assert of_job.min() > 0.999  # the job computed in fp32, the model perhaps in bf16
-    with pytest.raises(openai.UnprocessableEntityError, match="got tokens") as refused:
+    with pytest.raises(openai.UnprocessableEntityError, match="valid string") as refused:
         client.embeddings.create(model="model", input=[[1, 2]])
     assert refused.value.type == "invalid_request_error"
     with pytest.raises(openai.NotFoundError, match="expected model, got 'gpt'"):
@@ -160,7 +160,7 @@ def test_raw_bytes(server):
         large = head("X: " + "x" * 2**20, length=2)
         assert raw(server, large + b"{}").split(b"\r\n")[0].split()[1:2] in ([b"431"], [b"400"], [])
         assert b" 401 " in raw(server, head(length=2).replace(TOKEN.encode(), b"\xff\xfe") + b"{}")
-        assert b" 422 " in raw(server, head(length=4), b"\xff\xfe\xfd\xfc")
+        assert b" 400 " in raw(server, head(length=4), b"\xff\xfe\xfd\xfc")
         body = b'{"input": "dog"}'
         slow = [bytes([byte]) for byte in body]
         assert b" 200 " in raw(server, head(length=len(body)), *slow)

@@ -2,9 +2,6 @@
 
 import shutil
 import tempfile
-from html import escape
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import pytest
 from browser import CHROMIUM, Browser
@@ -178,54 +175,6 @@ def test_hostile_texts_are_shown_as_text(page):
     assert text_of(page, "#text") == r"\u202edrawkcab \u2066 isolated"
     page.ask("choose(5)")
     assert text_of(page, "#text").endswith(r"\udc00")
-
-
-def test_it_moves_in_the_frame_of_a_notebook(browser, uri, tmp_path):
-    """Which is at no address, so that nothing can be put into it."""
-    html = escape(Path(unquote(urlsplit(uri).path)).read_text(encoding="utf-8"))
-    (tmp_path / "notebook.html").write_text(f'<iframe srcdoc="{html}" style="width: 1000px; height: 700px"></iframe>')
-    browser.console.clear()
-    browser.open((tmp_path / "notebook.html").as_uri())
-    browser.wait("frames[0].document.documentElement.dataset.ready === 'true'")
-    browser.ask("frames[0].eval('show(1)')")
-    browser.wait("frames[0].eval('state.map === 1 && !document.documentElement.dataset.moving')")
-    assert browser.ask("frames[0].eval(\"at('share').hidden\")")
-    assert [said for said in browser.console if STALL not in str(said)] == []
-
-
-def test_the_keyboard_does_what_the_mouse_does(page):
-    page.ask("document.getElementById('map').focus()")
-    page.key("Enter")
-    assert page.wait("state.point >= 0 && state.point + 1") - 1 == page.ask("middle()")
-    before = page.ask("plot.view()")
-    page.key("ArrowRight")
-    page.key("+", "+")
-    page.wait(f"plot.view()[0] > {before[0]} && plot.view()[2] < {before[2]}")
-    page.key("0", "0")
-    page.wait("plot.view()[0] === 0 || Math.abs(plot.view()[0]) < 1e-6")
-    page.key("2", "2")
-    page.wait("state.map === 1 && document.querySelector('#conditions label:last-child input').checked")
-    assert "animal" in page.ask("document.getElementById('map').getAttribute('aria-label')")
-
-
-def touch(page, kind, *points):
-    page.send("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y, "id": i} for i, (x, y) in points])
-
-
-def test_fingers_move_and_zoom(page):
-    x, y = place_of(page, 30)
-    middle_x, middle_y = middle_of(page, "#canvas")
-    touch(page, "touchStart", (0, (middle_x, middle_y)))
-    touch(page, "touchMove", (0, (middle_x + 60, middle_y - 40)))
-    touch(page, "touchEnd")
-    page.wait("plot.redraw().then(() => plot.view()[0] !== 0)")
-    assert place_of(page, 30) == pytest.approx([x + 60, y - 40], abs=1)
-    distance = page.ask("plot.view()[2]")
-    touch(page, "touchStart", (0, (middle_x - 50, middle_y)), (1, (middle_x + 50, middle_y)))
-    touch(page, "touchMove", (0, (middle_x - 100, middle_y)), (1, (middle_x + 100, middle_y)))
-    touch(page, "touchEnd")
-    page.wait(f"plot.redraw().then(() => plot.view()[2] < {distance})")
-    assert page.ask("plot.view()[2]") == pytest.approx(distance / 2, rel=0.01)
 
 
 def test_all_that_can_be_used_has_a_name(page):

@@ -10,7 +10,6 @@ import numpy as np
 from mapped import FACETS, HOSTILE, some_maps, write_page
 
 from raycase.explore.map_rows import MOST_CHARACTERS
-from raycase.explore.page import script_json
 
 
 class Page(HTMLParser):
@@ -83,7 +82,3 @@ def test_long_texts_are_cut_and_so_are_the_words_behind_the_cut(tmp_path):
     _, data = read_page(tmp_path / "a.html")
     assert data["texts"] == [texts[0], "y" * MOST_CHARACTERS + "…", "z" * MOST_CHARACTERS + "…", *texts[3:]]
     assert data["maps"][1]["words"][2:4] == [[], [6, 9]]
-
-
-def test_json_in_a_script_has_no_sign_that_html_reads():
-    assert not re.search("[<>&\u2028\u2029\ud800-\udfff]", script_json([*HOSTILE, {"</script>": None}]))

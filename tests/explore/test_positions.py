@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raycase.data.vectors import l2_normalize
-from raycase.explore.positions import fitted, nearest_rows, place, principal_axes, to_steps
+from raycase.explore.positions import nearest_rows, place, principal_axes
 
 # not imported here: it takes seconds, in each of pytest's workers
 pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
@@ -56,11 +56,3 @@ def test_points_start_from_the_map_before_and_lie_as_it_does():
 def test_few_rows_and_equal_rows_have_places(count):
     for vectors in (groups(0, count=count)[0], np.tile(np.eye(1, 8, dtype=np.float32), (count, 1))):
         assert np.isfinite(placed(vectors)).all()
-
-
-def test_the_few_farthest_are_drawn_nearer():
-    far = np.concatenate([np.random.default_rng(0).uniform(-1, 1, (1000, 2)), [[500, 0], [0, -900]]])
-    drawn = fitted(far)
-    assert np.abs(drawn).max() <= 1 and np.ptp(drawn[:1000], axis=0).min() > 1.5
-    assert (np.argsort(drawn[:, 0]) == np.argsort(far[:, 0])).all()  # none passes another
-    assert to_steps(np.array([[-1.0, 1.0], [0.0, 0.5]])).tolist() == [[0, 65535], [32768, 49151]]

@@ -16,7 +16,7 @@ from raycase.errors import RequestError, WorkError
 from raycase.search import build as build_module
 from raycase.search import lance_files
 from raycase.search.build import IndexJob, build
-from raycase.search.index import Index, Options
+from raycase.search.index import Index
 
 
 def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
@@ -39,29 +39,6 @@ def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
     assert build(job)["rows_added"] == 240
     assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
-
-
-def test_an_approximate_index_takes_in_what_is_added(home, tmp_path):
-    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"), exact_below=100)
-    assert build(job)["kind"] == "ivf-rq"
-    assert build(replace(job, embeddings=(str(home / "later"),)))["kind"] == "ivf-rq"
-    index = Index.open(job.output)
-    found = index.search(QUERIES, "color", 10, "id >= 1000", options=Options(nprobes=50, refine=20))
-    exact = index.search(QUERIES, "color", 10, "id >= 1000", options=Options(exact=True))
-    assert len(found) == 20 and min(found["id"].to_pylist()) >= 1000
-    assert len(set(found["id"].to_pylist()) & set(exact["id"].to_pylist())) >= 9
-
-
-def test_what_was_replaced_is_kept_for_those_who_read_it_until_the_next_time(home, tmp_path):
-    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
-    build(job)
-    reader = Index.open(job.output)
-    build(replace(job, overwrite=True))
-    assert len(reader.search(QUERIES, "color", 3)) == 6
-    size = sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir())
-    build(replace(job, overwrite=True))
-    build(replace(job, overwrite=True))
-    assert sum(f.stat().st_size for f in (tmp_path / "i.lance" / "data").iterdir()) == size
 
 
 def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ from raycase.data.vectors import l2_normalize
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
 from raycase.search.facet_words import CarriedWord, score_words
-from raycase.search.facets import FacetSizes, candidates, find_clusters, import_sklearn, sample
+from raycase.search.facets import FacetSizes, find_clusters, import_sklearn, sample
 
 PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
 
@@ -46,16 +46,6 @@ def test_planted_clusters_are_found_the_largest_first(clusters):
     for cluster, rows in enumerate(found.members()):
         assert sorted(rows) == np.flatnonzero(planted_N == cluster).tolist()
         assert (np.diff(found.cosine[rows]) <= 0).all()
-
-
-def test_more_noise_and_a_bound_do_not_surprise():
-    vectors_ND, planted_N = planted(noise=0.1)
-    assert list(candidates(24)) == [2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24]
-    found = find_clusters(in_blocks(vectors_ND), most=20)
-    assert len(found.sizes) == 5
-    assert (found.cluster == planted_N).mean() > 0.95
-    assert found.silhouette < 0.9
-    assert len(find_clusters(in_blocks(vectors_ND), most=3).sizes) <= 3
 
 
 def test_blocks_do_not_matter_and_the_seed_does():
@@ -115,14 +105,6 @@ def test_words_are_scored_by_the_weight_that_other_clusters_do_not_give_them():
     assert first[1].score == pytest.approx(tf["men"] * math.log(1 + 1 / (tf["men"] + 0.8 / 1.9)))
     assert [word.word for word in second] == ["eat", "men"]
     assert [len(words) for words in score_words([sport, food], 1)] == [1, 1]
-
-
-def test_words_that_are_as_frequent_everywhere_are_left_out_where_a_lift_is_asked():
-    sport, food = [weighed("the men play", 0.4, 0.4, 0.2)], [weighed("the men eat", 0.4, 0.1, 0.5)]
-    assert [[word.word for word in words] for words in score_words([sport, food], 5, lift=1.5)] == [
-        ["men", "play"],
-        ["eat"],
-    ]
 
 
 def test_a_word_of_one_text_comes_after_those_of_several():

@@ -9,7 +9,6 @@ from indexed import refuse
 
 from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
-from raycase.search.index import Index, Limits
 from raycase.search.marks import BOLD
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
@@ -72,30 +71,6 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch
     assert len(examples) == 9 and all(BOLD in line for line in examples)
 
 
-def test_the_number_of_clusters_is_chosen_below_the_bound(grouped):
-    assert 2 <= facets(asked(grouped))["clusters"] <= 24
-    assert 2 <= facets(asked(grouped, most_clusters=4))["clusters"] <= 4
-
-
-def test_a_filter_leaves_rows_out(grouped, tmp_path):
-    job = asked(grouped, where="kind != 'dog'", clusters=2, assignments=str(tmp_path / "rows"))
-    assert facets(job)["rows"] == 30
-    rows = pq.read_table(tmp_path / "rows").to_pylist()
-    assert {(row["cluster"], KIND[row["id"]]) for row in rows} == {(1, "dress"), (2, "ball")} and len(rows) == 30
-
-
-def test_vectors_that_do_not_fit_into_memory_give_the_same_rows(grouped):
-    def read(limits):
-        condition, blocks = Index.open(grouped, limits=limits).blocks("color", "kind != 'ball'")
-        assert condition == "color"
-        twice = [[(offsets.tolist(), vectors.tolist()) for offsets, vectors in blocks()] for _ in range(2)]
-        assert twice[0] == twice[1]
-        return [offset for offsets, _ in twice[0] for offset in offsets]
-
-    rows = read(Limits())
-    assert len(rows) == 50 and read(Limits(memory_bytes=0)) == rows
-
-
 def test_a_condition_that_the_index_does_not_have(grouped, capsys):
     result = facets(asked(grouped, condition="colors", clusters=2))
     assert result["asked"] == "colors" and result["condition"] in ("color", "number of people")
@@ -123,14 +98,6 @@ def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys)
     refuse(asked(uri, text_column="title"), "--text-column: expected a column of texts .*id.*, got 'title'", facets)
     facets(asked(grouped, clusters=2, text_column="label"))
     assert re.search(r"^ {20}row \d+$", capsys.readouterr().out, re.MULTILINE)
-
-
-def test_a_model_that_weighs_no_words_gives_examples_alone(home, tmp_path, capsys):
-    build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
-    facets(asked(str(tmp_path / "i"), clusters=2, output=str(tmp_path / "facets")))
-    assert "a model that weighs words (condition-pooling, csr), got one of" in capsys.readouterr().err
-    (first, _) = pq.read_table(tmp_path / "facets").to_pylist()
-    assert first["words"] is None and first["examples"][0]["text"]
 
 
 def test_wrong_requests_are_refused(grouped, home, tmp_path):

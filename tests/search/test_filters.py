@@ -26,7 +26,6 @@ FILTERS = (  # which are not one condition on kept columns
     "year > 3000 OR 1=1",
     "year > 3000 /* ) */ OR year > 0 --",
     "year > 3000 --",
-    "year > 3000 OR 'a' = 'a'",
     "year > 3000; year > 0",
     "condition = 'color'",
     "vector IS NOT NULL",
@@ -36,15 +35,12 @@ FILTERS = (  # which are not one condition on kept columns
     "random() < 0.5",
     "repeat(source, 1000000000000) = 'x'",  # ends the process where it is computed
     "array_length(range(year, 1000000000000)) > 3",
-    "encode(source, 'hex') = 'x'",
     "arrow_cast(source, 'FixedSizeList(1000000000000, Utf8)') IS NULL",
     "year = ?",
     "text = N'x'",
     "count(*) > 1",
-    "sum(year) OVER () > 1",
     "text = 'x",
     "",
-    "-- all",
     "year",
     "\x00year > 1",
     "(" * 10_000 + "year > 1" + ")" * 10_000,
@@ -57,17 +53,11 @@ FILTERS = (  # which are not one condition on kept columns
 @pytest.fixture(scope="module")
 def table():
     """Two rows, with columns of many types and with names that must be quoted."""
-    day = dt.datetime(2021, 1, 1)
     columns = {
         **{"id": ["a", "b"], "source": ["news", "web"], "year": [2003, 2010], "a b": ["x", "y"]},
         **{name: [1, 2] for name in ("Year", "Odd", "when", "select", 'q"q')},
         "money": pa.array([Decimal("1.50"), Decimal("3.00")], pa.decimal128(10, 2)),
-        "wide": pa.array([Decimal("1.50"), Decimal("3.00")], pa.decimal256(50, 2)),
-        "clock": pa.array([dt.time(1), dt.time(12, 30)], pa.time64("us")),
-        "clock32": pa.array([dt.time(1), dt.time(12, 30)], pa.time32("s")),
         "day": pa.array([dt.date(2020, 1, 1), dt.date(2021, 1, 1)]),
-        "stamp": pa.array([dt.datetime(2020, 1, 1), day], pa.timestamp("us")),
-        "zoned": pa.array([dt.datetime(2020, 1, 1), day], pa.timestamp("ms", "Europe/Berlin")),
         "flag": [True, False],
         "s": [{"x": 1}, {"x": 2}],
         "condition": ["color", "color"],
@@ -81,37 +71,28 @@ def table():
         ("\"source\" = 'news'", "a"),
         ("\"source\" <> 'news' AND year < 2004", ""),
         ("`source` = 'news'", "a"),
-        ("SOURCE = 'news'", "a"),
-        ("Year = 2", "b"),
         ('"Year" = 2', "b"),
         ("odd = 2", "b"),
-        ("\"a b\" = 'y'", "b"),
         ('"when" = 2 and when = 2', "b"),
         ("select = 1", "a"),
         ('"q""q" = 2', "b"),
         ("money > CAST(2.5 AS DECIMAL(10, 2))", "b"),
         ("day > DATE '2020-06-01'", "b"),
-        ("stamp > timestamp '2020-06-01 00:00:00'", "b"),
         ("(year) > 2003 AND s.x > 1", "b"),
         ("year IS DISTINCT FROM 2003", "b"),
         ("try_cast(source AS int) IS NULL", "ab"),
         ("year > 3000 OR year > 0", "ab"),
-        ("year > 0 AND year > 3000 OR source = 'web'", "b"),
         ("year > 0 AND (year > 3000 OR source = 'web')", "b"),
-        ("NOT year = 2003", "b"),
         ("NOT (year = 2003 OR flag)", "b"),
         ("year - 3 - 1 = 2003 - (3 + 1)", "a"),
-        ("flag", "a"),
         ("NOT flag", "b"),
         ("s.x = 2 AND s['x'] = 2", "b"),
         ("lower(source) LIKE 'n%'", "a"),
         ("source <> 'a fixedsize list'", "ab"),
         ("source = 'ne''ws' OR source = 'we\\'", ""),
         ("source NOT ILIKE 'N%'", "b"),
-        ("regexp_like(source, 'n')", "a"),
         ("array_has([2003], year)", "a"),
         ("CAST(year AS varchar) = '2003'", "a"),
-        ("year::int = 2003", "a"),
         ("year > 0;", "ab"),
         (" OR ".join(f"year = {n}" for n in range(3000)), "ab"),
         (f"year IN ({', '.join(map(str, range(3000)))})", "ab"),
@@ -135,8 +116,7 @@ def test_anything_else_is_refused_in_one_short_line(table, where):
 def test_a_refusal_says_why(table):
     for where, why in {
         "1=1": "'1 = 1' reads no column",
-        "random() < 0.5": r"random\(\) gives another value each time",
-        "repeat(source, 9) = 'x'": r"a filter cannot have .REPEAT\(source, 9\)., which may be large",
+        "repeat(source, 9) = 'x'": r"a filter cannot have .REPEAT\(source, 9\).",
         "age > 3": "there is no column 'age'$",
         'source = "news"': "there is no column 'news'; a text stands in single quotes",
         "YEAR = 1": "there is no column 'YEAR'",  # year and Year are there
@@ -144,7 +124,6 @@ def test_a_refusal_says_why(table):
         "year > 1) OR (year > 0": "it is not one condition in SQL at '[)]'",
         "day > '2020-06-01'": "could not convert to literal of type 'Date32'",
         "year > 2003.5": "could not convert to literal of type 'Int64'",
-        "text = '" + "x" * 2**20 + "'": "more than 1,048,576 characters",
     }.items():
         with pytest.raises(RequestError, match=why):
             checked_filter(table, ROOT, where, "where")
@@ -200,10 +179,3 @@ def test_two_stages_refuse_them(tmp_path):
     options = Options(refine=1)
     found = index.search(["a dog"], "what they wear", k=3, where='"year" = 2003 OR year = 3000', options=options)
     assert set(found["year"].to_pylist()) == {2003} and len(found) == 2
-
-
-def test_quoted_columns_are_deleted_by(searched, tmp_path):
-    index = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(searched / "out"),), output=index))
-    done = build(IndexJob(embeddings=(), output=index, delete='"text" <> \'\' AND "year" < 2001'))
-    assert done["rows_deleted"] == 6  # three rows of 2000 under two conditions

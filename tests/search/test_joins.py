@@ -62,16 +62,6 @@ def test_a_damaged_file_ends_a_join(home, tmp_path):
         join(of(home, tmp_path, vectors=str(tmp_path / "vectors")))
 
 
-def test_queries_under_one_condition_are_joined_with_vectors_under_another(home, tmp_path):
-    under = ("number of people", "color")
-    job = of(home, tmp_path)
-    result = join(replace(job, query_condition=under[0], condition=under[1]))
-    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
-    check(job.output, brute(home, 5, under=under), 5)
-    with pytest.raises(RequestError, match="or this very join"):
-        join(job)
-
-
 def test_a_join_whose_folder_another_took_over_ends(home, tmp_path, monkeypatch):
     job = of(home, tmp_path)
     root = locate(job.output)
@@ -115,13 +105,9 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     ("options", "words"),
     [
         ({"k": 0}, "-k: expected at least 1"),
-        ({"query_vectors": "nowhere"}, "--query-vectors: expected an output of `raycase embed`"),
+        ({"query_vectors": "nowhere"}, "--query-vectors: expected a finished output of `raycase embed`"),
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
         ({"vectors": "plain"}, "expected both under conditions or both without"),
-        ({"query_condition": "color"}, "--query-condition: expected --condition beside it"),
-        ({"query_condition": "weather", "condition": "color"}, "one that the queries have .*, got 'weather'"),
-        ({"query_condition": "color", "condition": ""}, "one that the vectors have .*, got ''"),
-        ({"query_condition": "a", "condition": "a", "conditions": ("a",)}, "got --conditions to pool under"),
         ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
     ],
 )

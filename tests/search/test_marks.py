@@ -5,7 +5,7 @@ import io
 import pytest
 
 from raycase.encoder.words import Word
-from raycase.search.marks import BOLD, PLAIN, has_styles, in_bold, in_html, looked_at, runs
+from raycase.search.marks import BOLD, PLAIN, has_styles, in_bold, looked_at, runs
 
 
 def words(text, *weighed):
@@ -19,11 +19,9 @@ def words(text, *weighed):
         ([0.1, 0.6, 0.3], [1]),
         ([0.1, 0.4, 0.2, 0.3], [1, 3]),
         ([0.25, 0.25, 0.25, 0.25], [0, 1]),  # of equal ones the first
-        ([0.5, 0.5], [0]),
         ([0.1, 0.1, 0.3], [2]),  # half of their sum, which white space can keep below 1
         ([0.2] * 3 + [0.4], [0, 3]),
         ([0.1] * 10, [0, 1, 2, 3, 4]),  # half is half whatever the rounding
-        ([0.0, 0.0], []),
         ([], []),
     ],
 )
@@ -51,16 +49,6 @@ def test_bold_words_in_one_line():
         plain = in_bold(text, [], most)
         line = " ".join(text.split())
         assert plain.rstrip("…").strip() == line[:most].strip() and plain.endswith("…") == (len(line) > most)
-
-
-def test_html_is_escaped_inside_and_outside_of_marks():
-    text = '<b>"red" & é</b> {x}\n😀'
-    marks = words(text, ("<b>", 0.31), ('"red"', 0.25), ("é", 0.2), ("😀", 0.1))
-    assert in_html(text, marks) == (
-        '<mark title="0.31">&lt;b&gt;</mark><mark title="0.25">&quot;red&quot;</mark> &amp; <mark title="0.20">é</mark>'
-        '&lt;/b&gt; {x}\n<mark title="0.10">😀</mark>'
-    )
-    assert in_html("<a>", []) == "&lt;a&gt;" and in_html("", []) == ""
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ import shutil
 from dataclasses import replace
 from functools import partial
 
-import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 import storing
 from helpers import cosines, read_output, read_rejected, vectors
@@ -15,11 +13,9 @@ from safetensors.torch import load, save
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.tasks import TasksHere, open_here
 from raycase.corpus.verify import verify
-from raycase.data.schema import POOLED
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search import join as join_module
-from raycase.search.index import Index
 from raycase.search.join import JoinJob
 from raycase.search.join import join as join_by
 from raycase.search.materialize import materialize as materialize_by
@@ -93,38 +89,6 @@ def test_one_that_was_stopped_resumes(home, tmp_path, monkeypatch):
     check(home, str(tmp_path / "m"))
 
 
-def test_an_index_takes_it_beside_the_words(home, tmp_path):
-    materialize(job(home, tmp_path / "m"))
-    index = Index.open(storing.indexed(tmp_path / "i.lance", str(home / "words"), str(tmp_path / "m")))
-    answers = index.search(["a red dress"] * 2, [CONDITIONS[0], "dog"], k=3)
-    assert answers[POOLED].to_pylist() == [False] * 3 + [True] * 3
-
-
-def test_a_damaged_unit_is_named(home, tmp_path):
-    shutil.copytree(home / "words", tmp_path / "words")
-    name = sorted(path.name for path in (tmp_path / "words" / "embeddings").iterdir())[3]
-    table = pq.read_table(tmp_path / "words" / "embeddings" / name)
-    place = table.schema.get_field_index("word_codes")
-    cut = table.set_column(place, table.schema.field(place), pa.array([b"x"] * len(table), pa.large_binary()))
-    pq.write_table(cut, tmp_path / "words" / "embeddings" / name)
-    with pytest.raises(WorkError, match=f"{name} as its manifest says, got: embeddings/{name}: checksum differs"):
-        materialize(job(home, tmp_path / "m", words=str(tmp_path / "words")))
-    with pytest.raises(WorkError, match="bytes, the manifest says"):
-        verify(str(tmp_path / "words"))
-
-
-def test_a_wrong_request_leaves_an_earlier_output(home, tmp_path):
-    """--overwrite removes it only for a job that can begin; and never the words themselves."""
-    materialize(job(home, tmp_path / "m"))
-    for changes in ({"model": "minilm"}, {"conditions": ("dog " * 600,)}):
-        with pytest.raises(RequestError):
-            materialize(job(home, tmp_path / "m", overwrite=True, **changes))
-    check(home, str(tmp_path / "m"))
-    with pytest.raises(RequestError, match="--output: expected another folder than --words"):
-        materialize(job(home, home / "words", overwrite=True))
-    assert verify(str(home / "words"))["rows_out"] == 198
-
-
 def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
     """One that counts fewer units does not stay while others are made."""
     materialize(job(home, tmp_path / "m"))
@@ -158,7 +122,6 @@ def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypa
         ({"output": words}, "--output: expected another folder than --query-vectors"),
         ({"query_vectors": m}, "--query-vectors: expected an output of `raycase embed --any-condition`"),
         ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
-        ({"conditions": ()}, "--model: expected it beside --conditions"),
     ):
         with pytest.raises(RequestError, match=message):
             join(replace(under, **{"model": str(home / "model")} | changes))

@@ -60,14 +60,6 @@ def test_each_distinct_pair_is_scored_once(answers):
     assert len(rerank(answers[:0], ["a"], Longest(), text="text", k=3)) == 0
 
 
-def test_a_scorer_without_conditions_scores_a_pair_once_for_all(answers):
-    both = answers.set_column(answers.column_names.index("asked"), "asked", pa.array(["color", "size"] * 3))
-    for known, asked in ((None, 6), ((), 4)):
-        scorer = Longest(known)
-        found = rerank(both, ["a", "a"], scorer, text="text", k=3)
-        assert (len(found), len(scorer.pairs)) == (6, asked)
-
-
 @pytest.mark.parametrize("value", [None, "  "])
 def test_an_answer_without_words_has_no_score_and_comes_last(answers, value):
     texts = answers["text"].to_pylist()
@@ -79,10 +71,10 @@ def test_an_answer_without_words_has_no_score_and_comes_last(answers, value):
 
 
 def test_answers_that_cannot_be_reranked_are_refused(answers):
-    with pytest.raises(RequestError, match=r"--text-column: expected a column that the index keeps .*, got 'words'"):
+    with pytest.raises(RequestError, match="--text-column: expected the column 'words' among those"):
         rerank(answers, ["a", "b"], Longest(), text="words", k=3)
     again = rerank(answers, ["a", "b"], Longest(), text="text", k=3)
-    with pytest.raises(RequestError, match="expected answers without a column 'cosine'"):
+    with pytest.raises(RequestError, match="none named 'cosine'"):
         rerank(again, ["a", "b"], Longest(), text="text", k=3)
 
 
@@ -147,11 +139,5 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
         find_scorer(str(tmp_path / "vectors"), conditional=True)
     with pytest.raises(RequestError, match="expected queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
-    for flag, value, wanted in (
-        ("candidates", 5, "--rerank"),
-        ("text_column", "text", "--rerank, --explain or answers to show"),
-    ):
-        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')}: expected {wanted}, got none"):
-            search(SearchJob(index=thirty[0], query=("a",), output=str(tmp_path / "a.parquet"), **{flag: value}))
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
         search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))

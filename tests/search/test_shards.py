@@ -113,13 +113,6 @@ def test_rows_that_come_change_and_go(uri, home):
     check_same(uri)
 
 
-def test_a_filter_that_empties_fragments_leaves_shards_of_about_as_many_rows(uri):
-    build(IndexJob(output=uri, delete="id < 100"))
-    check_same(uri)
-    rows = [all_rows for all_rows, *_ in rows_of(uri)]
-    assert sum(rows) == 300 and max(rows) <= 125
-
-
 def test_another_number_of_shards_takes_an_overwrite(uri, home):
     job = IndexJob(output=uri, shards=5)
     refuse(job, r"^--shards: expected 3, as .* has, or --overwrite beside another number, got 5$")
@@ -135,7 +128,7 @@ def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monk
         monkeypatch.delenv(name, raising=False)
     whole = f"{uri}.one"
     build(IndexJob(embeddings=(str(home / "words"),), output=whole))
-    for flags in ({"partial": True}, {"shard_timeout": 30.0}, {"replicas": 2}):
+    for flags in ({"shard_timeout": 30.0}, {"replicas": 2}):
         flag = f"--{next(iter(flags)).replace('_', '-')}"
         for ray in (None, True):
             job = SearchJob(index=whole, query=("a",), ray=ray, **flags)

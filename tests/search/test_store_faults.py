@@ -5,21 +5,14 @@ from contextlib import contextmanager
 
 import fsspec
 import numpy as np
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import storing
-from helpers import same_output
 from s3_proxy import Proxy
 
-from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.tasks import open_here
-from raycase.data import lance_dataset, s3, storage
-from raycase.data.lance_dataset import storage_options
+from raycase.data import s3, storage
 from raycase.data.places import PARQUET, File, Folder, check_paths
-from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
-from raycase.search.join import NEIGHBOURS, JoinJob, join
 from raycase.search.search_job import SearchJob, search
 
 TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
@@ -104,32 +97,3 @@ def test_the_check_of_an_outputs_place_asks_a_store_that_fails_once(through, mon
             through(proxy.url)
             check_paths(writes={"--output": to})
         assert len(proxy.asked) == 1
-
-
-def test_lance_waits_and_retries_as_the_other_client_does(monkeypatch):
-    monkeypatch.setattr(storage, "TIMEOUT", 0.25)
-    options = storage_options(locate("s3://corpus/i"))
-    assert options["timeout"] == "250ms" and options["client_retry_timeout"] == str(lance_dataset.TRYING_S)
-    assert storage_options(locate("here")) is None
-
-
-@pytest.mark.long
-def test_materialize_and_join_meet_every_fault_and_give_the_same(home, through, s3_server):
-    job = MaterializeJob(words=str(home / "words"), conditions=("color",), output=str(home / "pooled"))
-    storing.materialized_here(job)
-    there = MaterializeJob(words="s3://corpus/faults/words", conditions=("color",), output="s3://corpus/faults/pooled")
-    with Proxy(s3_server, failing=0.1, faults=tuple(TRANSIENT.values()), seed=6) as proxy:
-        through(proxy.url)
-        storing.materialized_here(there)
-        parts = joined_here("s3://corpus/faults/out", "s3://corpus/faults/joined")
-    assert set(proxy.failed) == set(TRANSIENT.values()), "expected every fault met"
-    through(s3_server)
-    same_output(there.output, job.output)
-    assert parts.equals(joined_here(str(home / "out"), str(home / "joined")))
-
-
-def joined_here(uri, output):
-    """The neighbours of an output's rows among themselves."""
-    join(JoinJob(query_vectors=uri, vectors=uri, output=output, k=3), open_here, group_rows=50, block_rows=50)
-    folder = locate(output) / NEIGHBOURS
-    return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()

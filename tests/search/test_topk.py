@@ -56,16 +56,6 @@ def test_vectors_of_the_same_group_are_left_out(case):
     assert (every[1] == -1).all()
 
 
-def test_small_first_blocks_do_not_let_everything_through(case, monkeypatch):
-    queries, vectors = map(torch.from_numpy, case)
-    hits = []
-    merge = topk._merge
-    monkeypatch.setattr(topk, "_merge", lambda *arguments: hits.append(len(arguments[2])) or merge(*arguments))
-    _, rows = top_k(queries, [vectors[:3], vectors[3:]], 5)
-    assert np.array_equal(rows, brute(*case, 5)[1])
-    assert hits[0] == 7 * 3 and hits[1] <= 7 * 5
-
-
 def test_parts_are_merged_into_what_all_give(case):
     queries, vectors = map(torch.from_numpy, case)
     parts = []
@@ -121,7 +111,3 @@ def test_a_first_score_that_was_wrong_is_noticed(case):
     assert (exactly(queries, vectors[:3], 5)[1][:, 3:] == -1).all() and (
         exactly(queries, vectors[:0], 2)[1] == -1
     ).all()
-
-
-def test_a_vector_of_zeros_stays_and_is_like_nothing():
-    assert np.array_equal(l2_normalize(np.array([[0.0, 0.0], [3.0, 4.0]])), np.array([[0, 0], [0.6, 0.8]], np.float32))

@@ -84,15 +84,6 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
     assert asked(place) != other
 
 
-def test_rows_of_one_basis_are_sketched_alike_in_a_version(home, tmp_path):
-    place = copied(home, tmp_path)
-    former = Index.open(str(place)).metadata.sketches
-    assert build(IndexJob(embeddings=(str(home / "words"),), output=str(place)))["rows_added"] == 360  # kept again
-    assert Index.open(str(place)).metadata.sketches == former
-    build(IndexJob(embeddings=(str(home / "other"),), output=str(place)))
-    assert former.items() < Index.open(str(place)).metadata.sketches.items()
-
-
 def changes(home, place):
     """Builds that change an index, by name."""
     index = IndexJob(output=str(place))
@@ -156,17 +147,6 @@ def test_an_index_lies_where_its_path_says(home, tmp_path, name):
     assert {path.name for path in place.parent.iterdir()} == {"i"}
 
 
-def test_an_index_lies_where_its_path_says_on_object_storage(home, s3_server):
-    import boto3
-
-    uri = "s3://corpus/versions/josé a#c%20d%?e/i"
-    build(IndexJob(embeddings=(str(home / "few"),), output=uri))
-    build(IndexJob(embeddings=(str(home / "under"),), output=uri, keep_condition=("dog",)))
-    assert answers(Index.open(uri), QUERIES, CONDITIONS, NEW)
-    listed = boto3.client("s3").list_objects_v2(Bucket="corpus", Prefix="versions/")["Contents"]
-    assert {key["Key"].split("/")[1] for key in listed} == {"josé a#c%20d%?e"}
-
-
 def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, monkeypatch, capsys):
     place = copied(home, tmp_path)
     real, left = index_module.Index.search, [1]
@@ -182,7 +162,7 @@ def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, mo
     job = SearchJob(index=str(place), query=(QUERIES[0],), condition=("color",), k=3)
     assert search(job)["answers"] == 3
     assert "builds removed the version that was searched; searching the new one" in capsys.readouterr().err
-    with pytest.raises(WorkError, match="got two that builds removed"):
+    with pytest.raises(WorkError):  # twice
         left.extend([1, 1])
         search(job)
 

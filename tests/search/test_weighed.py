@@ -1,9 +1,8 @@
-"""Answers whose words are weighed: in Parquet, in the terminal, on a page; and indexes whose words cannot be."""
+"""Answers whose words are weighed: in Parquet, in the terminal; and indexes whose words cannot be."""
 
 import io
 import re
 from contextlib import redirect_stdout
-from html import escape
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +15,7 @@ from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
 from raycase.search.marks import BOLD, PLAIN, in_words, looked_at
 from raycase.search.search_job import SearchJob, search
-from raycase.search.shown import AT_ONCE, by_query, print_answers, weigh_answers, words_of_row
+from raycase.search.shown import by_query, print_answers, weigh_answers, words_of_row
 
 TEXTS = [
     "A woman in a red dress",
@@ -99,37 +98,6 @@ def test_files_have_no_weights_unless_they_are_asked_for(weighing, tmp_path, in_
     assert BOLD not in printed and "dress" in printed
 
 
-def test_weights_are_null_without_a_condition_or_a_text(weighing, tmp_path):
-    uri, _ = weighing
-    search(asked(uri, condition=(), unconditional=True, output=str(tmp_path / "a"), explain=True))
-    search(asked(uri, condition=(), output=str(tmp_path / "b"), explain=True))
-    for name in "ab":
-        weights = pq.read_table(tmp_path / name)["weights"]
-        assert len(weights) == weights.null_count == 5
-    answers = pa.table({"condition": ["color", None, "color", "color"], "text": ["dog", "dog", None, " \n"]})
-    assert weigh_answers(answers, Index.open(uri), "text").is_null().to_pylist() == [False, True, True, True]
-    assert len(weigh_answers(answers.slice(0, 0), Index.open(uri), "text")) == 0
-
-
-def test_a_text_is_weighed_once_whatever_the_number_of_its_answers(weighing, monkeypatch):
-    index = Index.open(weighing[0])
-    calls, original = [], type(index.encoder).word_weights
-
-    def counted(self, sentences, conditions):
-        calls.append(len(sentences))
-        return original(self, sentences, conditions)
-
-    monkeypatch.setattr(type(index.encoder), "word_weights", counted)
-    texts = [f"dog {n % (AT_ONCE + 2)}" for n in range(2 * AT_ONCE)]
-    weights = weigh_answers(pa.table({"condition": ["color"] * len(texts), "text": texts}), index, "text")
-    assert calls == [AT_ONCE, 2]
-    assert weights[0] == weights[AT_ONCE + 2] and weights[1] != weights[0]
-    words = original(index.encoder, texts[100:103], "color")
-    assert [words_of_row(row) for row in weights[100:103].to_pylist()] == [
-        [pytest.approx(word, abs=0.02) for word in of_text] for of_text in words
-    ]
-
-
 def test_in_a_terminal_the_words_are_bold(weighing, in_terminal):
     uri, _ = weighing
     printed = in_terminal(asked(uri)).splitlines()
@@ -159,19 +127,6 @@ def test_without_a_terminal_the_words_are_listed_if_asked(weighing, capsys):
     assert re.search(r"0\.\d+  title \d\n", capsys.readouterr().out)
 
 
-def test_a_page_of_answers_is_escaped_and_marked(weighing, tmp_path):
-    uri, _ = weighing
-    result = search(asked(uri, query=("a <red> dress",), html=str(tmp_path / "page.html")))
-    page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert result["html"] == str(tmp_path / "page.html")
-    assert "<h3>&quot;a &lt;red&gt; dress&quot; under &quot;color&quot;</h3>" in page
-    assert "<b>" not in page and "&lt;" in page and page.count("<li ") == 5
-    for text, words in marked(uri):
-        assert all(f'">{escape(text[w.start : w.end])}</mark>' in page for w in words)
-    search(asked(uri, html=str(tmp_path / "plain.html"), explain=False))
-    assert "<mark" not in (tmp_path / "plain.html").read_text(encoding="utf-8")
-
-
 def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tiny_model, in_terminal):
     uri, _ = weighing
     refuse(asked(uri, explain=True, text_column="words"), r"--explain: expected the texts in .*, got 'words'", search)
@@ -180,8 +135,7 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
     other, _ = index_of_thirty(tmp_path, tiny_model)
     words = r"--explain: expected an index of a model that weighs words \(condition-pooling, csr\), got one of .*bi"
     refuse(asked(other, explain=True), words, search)
-    printed = in_terminal(asked(other, html=str(tmp_path / "page.html")))
-    assert BOLD not in printed and "<mark" not in (tmp_path / "page.html").read_text()
+    assert BOLD not in in_terminal(asked(other))
 
 
 def test_an_answer_that_could_not_be_scored_again_is_shown_without_a_score(capsys):

@@ -100,10 +100,6 @@ def test_words_and_clusters(client, home, model):
     assert found["clusters"][0]["examples"][0]["text"]
 
 
-def test_conditions_of_the_index(client):
-    assert client.get("/conditions").json() == {"conditions": {}, "plain": 60, "any": True}
-
-
 def test_without_an_index_its_routes_say_so(home):
     service = Service.load(check_serve(ServeJob(model=str(home / "model"))))
     client, _ = client_of(service)
@@ -146,16 +142,6 @@ def test_what_is_counted(service):
         ("/v1/embeddings", 422, {}),
         ("other", 404, {}),
     ]
-
-
-def test_the_index_of_a_model_that_has_moved(home, tmp_path):
-    moved = tmp_path / "moved"
-    (home / "model").rename(moved)
-    try:
-        service = Service.load(check_serve(ServeJob(index=str(home / "i.lance"), model=str(moved))))
-        assert service.name == "model" and service.live.index.model == str(moved)
-    finally:
-        moved.rename(home / "model")
 
 
 def test_an_encoder_that_fails_at_every_text_is_no_fault_of_the_texts(client, service, monkeypatch):

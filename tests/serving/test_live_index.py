@@ -6,10 +6,8 @@ import pytest
 import storing
 
 from raycase.errors import RequestError, WorkError
-from raycase.search import index as index_module
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.serving import live_index
 from raycase.serving.live_index import LiveIndex, open_index
 
 
@@ -50,7 +48,7 @@ def test_it_is_looked_for_once_in_a_while(live, home, tmp_path):
 
 def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path):
     """Two builds that finish while it searches; what fails for another reason is not done again."""
-    live.checked_for, seen = 3600.0, []
+    seen = []
 
     def work(index):
         seen.append(rows(index))
@@ -64,31 +62,6 @@ def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path
     with pytest.raises(RequestError, match="expected at least 1, got 0"):
         live.on(lambda index: seen.append(rows(index)) or index.search(["dog"], "color", 0))
     assert seen == [60, 70, 70]
-
-
-def test_failures_ask_the_storage_no_more_than_once_in_a_while(live, monkeypatch):
-    """A wrong request never does, or strangers would have it asked as often as they please."""
-    asked = []
-    look = index_module.open_newest
-    monkeypatch.setattr(index_module, "open_newest", lambda root: asked.append("versions") or look(root))
-    monkeypatch.setattr(live_index, "is_newest", lambda index: asked.append("newest") or True)
-    live.checked_for = 3600.0
-    for _ in range(3):
-        with pytest.raises(RequestError, match="where: expected a filter"):
-            live.on(lambda index: index.search(["dog"], "color", 3, "nothing = 1"))
-    assert asked == []
-
-    def fail(index):
-        raise WorkError("a file is not there")
-
-    for _ in range(3):
-        with pytest.raises(WorkError, match="a file is not there"):
-            live.on(fail)
-    assert asked == ["versions", "newest"]
-    live.fails_for = 0.0
-    with pytest.raises(WorkError):
-        live.on(fail)
-    assert asked == ["versions", "newest", "versions"]
 
 
 def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkeypatch):
