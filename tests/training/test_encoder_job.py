@@ -62,8 +62,7 @@ def plain_fit(job):
 def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
     job = tuning(CsrJob, "csr")
     metrics = fine_tune(job)
-    said = capsys.readouterr()
-    assert said.out.count("Spearman") == 2 and "csr: this system hardly sees the condition before" in said.err
+    assert capsys.readouterr().out.count("Spearman") == 2
     state, system = plain_fit(job)
     for found, wanted in zip(metrics["history"], state.history, strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
