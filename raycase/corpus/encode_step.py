@@ -74,7 +74,7 @@ class EncodeUnits:
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(self.encoder, RoundsVectors):
             self.encoder.round_to(kind.computed)
-        self.rate = 0.0
+        self.begun = False
         self.kind = kind
         self.units = units
         self.compile = compile
@@ -131,7 +131,6 @@ class EncodeUnits:
             work=encoded.work,
             began=began,
             seconds=seconds,
-            rate=self.rate,
             host=socket.gethostname(),
             read_pid=unit.read_pid,
             encode_pid=os.getpid(),
@@ -148,11 +147,9 @@ class EncodeUnits:
         )
 
     def _after_first_unit(self, seconds: float) -> None:
-        """Measure the device, and compile the encoder where that pays for the units to come."""
-        if self.rate:
-            return
-        self.rate = self.encoder.matrix_product_rate()
-        if self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+        """Compile the encoder where that pays for the units to come."""
+        first, self.begun = not self.begun, True
+        if first and self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
             self.encoder.compile()
 
 

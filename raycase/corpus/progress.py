@@ -18,9 +18,8 @@ LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, 
 
 @dataclass(kw_only=True)
 class Actor:
-    """What one encoder has done: its work, the seconds it took, and `rate`, FLOP/s of its device's matrix product."""
+    """What one encoder has done: its work, and the seconds it took."""
 
-    rate: float
     units: int = 0
     seconds: float = 0.0
     work: Work = field(default_factory=Work)
@@ -61,7 +60,7 @@ class Run:
         if not self.units:
             self.bar.start_t = stats.began  # the ETA leaves the start-up out
         self.units += 1
-        actor = self.actors.setdefault(f"{stats.host}:{stats.encode_pid}", Actor(rate=stats.rate))
+        actor = self.actors.setdefault(f"{stats.host}:{stats.encode_pid}", Actor())
         actor.units += 1
         actor.seconds += stats.seconds
         actor.work += stats.work
@@ -71,7 +70,7 @@ class Run:
         text = f"{rates['tokens_per_second']:,.0f} tokens/s"
         if rates["sharing"] > 1.05:
             text += f" ({rates['sharing']:.1f} times shared)"
-        text += f", MFU {rates['mfu']:.0%}, unit {self.units:,} of {self.units_planned:,}"
+        text += f", unit {self.units:,} of {self.units_planned:,}"
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(line.rows_out + line.rows_rejected)
         return line
@@ -83,30 +82,25 @@ class Run:
 
     def rates(self) -> dict[str, float]:
         """The rates of the run, from the start of the first unit to the end of the last; the start-up is left out."""
-        return rates(self.work, self.last - self.first, sum(actor.rate for actor in self.actors.values()))
+        return rates(self.work, self.last - self.first)
 
     def actor_rates(self) -> list[dict[str, Any]]:
         """The rates of each actor, over the seconds that it encoded."""
-        return [
-            {"actor": name, "units": a.units, "gflops": round(a.rate / 1e9, 1)} | rates(a.work, a.seconds, a.rate)
-            for name, a in sorted(self.actors.items())
-        ]
+        return [{"actor": name, "units": a.units} | rates(a.work, a.seconds) for name, a in sorted(self.actors.items())]
 
 
-def rates(work: Work, seconds: float, matrix_product_rate: float) -> dict[str, float]:
+def rates(work: Work, seconds: float) -> dict[str, float]:
     """The rates of some work; 0 if nothing was done.
 
     tokens_per_second: counted as if each prompt were encoded alone; processed_per_second: tokens that went through the
-    encoder; sharing: the former over the latter; padding: share of the computed tokens; mfu: model FLOPs over those
-    that plain matrix products of the same device and type would have done in that time.
+    encoder; sharing: the former over the latter; padding: share of the computed tokens.
     """
     if not (work.processed and seconds > 0):
-        names = ("tokens_per_second", "processed_per_second", "sharing", "padding", "mfu")
+        names = ("tokens_per_second", "processed_per_second", "sharing", "padding")
         return dict.fromkeys(names, 0.0)
     return {
         "tokens_per_second": round(work.tokens / seconds, 1),
         "processed_per_second": round(work.processed / seconds, 1),
         "sharing": round(work.tokens / work.processed, 3),
         "padding": round(1 - work.processed / work.computed, 4),
-        "mfu": round(work.flops / seconds / matrix_product_rate, 4),
     }

@@ -96,12 +96,11 @@ class ReadUnit(ArrowRow):
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeStats:
-    """What encoding a unit took, and where: times in seconds, `rate` in FLOP/s of the device's matrix product."""
+    """What encoding a unit took, and where: times in seconds."""
 
     work: Work
     began: float  # since the epoch
     seconds: float
-    rate: float
     host: str
     read_pid: int
     encode_pid: int

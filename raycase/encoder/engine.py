@@ -35,7 +35,7 @@ from raycase.encoder.packing import (
 )
 from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
-from raycase.encoder.throughput import Cost, Work, is_matrix, matrix_product_rate
+from raycase.encoder.throughput import Cost, Work, is_matrix
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
 Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
-MEASURED_ROWS = 8192  # rows of the matrix product that rates are compared with
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,6 @@ class TextEncoder:
         modules = filter(None, (self.model, self.last_layer))
         shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
         self.weights = sum(shape.numel() for shape in shapes) + (self.latent.token_weights() if self.latent else 0)
-        self.largest = max(shapes, key=lambda shape: shape.numel())
         heads = getattr(config, "num_attention_heads", None) or 0  # none: no attention
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
         self.cost = Cost(weights=self.weights, attention=4 * config.num_hidden_layers * width)
@@ -119,12 +117,6 @@ class TextEncoder:
         """All modules that the vectors depend on, for training."""
         pooler = self.pooler if self.spec.pooling[0] is Pooling.POOLER else None
         return torch.nn.ModuleList(filter(None, (self.model, self.last_layer, self.latent, pooler)))
-
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a matrix product in the encoder's number format and largest shape, measured on this device now."""
-        outer, inner = self.largest
-        rows = min(self.batch_tokens, MEASURED_ROWS)
-        return matrix_product_rate(self.model.device, self.model.dtype, rows=rows, inner=inner, outer=outer)
 
     def pool(self, tokens: Sequence[Tokens]) -> np.ndarray:
         """Pooled vectors of tokenised prompts, in their order: N -> (N, D) float32."""

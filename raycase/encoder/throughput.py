@@ -1,8 +1,7 @@
-"""The work that the encoder did (tokens, padding, model FLOPs), and the rate that this device reaches at best."""
+"""The work that the encoder did: tokens, padding, model FLOPs."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -52,28 +51,3 @@ class Cost:
 def is_matrix(name: str, parameter: torch.Tensor) -> bool:
     """Whether a parameter is the matrix of a linear layer."""
     return parameter.ndim == 2 and "embed" not in name
-
-
-MAX_FLOPS, SECONDS = 2e10, 0.3  # of one product on a CPU; for all products together
-
-
-def matrix_product_rate(device: torch.device, dtype: torch.dtype, *, rows: int, inner: int, outer: int) -> float:
-    """FLOP/s of (rows, inner) x (inner, outer) on this device in this number format.
-
-    The best of several runs, so that warming up and other load on the machine do not count.
-    """
-    import torch  # takes seconds to import; `Work` does not need it
-
-    if device.type == "cpu":
-        rows = max(1, min(rows, int(MAX_FLOPS / (2 * inner * outer))))
-    a = torch.randn(rows, inner, device=device, dtype=dtype)
-    b = torch.randn(outer, inner, device=device, dtype=dtype)
-    seconds: list[float] = []
-    with torch.inference_mode():
-        while len(seconds) < 5 or (sum(seconds) < SECONDS and len(seconds) < 100):
-            began = time.perf_counter()
-            torch.nn.functional.linear(a, b)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            seconds.append(time.perf_counter() - began)
-    return 2 * rows * inner * outer / min(seconds)

@@ -36,10 +36,6 @@ class Loaded(ABC):
         """Compile the encoder's layers. Takes half a minute, which pays off in long jobs."""
         compile_layers(self.encoder)
 
-    def matrix_product_rate(self) -> float:
-        """FLOP/s of a plain matrix product on this device, in the encoder's number format; measured at each call."""
-        return self.encoder.matrix_product_rate()
-
 
 class Embeds(Loaded):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""

@@ -63,6 +63,6 @@ def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
     alone = [plain.embed([s], [c])[0] for s, c in pairs]
     assert cosines(vectors(table), np.stack(alone)).min() > 0.9999
     run = json.loads((Path(job.output) / "manifest.json").read_text())["run"]
-    rates = {"tokens_per_second", "processed_per_second", "sharing", "padding", "mfu"}
+    rates = {"tokens_per_second", "processed_per_second", "sharing", "padding"}
     assert rates < run.keys() and rates < run["actors"][0].keys()
     assert all(run[name] > 0 for name in rates - {"padding"}) and 0 <= run["padding"] < 0.5
