@@ -190,7 +190,7 @@ def measure(url):
     request = step("resume: list the input", lambda: check_embed(job))
     opened, done = step("resume: list the units", request.find_job)
     plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
-    left = step("resume: count what is left", lambda: (plan.missing, plan.units))
+    left = step("resume: count what is left", lambda: (len(plan), plan.units))
     tasks = step(
         "resume: hand all over",
         lambda: sum(len(ReadTask.of(opened.files, pieces).to_arrow()) for pieces in plan.tasks()),

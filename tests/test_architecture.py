@@ -41,7 +41,7 @@ def test_importing_raycase_takes_neither_torch_nor_ray():
 def test_workers_import_what_they_need_alone():
     """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""
     heavy = {"torch", "transformers", "scipy", "botocore"}
-    script = "import sys, raycase.corpus.write_step"
+    script = "import sys, raycase.corpus.records"
     script += "".join(f", raycase.distributed.{n}" for n in ("in_flight", "prometheus"))
     script += f"; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

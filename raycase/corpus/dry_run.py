@@ -49,8 +49,8 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
         request = replace(request, model=replace(request.model, basis=None))
     known, done = request.find_job()
     plan = make_plan(request, known.files, done, known.sharing)
-    result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": plan.missing}
-    if plan.missing:
+    result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": len(plan)}
+    if plan:
         result |= _scaled(request, plan, known.files, measure)
     for name, value in list(result.items())[1:]:
         print(f"{name.replace('_', ' '):>18}  {visible(value) if isinstance(value, str) else format(value, ',')}")
@@ -62,7 +62,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measu
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "tokens": 0, "output_bytes": 0}
     found = measure(request, rows.take(np.random.default_rng(0).permutation(len(rows))), plan.units)
-    scale = plan.missing * len(rows) / sampled / found.rows
+    scale = len(plan) * len(rows) / sampled / found.rows
     return {
         "sampled_rows": sampled,
         "pairs": round(found.pairs * scale),

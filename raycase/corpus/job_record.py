@@ -13,7 +13,7 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from raycase.corpus.listing import Units, finished, finished_units
-from raycase.corpus.output import Output
+from raycase.corpus.output import Output, output_at
 from raycase.corpus.pair_result import kind_of
 from raycase.data import claim
 from raycase.data.inputs import InputFile
@@ -147,7 +147,7 @@ def read_job(output: Output) -> Job:
 
 def as_begun(output: Output) -> Output:
     """The output folder with the units that its job.json says. Raises RequestError."""
-    return replace(output, results=kind_of(read_job(output).config).FOLDER)
+    return output_at(output.root.uri, kind_of(read_job(output).config).FOLDER)
 
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:

@@ -12,9 +12,8 @@ from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import ReadTask, ReadUnit, WrittenUnit
+from raycase.corpus.records import ReadTask, ReadUnit, WrittenUnit, write_encoded
 from raycase.corpus.request import Request
-from raycase.corpus.write_step import write_encoded
 
 AHEAD = 2
 

@@ -47,10 +47,6 @@ class Spans:
     def add(self, span: Span) -> None:
         self.numbers.extend((span.file, span.start, span.rows, span.at, span.length, span.bytes))
 
-    def extend(self, spans: Spans) -> None:
-        """Add the spans of a later file."""
-        self.numbers.extend(spans.numbers)
-
     def __len__(self) -> int:
         return len(self.numbers) // len(NUMBERS)
 
@@ -164,13 +160,9 @@ class Plan:
             left[spans] += self.done.covered(index, start[spans])
         return np.maximum(0, left)
 
-    @property
-    def missing(self) -> int:
+    def __len__(self) -> int:
         """Rows within the limit that are in no finished unit."""
         return self.done.missing(self.rows)
-
-    def __len__(self) -> int:
-        return self.missing
 
     @cached_property
     def units(self) -> int:
@@ -232,7 +224,7 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
             for (index, file), (file_spans, whole) in zip(batch, pool.map(spans_of, batch), strict=True):
                 rows.append(int(min(left, file_spans.rows)))
                 left -= rows[-1]
-                spans.extend(file_spans)
+                spans.numbers.extend(file_spans.numbers)
                 if whole:
                     spans.whole[index] = fingerprint(vars(file))[:16]
             ahead = min(FILES_AT_ONCE, 2 * ahead)

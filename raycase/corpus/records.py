@@ -1,4 +1,4 @@
-"""What the steps of a job hand to each other: frozen records, each on Ray ONE row of an Arrow table.
+"""What the steps of a job hand to each other, each on Ray ONE row of an Arrow table; and the step that writes.
 
 A unit's own tables travel inside that row as Arrow bytes: Ray Data splits large blocks by rows and calls nothing for
 empty ones, so a unit of many rows could arrive in parts or not at all.
@@ -7,6 +7,8 @@ empty ones, so a unit of many rows could arrive in parts or not at all.
 from __future__ import annotations
 
 import json
+import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -15,7 +17,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from raycase.corpus.unit_files import UnitLine, line_of, lines_table
+from raycase.corpus.output import EMBEDDINGS, output_at
+from raycase.corpus.unit_files import UnitLine, line_of, lines_table, write_unit
 from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
 from raycase.encoder.prepared import Prepared
@@ -140,6 +143,22 @@ def naming(what: str) -> Iterator[None]:
     except Exception as error:
         message = f"{what}: {named(error)}"
         raise WorkError(f"{message}; run the same command again to resume") from error
+
+
+def write_encoded(encoded: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
+    """The write step: the files of a unit, in the folder `results` of an output. print8: of the job's fingerprint."""
+    with naming(f"writing input file {encoded.file}, from row {encoded.start}, to {output}"):
+        line = write_unit(
+            output_at(output, results),
+            print8,
+            (encoded.file, encoded.start),
+            encoded.table,
+            encoded.rejected,
+            rows_in=encoded.rows_in,
+            distinct_pairs=encoded.distinct_pairs,
+            rows_truncated=encoded.rows_truncated,
+        )
+    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time(), write_pid=os.getpid())
 
 
 def _span(values: dict[str, Any]) -> Span:

@@ -48,14 +48,14 @@ def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str
     _check_writable(output.root)
     opened, units = request.find_job()
     plan = make_plan(request, opened.files, units, opened.sharing)
-    execute = prepare(request, plan) if plan.missing else None
+    execute = prepare(request, plan) if plan else None
     basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
     write_job(output, opened, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
     if plan.learned:
         plan.learned.save(output, plan.unit_rows)
-    progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - plan.missing, units=plan.units)
+    progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - len(plan), units=plan.units)
 
     def written(plan: Plan) -> Iterator[UnitLine]:
         nonlocal execute

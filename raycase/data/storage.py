@@ -112,20 +112,16 @@ class Location:
     def entries(self) -> Iterator[tuple[str, int]]:
         """The entries of `list` one by one; on disk, only a page of them is in memory."""
         try:
-            for name, size in self._entries():
-                if name and not name.startswith("."):
-                    yield name, size
+            if self.is_local:
+                with os.scandir(self.path) as found:
+                    yield from ((e.name, e.stat().st_size) for e in found if e.is_file() and e.name[0] != ".")
+                return
+            self.fs.invalidate_cache(self.path)
+            infos = [i for i in self.fs.ls(self.path, detail=True) if i["type"] == "file" and i["name"] != self.path]
         except FileNotFoundError:
             return
-
-    def _entries(self) -> Iterator[tuple[str, int]]:
-        if self.is_local:
-            with os.scandir(self.path) as entries:
-                yield from ((e.name, e.stat().st_size) for e in entries if e.is_file())
-        else:
-            self.fs.invalidate_cache(self.path)
-            found = (i for i in self.fs.ls(self.path, detail=True) if i["type"] == "file" and i["name"] != self.path)
-            yield from ((posixpath.basename(info["name"]), info["size"]) for info in found)
+        named = ((posixpath.basename(info["name"]), info["size"]) for info in infos)
+        yield from ((name, size) for name, size in named if name and name[0] != ".")
 
     def half_written(self) -> Iterator[Location]:
         """Temporary files of writers killed during a `put` into this local folder; object stores have none."""

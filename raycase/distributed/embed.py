@@ -23,11 +23,10 @@ from raycase.corpus.job_record import Job
 from raycase.corpus.pair_result import PairResult
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit
+from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit, write_encoded
 from raycase.corpus.request import EmbedJob, Request
 from raycase.corpus.run import Execute, run
 from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
-from raycase.corpus.write_step import write_encoded
 from raycase.data.schema import Reason
 from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
 from raycase.distributed.prometheus import RunMetrics

@@ -70,7 +70,7 @@ def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path
 def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
     seen = looked_at(monkeypatch)
     short = planned(replace(corpus, limit=100))
-    assert short.rows[0] == sum(short.rows) == short.missing == 100
+    assert short.rows[0] == sum(short.rows) == len(short) == 100
     assert [wanted for _, wanted in short.pieces()] == [[(0, 70)], [(70, 100)]]
     seen.clear()
     assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
@@ -97,5 +97,5 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
     wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
     pieces = list(plan.pieces())
     assert [(s.file, row) for s, gaps in pieces for a, b in gaps for row in range(a, b)] == sorted(wanted)
-    assert (plan.missing, plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
-    assert plan.missing == done.missing(limits)
+    assert (len(plan), plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
+    assert len(plan) == done.missing(limits)
