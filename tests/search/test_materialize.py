@@ -119,7 +119,7 @@ def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypa
     assert join(under)["neighbours"] == 594
     for changes, message in (
         ({"k": 4}, "--output: expected an empty folder or this very join"),
-        ({"output": words}, "--output: expected another folder than --query-vectors"),
+        ({"output": words}, "--output: expected another place than --query-vectors"),
         ({"query_vectors": m}, "--query-vectors: expected an output of `raycase embed --any-condition`"),
         ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
     ):
