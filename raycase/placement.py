@@ -41,7 +41,9 @@ def why_ray(ray: bool | None, several: str = "") -> str:
     """
     if ray is False and several.startswith("--"):
         raise RequestError(f"--no-ray: expected one process, got {several}")
-    why = "" if ray is False else "--ray" if ray else _cluster() or several
+    cluster = "a Ray job" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
+    cluster = cluster or ("RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "")
+    why = "" if ray is False else "--ray" if ray else cluster or several
     _say(f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray"))
     return why
 
@@ -51,19 +53,15 @@ def _say(where: str) -> None:
     note(where)
 
 
-def _cluster() -> str:
-    """What names a cluster to this process."""
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        return "a Ray job"
-    return "RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else ""
-
-
 def several_encoders(job: RunFlags, units: int) -> str:
     """What asks for more than one encoder: flags, GPUs, or so many units on so many processors."""
     import torch
 
-    if asked := _several_actors(job):
-        return asked
+    wanted = actor_range(job.actors)
+    if wanted and wanted[1] > 1:
+        return f"--actors {job.actors}"
+    if job.gpus_per_actor is not None:  # which only Ray gives
+        return f"--gpus-per-actor {job.gpus_per_actor:g}"
     gpus = torch.cuda.device_count()
     if job.actors or gpus == 1:
         return ""
@@ -71,14 +69,6 @@ def several_encoders(job: RunFlags, units: int) -> str:
         return f"{gpus} GPUs"
     encoders = (os.cpu_count() or 1) // CPUS_OF_ENCODER
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
-
-
-def _several_actors(job: RunFlags) -> str:
-    """The flag that asks for more than one actor, or for what only Ray gives one."""
-    wanted = actor_range(job.actors)
-    if wanted and wanted[1] > 1:
-        return f"--actors {job.actors}"
-    return "" if job.gpus_per_actor is None else f"--gpus-per-actor {job.gpus_per_actor:g}"
 
 
 def prepare(request: Request, plan: Plan, *, ray: bool | None = None) -> Execute:

@@ -73,7 +73,7 @@ class EncodeUnits:
         self.config = config
         self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(self.encoder, RoundsVectors):
-            self.encoder.round_to(kind.computed)
+            self.encoder.round_to("float32" if kind.needs_direction else kind.dtype)
         self.begun = False
         self.kind = kind
         self.units = units
@@ -235,8 +235,9 @@ def output_table(
             if conditions is not None:
                 under = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
             table = table.append_column(pa.field(CONDITION, pa.string()), under)
-        for kept in columns.kept_fields:
-            table = table.append_column(kept, chunk[KEEP + kept.name].cast(kept.type))
+        for name in columns.keep:
+            kind_of_column = columns.types[name]
+            table = table.append_column(pa.field(name, kind_of_column), chunk[KEEP + name].cast(kind_of_column))
         for field, column in kind.results(done, pairs):
             table = table.append_column(field, column)
         tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))

@@ -113,7 +113,7 @@ def find_job(
         replace(job, config=config).fingerprint,
         job="the same job",
         results=[output.units.name],
-        difference=_difference(job.config, config),
+        difference="" if job.config == config else _difference(job.config, config),
     )
     files_now = {f.uri: f for f in files}
     for old in job.files:

@@ -92,11 +92,6 @@ class PairResult:
         """Whether what is written of a vector is its direction, which zeros have none of."""
         return self.normalize or self.dtype in SMALL
 
-    @property
-    def computed(self) -> str:
-        """The number format in which the encoder may give vectors."""
-        return "float32" if self.needs_direction else self.dtype
-
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
         return config.prepare(*texts, conditions)

@@ -95,11 +95,6 @@ class RunFlags(RayFlag, PromptFlags):
     overwrite: bool = False
     """Remove an earlier output in the folder first."""
 
-    @property
-    def choices(self) -> dict[str, Any]:
-        """The flags that choose how the model reads a pair."""
-        return self.prompt_choices | {"dim": self.dim}
-
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedJob(RunFlags, CorpusFlags):
@@ -192,7 +187,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         condition=job.condition_column,
         keep=job.keep_columns,
     )
-    model = model or find_model(job.model, job.choices, begun, output, resolve_embedder)
+    model = model or find_model(job, job.model, begun, output, resolve_embedder)
     kind = PairResult(
         columns=columns, conditions=conditions, dtype=job.dtype, normalize=job.normalize, on_long=job.on_long
     )
@@ -341,11 +336,10 @@ def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
     return next((f for f in files if peek(f).names), files[0])
 
 
-def find_model(
-    model: str | None, choices: dict[str, Any], begun: Job | None, output: Output, find: Callable[..., Any]
-) -> Any:
-    """The model of this name, with these choices, by `find`; without a name that of the job to resume, else the
+def find_model(job: RunFlags, model: str | None, begun: Job | None, output: Output, find: Callable[..., Any]) -> Any:
+    """The model of this name, as the flags choose it, by `find`; without a name that of the job to resume, else the
     default. Says so where these two differ. Raises RequestError."""
+    choices = job.prompt_choices | {"dim": job.dim}
     if model is not None or not begun:
         return find(DEFAULT_MODEL if model is None else model, **choices)
     try:

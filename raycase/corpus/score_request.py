@@ -78,7 +78,7 @@ def check_score(job: ScoreJob) -> Request:
     output = output_at(job.output, SCORES)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, begun)
-    model = find_model(job.model, job.choices, begun, output, resolve)
+    model = find_model(job, job.model, begun, output, resolve)
     first = first_file(found.files, begun)
     figures = figure_columns(model, job.score_column)
     columns = _columns(job, figures, first, _condition_column(job, model))

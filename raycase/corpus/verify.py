@@ -111,9 +111,15 @@ def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
 
 def listed_defects(output: Output) -> list[str]:
     """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
-    lines = manifest_lines(output)
-    totals = _total_defects(output, read_manifest(output), lines)
-    return [*totals, *_coverage_defects(lines), *_listing_defects(output, lines)]
+    manifest, lines = read_manifest(output), manifest_lines(output)
+    defects = [
+        f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
+        for name, value in totals(lines).items()
+        if manifest[name] != value
+    ]
+    if read_job(output).fingerprint != manifest["fingerprint"]:
+        defects.append("job.json: another fingerprint than manifest.json")
+    return [*defects, *_coverage_defects(lines), *_listing_defects(output, lines)]
 
 
 def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
@@ -135,15 +141,6 @@ def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
     defects, hashes = execute(check, groups)
     yield from defects
     yield from _duplicates(output, readable, hashes)
-
-
-def _total_defects(output: Output, manifest: dict[str, Any], lines: pa.Table) -> Iterator[str]:
-    """`manifest.json` against the table of files and `job.json`."""
-    for name, value in totals(lines).items():
-        if manifest[name] != value:
-            yield f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
-    if read_job(output).fingerprint != manifest["fingerprint"]:
-        yield "job.json: another fingerprint than manifest.json"
 
 
 def _coverage_defects(lines: pa.Table) -> Iterator[str]:

@@ -46,7 +46,8 @@ def claim(
         if (values := _record(folder / record)).get("fingerprint") == fingerprint:
             return values
         raise RequestError(f"{expected}, got another{f' ({difference})' if difference else ''}; {instead}")
-    names = [name for name in results if _holds_files(folder / name)]
+    there = [folder / name for name in results if (folder / name).exists()]
+    names = [each.name for each in there if not each.fs.isdir(each.path) or next(each.entries(), None)]
     if exclusive:
         names += sorted(set(folder.list()).difference(besides))
     if names:
@@ -108,10 +109,3 @@ def _record(file: Location) -> dict[str, Any]:
     except RequestError:
         return {}
     return values if isinstance(values, dict) else {}
-
-
-def _holds_files(location: Location) -> bool:
-    """Whether it is a file, or a folder with files in it."""
-    if not location.exists():
-        return False
-    return not location.fs.isdir(location.path) or next(location.entries(), None) is not None

@@ -60,10 +60,6 @@ class Columns:
     def id_type(self) -> pa.DataType:
         return pa.string() if self.id is None else self.types[self.id]
 
-    @property
-    def kept_fields(self) -> list[pa.Field]:
-        return [pa.field(name, self.types[name]) for name in self.keep]
-
 
 def find_columns(
     file: InputFile,
@@ -99,8 +95,8 @@ def find_columns(
     if id is not None and not pa.types.is_integer(types[id]):
         types[id] = pa.string()
     columns = replace(columns, types=types)
-    for field in columns.kept_fields if second is None else ():  # scores are not indexed
-        check_kept(field, f"--keep-columns: {file.uri}")
+    for name in columns.keep if second is None else ():  # scores are not indexed
+        check_kept(pa.field(name, types[name]), f"--keep-columns: {file.uri}")
     return columns
 
 

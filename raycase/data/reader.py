@@ -123,15 +123,17 @@ def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa
             column = pa.ListArray.from_arrays(np.arange(len(table) + 1, dtype=np.int32), column.cast(pa.string()))
         arrays[own] = column.cast(kind)
     unit = pa.table(arrays)
+    if _is_utf8(unit):
+        return unit, []
     broken: dict[int, str] = {}
-    for own in () if _is_utf8(unit) else unit.column_names:
+    for own in unit.column_names:
         broken |= {i: own for i in range(len(unit)) if not _is_utf8(unit.select([own]).take(pa.array([i])))}
     values = python_rows(unit.take(pa.array(broken, pa.int64())))
     rejections = [
         rejection(row, Reason.INVALID_UTF8, f"column {name.removeprefix(KEEP)}")
         for row, name in zip(values, broken.values(), strict=True)
     ]
-    return (unit.filter(np.isin(np.arange(len(unit)), list(broken), invert=True)) if broken else unit), rejections
+    return unit.filter(np.isin(np.arange(len(unit)), list(broken), invert=True)), rejections
 
 
 def _is_utf8(table: pa.Table) -> bool:

@@ -26,7 +26,7 @@ from raycase.search.filters import Filter, checked_filter
 from raycase.search.lance_files import lance_errors, open_newest, open_ready
 from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import cached_method
-from raycase.search.query_encoder import ask, embed_queries, load_query_encoder
+from raycase.search.query_encoder import ask, embed_queries, resolve_query_encoder
 from raycase.search.shard import Limits, Nearest, Shard
 from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import check_conditions, check_room
@@ -94,7 +94,7 @@ class Index:
     @cached_property
     def encoder(self) -> Embeds:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
-        return load_query_encoder(self.metadata, self.model)
+        return resolve_query_encoder(self.metadata, self.model).load()
 
     def embed(
         self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False

@@ -110,7 +110,12 @@ def _count_rows(source: Written, metadata: IndexMetadata) -> None:
 
 def without_covered(source: Written, metadata: IndexMetadata) -> Written:
     """An output with only those units that the index lacks."""
-    missing = (unit for unit in source.units if not _is_covered(metadata, _file_key(source, unit), unit))
+    missing = (
+        unit
+        for unit in source.units
+        for covered in [metadata.covered.get(_file_key(source, unit), ())]
+        if not any(start <= unit.start and unit.end <= end for start, end in covered)
+    )
     return replace(source, units=tuple(missing))
 
 
@@ -122,10 +127,6 @@ def _file_key(source: Written, unit: UnitFile) -> str:
     file, sharing = source.job.files[unit.file], source.job.sharing
     key = [source.job.fingerprint, file.uri, file.size, file.mark]
     return fingerprint([*key, sharing.id])[:16]
-
-
-def _is_covered(metadata: IndexMetadata, key: str, unit: UnitFile) -> bool:
-    return any(start <= unit.start and unit.end <= end for start, end in metadata.covered.get(key, ()))
 
 
 def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:

@@ -17,7 +17,7 @@ from raycase.search.answers import returned_columns
 from raycase.search.lance_files import fragment_rows, sql_equals, write_batches
 from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import PooledVectors, StoredRows
-from raycase.search.query_encoder import ask, load_query_encoder
+from raycase.search.query_encoder import ask, resolve_query_encoder
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -42,7 +42,7 @@ def keep_conditions(
     if not stale:
         return dataset
     model = model or metadata.name
-    encoder = load_query_encoder(metadata, model)
+    encoder = resolve_query_encoder(metadata, model).load()
     asked = cache(lambda name: ask(encoder, [name], model=model, named="--keep-condition"))
     for condition in stale:
         asked(condition)  # refused before anything is deleted

@@ -99,15 +99,11 @@ class StoredRows:
         """The rows at these offsets."""
         for start in range(0, len(offsets_B), BATCH_ROWS):
             offsets = offsets_B[start : start + BATCH_ROWS]
-            rows = self.dataset.take(offsets, columns=self._columns)
+            rows = self.dataset.take(offsets, columns=[self.column, PLAIN_PART, BASIS])
             yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
 
-    @property
-    def _columns(self) -> list[str]:
-        return [self.column, PLAIN_PART, BASIS]
-
     def _read(self) -> Iterator[RowBatch]:
-        columns, has_words = [OFFSET, *self._columns], f"{BASIS} IS NOT NULL"
+        columns, has_words = [OFFSET, self.column, PLAIN_PART, BASIS], f"{BASIS} IS NOT NULL"
         size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
         for read in scan(self.dataset, self.fragments, columns=columns, filter=has_words, batch_size=size).to_batches():
             yield from self._by_basis(pa.table(read))

@@ -17,13 +17,7 @@ from raycase.errors import RequestError
 from raycase.search.metadata import IndexMetadata
 from raycase.systems.condition_head import Questions
 from raycase.systems.contracts import EmbedderConfig
-from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder
-
-
-def load_query_encoder(metadata: IndexMetadata, model: str) -> Embeds:
-    """Load the index's model from a name or folder. Raises RequestError where it is another model."""
-    return resolve_query_encoder(metadata, model).load()
 
 
 def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
