@@ -238,14 +238,14 @@ MODELS = {
         config(auto_map={"AutoModel": "evil.Model"}, model_type="evil"),
         "--model: expected a readable encoder at",
     ),
-    "a size below zero": (config(hidden_size=-1), "hidden_size -1 in config.json"),
+    "a size below zero": (config(hidden_size=-1), "expected a readable encoder at"),
     "a pickle of code": (
         lambda folder: (folder / WEIGHTS).rename(folder / "pytorch_model.bin"),
-        "pytorch_model.bin that holds more than tensors",
+        "expected readable weights at",
     ),
     "weights elsewhere": (
         other(WEIGHTS, lambda p: text(f"{WEIGHTS}.index.json", '{"weight_map": {"a": "../x.safetensors"}}')(p.parent)),
-        "expected names of *.safetensors in the same folder",
+        "expected readable weights at",
     ),
     "a system that is none": (text("raycase.json", '{"system": "nope"}'), "raycase.json: expected what training saved"),
 }

@@ -43,7 +43,7 @@ Where = Annotated[str, Field(max_length=MOST_WHERE)]
 
 
 ONE_OR_MANY = BeforeValidator(_listed, json_schema_input_type=str | list[str])
-Texts = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
+OneOrMany = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 Conditions = Annotated[list[Condition], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 
 
@@ -69,7 +69,7 @@ def each(conditions: Sequence[str] | None, texts: Sequence[str], most: int) -> l
 class EmbeddingRequest(Body):
     """`POST /v1/embeddings` of OpenAI, with `condition` and `normalize` beside it."""
 
-    input: Texts
+    input: OneOrMany
     model: str | None = None
     condition: Conditions | None = None
     dimensions: int | None = Field(None, ge=1)
@@ -120,7 +120,7 @@ class SearchRequest(Body):
 class ExplainRequest(Body):
     """`POST /explain`: which words of each text each condition looks at."""
 
-    texts: Texts
+    texts: OneOrMany
     conditions: Conditions
 
     @model_validator(mode="after")

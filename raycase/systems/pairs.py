@@ -237,11 +237,11 @@ class Memory:
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
 
 
-Prepare = Callable[[Sequence[str], Sequence[str] | None], Prepared]
+PreparePairs = Callable[[Sequence[str], Sequence[str] | None], Prepared]
 
 
 def prepare_accepted(
-    prepare: Prepare, sentences: Sequence[str], conditions: Sequence[str] | None, source: str
+    prepare: PreparePairs, sentences: Sequence[str], conditions: Sequence[str] | None, source: str
 ) -> Prepared:
     """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
     prepared = prepare(sentences, conditions)
@@ -255,7 +255,7 @@ def prepare_accepted(
     return prepared
 
 
-def prepare_rated(prepare: Prepare, rated: RatedPairs) -> Prepared:
+def prepare_rated(prepare: PreparePairs, rated: RatedPairs) -> Prepared:
     """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
     sentences, conditions = zip(*rated.distinct, strict=True)
     return prepare_accepted(prepare, sentences, conditions if any(conditions) else None, rated.uri)

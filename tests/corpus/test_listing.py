@@ -10,7 +10,7 @@ from helpers import embed_here, stop_after
 from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.errors import RequestError
+from raycase.errors import WorkError
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_late_writers_are_not_mistaken_for_ours(job):
     assert not any(stray.exists() for stray in strays)
     verify(job.output)
     (folder / "notes.txt").put(b"")
-    with pytest.raises(RequestError, match=r"notes\.txt; move it away"):
+    with pytest.raises(WorkError, match=r"notes\.txt: not in the manifest; remove the file"):
         embed_here(job)
 
 

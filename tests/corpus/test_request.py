@@ -27,11 +27,10 @@ def cli(capsys, *arguments):
     [
         ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
         ({"--conditions": "missing.txt"}, "missing.txt: expected a readable txt file"),
-        ({"--conditions": "\ufeff"}, "can read, got '\\ufeff': empty condition"),
+        ({"--conditions": "\ufeff"}, "beside them and the prompt, got '\\ufeff': empty condition"),
         ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
         ({"--model": "minilm9"}, "expected one of minilm-conditional, mpnet-conditional, minilm, simcse-bert-base"),
-        ({"--pooling": "latent"}, "expected NV-Embed's weights"),
         ({"--prompt": "loud"}, "--prompt"),
         ({"--dim": "4"}, "--dim: expected a dimension that"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),

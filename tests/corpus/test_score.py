@@ -234,7 +234,7 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected scores under cond"),
         ({"model": "dualcse", "condition_column": "condition"}, "--condition-column: expected scores under"),
         ({"model": "nowhere"}, "--model"),
-        ({"dim": 8}, "--dim: expected a model that was trained with nested dimensions"),
+        ({"dim": 8}, "--dim: expected a dimension that"),
         ({"limit": 0}, "--limit: expected at least 1"),
         ({"input": "nowhere.csv"}, "--input: expected .* files at"),
     ],

@@ -44,9 +44,6 @@ def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
             find_encoder(folder, **choice)
     with pytest.raises(RequestError, match=r"not in the table of encoders, .*pass --pooling"):
         find_encoder(folder, prompt=PromptStyle.COND)
-    for pooling in (Pooling.LATENT, Pooling.LATENT_END):
-        with pytest.raises(RequestError, match=f"--pooling {pooling}: expected NV-Embed's weights"):
-            find_encoder(folder, prompt=PromptStyle.COND, pooling=pooling)
 
 
 @pytest.mark.parametrize(

