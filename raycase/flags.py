@@ -33,13 +33,7 @@ def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
     for flag in fields(kind):
         named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
         (advanced if named & ADVANCED else usual).append(flag)
-    return sorted(usual, key=lambda flag: not is_required(flag)), advanced
-
-
-def is_required(flag: Field[Any]) -> bool:
-    """Whether it has no default."""
-    assert flag.default_factory is MISSING, "defaults of flags are values"
-    return flag.default is MISSING
+    return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced
 
 
 @cache
@@ -71,7 +65,7 @@ def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
         said = " ".join(docs[flag.name].split())
         hint = "" if flag.default is None or flag.default == () else None  # what is said tells the default
         told = tyro.conf.arg(help=said, prefix_name=False, help_behavior_hint=hint)
-        default: Any = field() if is_required(flag) else field(default=flag.default)
+        default: Any = field() if flag.default is MISSING else field(default=flag.default)
         flags.append((flag.name, Annotated[hints[flag.name], told], default))
     made = make_dataclass(kind.__name__, flags, kw_only=True)
     made.__doc__ = ""  # else its signature would stand above the flags

@@ -125,7 +125,9 @@ class EncodeUnits:
         began = time.time()
         encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.kind)
         seconds = time.time() - began
-        self._after_first_unit(seconds)
+        first, self.begun = not self.begun, True
+        if first and self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+            self.encoder.compile()
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
         stats = EncodeStats(
             work=encoded.work,
@@ -145,12 +147,6 @@ class EncodeUnits:
             rows_truncated=encoded.rows_truncated,
             stats=stats,
         )
-
-    def _after_first_unit(self, seconds: float) -> None:
-        """Compile the encoder where that pays for the units to come."""
-        first, self.begun = not self.begun, True
-        if first and self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
-            self.encoder.compile()
 
 
 def _check_memory(what: str, error: Exception) -> None:

@@ -63,7 +63,8 @@ class Units:
         self.end = self.start + self.values_N4[:, 2] + self.values_N4[:, 3]
         files, first = np.unique(self.file, return_index=True)
         edges = [*first.tolist(), len(self)]
-        self._slices = dict(zip(files.tolist(), pairwise(edges), strict=True))
+        self.files: list[int] = files.tolist()  # that have finished units
+        self._slices = dict(zip(self.files, pairwise(edges), strict=True))
 
     def __len__(self) -> int:
         return len(self.values_N4)
@@ -82,11 +83,6 @@ class Units:
     def names(self) -> Iterator[str]:
         """Their file names, in the order of the input."""
         return (unit.name(self.print8) for unit in self)
-
-    @property
-    def files(self) -> list[int]:
-        """The input files that have finished units."""
-        return list(self._slices)
 
     def within(self, file: int, start: int, end: int) -> Iterator[UnitFile]:
         """The units of a file that share rows with [start, end)."""

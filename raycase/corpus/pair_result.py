@@ -25,8 +25,8 @@ from raycase.data.schema import (
     Dtype,
     Reason,
     embedding_array,
+    embedding_numbers,
     embedding_type,
-    finite_vectors,
     is_embedding,
 )
 from raycase.data.stored_words import StoredWords, WordFormat
@@ -126,7 +126,7 @@ class PairResult:
         kind, wanted = table.schema.field(EMBEDDING).type, embedding_type(dim, config["dtype"])
         if not is_embedding(kind, (config["dtype"],)) or kind.list_size != wanted.list_size:
             yield f"vectors of {kind}, the manifest says {wanted}"
-        elif not finite_vectors(table):
+        elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
             yield "a vector that is null or not finite"
 
 

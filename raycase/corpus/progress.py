@@ -50,6 +50,7 @@ class Run:
         """`rows` of the whole job, of which earlier runs embedded `rows_before`; `units` of this run."""
         self.units, self.units_planned = 0, units
         self.actors: dict[str, Actor] = {}
+        self.work = Work()  # of all of them
         self.first = math.inf
         self.last = 0.0
         self.bar = progress_bar(total=rows, initial=rows_before, unit=" rows")
@@ -64,6 +65,7 @@ class Run:
         actor.units += 1
         actor.seconds += stats.seconds
         actor.work += stats.work
+        self.work += stats.work
         self.first = min(self.first, stats.began)
         self.last = max(self.last, unit.ended)
         rates = self.rates()
@@ -74,11 +76,6 @@ class Run:
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(line.rows_out + line.rows_rejected)
         return line
-
-    @property
-    def work(self) -> Work:
-        """The work of all actors."""
-        return sum((actor.work for actor in self.actors.values()), Work())
 
     def rates(self) -> dict[str, float]:
         """The rates of the run, from the start of the first unit to the end of the last; the start-up is left out."""

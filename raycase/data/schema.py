@@ -117,12 +117,6 @@ def embedding_numbers(vectors: pa.ChunkedArray) -> np.ndarray:
     return numbers.reshape(len(vectors), -1) if len(vectors) else numbers.reshape(0, vectors.type.list_size)
 
 
-def finite_vectors(table: pa.Table) -> bool:
-    """Whether no vector of the table is null and all numbers are finite."""
-    vectors = table[EMBEDDING]
-    return not vectors.null_count and bool(np.isfinite(embedding_numbers(vectors)).all())
-
-
 def parquet_bytes(table: pa.Table) -> bytes:
     """A table as a Parquet file."""
     sink = io.BytesIO()

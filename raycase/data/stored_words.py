@@ -156,12 +156,6 @@ class WordFormat:
         """Bytes of the plain part of a text that has one."""
         return SHARE_BYTES + self.dim
 
-    @property
-    def fields(self) -> list[pa.Field]:
-        """The columns, with this format in their metadata."""
-        metadata = {WORDS_KEY: json.dumps(asdict(self))}
-        return [pa.field(WORDS, pa.large_binary(), metadata=metadata), pa.field(PLAIN_PART, pa.large_binary())]
-
     @classmethod
     def of(cls, schema: pa.Schema) -> WordFormat | None:
         """The format of a file with stored words; None for another file, as one with a kept column of that name."""
@@ -206,8 +200,9 @@ class StoredWords:
         )
 
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
-        """The columns of an output."""
-        return list(zip(self.form.fields, (self.codes.to_arrow(), self.part.to_arrow()), strict=True))
+        """The columns of an output, with the format in the metadata of the first."""
+        words = pa.field(WORDS, pa.large_binary(), metadata={WORDS_KEY: json.dumps(asdict(self.form))})
+        return [(words, self.codes.to_arrow()), (pa.field(PLAIN_PART, pa.large_binary()), self.part.to_arrow())]
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat, column: str = WORDS) -> StoredWords:

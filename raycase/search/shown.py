@@ -35,7 +35,9 @@ def print_answers(shown: dict[int, list[Shown]], sentences: Sequence[str], condi
     """A table: score and text, the words that the condition looked at in bold, or after the text with their weights
     where there is no terminal."""
     styles = has_styles(sys.stdout)
-    for query, title in enumerate(_titles(sentences, conditions)):
+    under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
+    titles = [f'"{sentence}"{name}' for sentence, name in zip(sentences, under, strict=True)]
+    for query, title in enumerate(titles):
         print(f"\n{visible(title, MOST_SHOWN)}")
         for answer in shown.get(query, []):
             line = in_bold(answer.text, answer.words if styles else (), SHOWN_CHARACTERS)
@@ -74,11 +76,6 @@ def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) ->
             for _, rank, score, text, words in rows
         ]
     return found
-
-
-def _titles(sentences: Sequence[str], conditions: Sequence[str] | None) -> list[str]:
-    under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
-    return [f'"{sentence}"{name}' for sentence, name in zip(sentences, under, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------ weighed words
