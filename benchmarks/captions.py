@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from attributes import attribute_patterns, attributes_of
 from conditions import folded
-from reports import report_parser, write_report
+from reports import encoder_names, report_parser, write_report
 from turns import finish
 
 from raycase.data.inputs import find_input
@@ -34,7 +34,7 @@ from raycase.data.rated import RatedPairs, read_columns, read_rated, texts
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, encoder_names
+from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
 from raycase.search.topk import top_k

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from reports import encoder_names
 from turns import finish
 
 from raycase.data.inputs import find_input
@@ -24,7 +25,7 @@ from raycase.data.rated import read_columns, texts
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, encoder_names, is_case
+from raycase.evaluation.models import Model, is_case
 from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
 from raycase.placement import vectors

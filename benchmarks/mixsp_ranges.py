@@ -51,7 +51,9 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
 
 def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
     """Accuracy x 100 of a MixSP's router on its own ranges, with its interval; the share of the most frequent range."""
-    ranges_N = load_scorer(job, model).ranges(pairs.sentences1, pairs.sentences2)
+    scorer = load_scorer(job, model)
+    lowest_N = scorer.figures(scorer.config.tokens(pairs.sentences1, pairs.sentences2))[0][:, 1]
+    ranges_N = np.digitize(lowest_N, np.array(model.config.ranges, dtype=lowest_N.dtype))
     wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
     right_N = 100.0 * (ranges_N == wanted_N)
     most_frequent = 100 * np.bincount(wanted_N).max() / len(wanted_N)

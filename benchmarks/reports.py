@@ -3,6 +3,7 @@
 import argparse
 
 from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import encoder_name
 from raycase.evaluation.procedure import run_task
 from raycase.placement import vectors
 
@@ -39,3 +40,17 @@ def cell(text):
 def heading(model, several):
     """Of a model's part, where there are several."""
     return f"### {model['name']}\n\n" if several else ""
+
+
+def encoder_names(configs):
+    """Each system's `encoder_name`. Encoders with the same name but other weights or another pooling are numbered."""
+    name_of = {}  # weights and pooling -> name
+    names = []
+    for config in configs:
+        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
+        if key not in name_of:
+            name = encoder_name(config)
+            same = sum(other.partition(" #")[0] == name for other in name_of.values())
+            name_of[key] = f"{name} #{same + 1}" if same else name
+        names.append(name_of[key])
+    return names

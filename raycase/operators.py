@@ -18,7 +18,7 @@ import pyarrow as pa
 from raycase.api import names_arguments
 from raycase.data.columns import check_once, plain_type
 from raycase.data.fetch import DEFAULT_MODEL
-from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_array, embedding_type
+from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_array
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
 from raycase.errors import is_words
 from raycase.search.materialize import words_pooler
@@ -101,7 +101,7 @@ class Embed:
             for i, refused in zip(there, encoded.refused, strict=True):
                 if refused is not None or not np.isfinite(vectors_ND[i]).all():
                     reasons[i] = refused or Reason.NOT_FINITE
-        return _with_nulls(vectors_ND, np.array([reason is not None for reason in reasons], dtype=bool))
+        return embedding_array(vectors_ND, null_N=np.array([reason is not None for reason in reasons], dtype=bool))
 
 
 class Pool:
@@ -184,11 +184,3 @@ def _reason(text: str | bytes | None, null: Reason, empty: Reason) -> Reason | N
     if isinstance(text, bytes):
         return Reason.INVALID_UTF8
     return None if text.strip() else empty
-
-
-def _with_nulls(vectors_ND: np.ndarray, null_N: np.ndarray) -> pa.Array:
-    """Vectors as an Arrow array, null where they are none."""
-    dim = vectors_ND.shape[1]
-    kind = embedding_type(dim, "float32")
-    values = pa.array(np.ascontiguousarray(vectors_ND, np.float32).reshape(-1))
-    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=pa.array(null_N))

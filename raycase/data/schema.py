@@ -104,11 +104,14 @@ def is_embedding(kind: pa.DataType, dtypes: Collection[str] = FLOATS) -> bool:
     return pa.types.is_fixed_size_list(kind) and kind.list_size > 0 and kind.value_type in numbers
 
 
-def embedding_array(vectors_ND: np.ndarray) -> pa.FixedSizeListArray:
-    """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy."""
+def embedding_array(vectors_ND: np.ndarray, null_N: np.ndarray | None = None) -> pa.FixedSizeListArray:
+    """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy.
+
+    null_N: bool, the rows that are null.
+    """
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
     kind = pa.list_(pa.field("item", values.type, nullable=False), vectors_ND.shape[1])
-    return pa.FixedSizeListArray.from_arrays(values, type=kind)
+    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=None if null_N is None else pa.array(null_N))
 
 
 def embedding_numbers(vectors: pa.ChunkedArray) -> np.ndarray:

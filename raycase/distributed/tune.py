@@ -31,7 +31,6 @@ from raycase.training.sweep import (
     Choices,
     Space,
     Sweep,
-    Trial,
     by_cell,
     changed,
     text_of,
@@ -65,7 +64,8 @@ def tune(job: Sweep) -> dict[str, Any]:
     begin(job.root, SWEEP, identity | {"provenance": provenance()}, RESULTS, overwrite=overwrite)
     if not job.grid:
         _search(job, shared, space)
-        cells = [of[0]["choices"] for _, of in by_cell(_of_phase(job, "search"))[:FINALISTS]]
+        searched = [t for t in job.read_trials() if t["phase"] == "search"]
+        cells = [of[0]["choices"] for _, of in by_cell(searched)[:FINALISTS]]
     _run(job, shared, [(cell, seed) for seed in job.trial_seeds for cell in cells], "grid" if job.grid else "finals")
     trials = job.read_trials()
     write_results(job, trials)
@@ -105,10 +105,6 @@ def _shared_key(training: TrainingJob) -> str:
     return str([getattr(training, flag) for flag in training.SHARED_BY])
 
 
-def _of_phase(job: Sweep, phase: str) -> list[Trial]:
-    return [t for t in job.read_trials() if t["phase"] == phase]
-
-
 def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
     """Search with the first seed. Optuna is told the trials that ended before."""
     try:
@@ -118,7 +114,7 @@ def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
         raise lacks_package("optuna", "tune", "for a search; --grid needs none") from error
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    earlier = _of_phase(job, "search")
+    earlier = [t for t in job.read_trials() if t["phase"] == "search"]
     told = [t for t in earlier if t["score"] is not None]
     missing = (job.trials or (60 if job.training.FROZEN else 20)) - len(earlier)
     if missing <= 0:

@@ -28,6 +28,7 @@ from raycase.encoder.packing import (
     Cut,
     Forest,
     Row,
+    cuts_filling,
     padded_lengths,
     row_lengths,
     rows_without_padding,
@@ -198,7 +199,10 @@ class TextEncoder:
                     yield part[row.sequences], row
                 continue
             forest = Forest.of(sequences)
-            cuts = forest.cuts(self.batch_tokens) if lengths is None else forest.cuts_filling(lengths)
+            if lengths is None:
+                cuts = forest.cuts(self.batch_tokens)
+            else:
+                cuts = cuts_filling(forest.sequences.counts, forest.shared, lengths)
             if self.unpadded or self._trees_cost_less(sequences.counts, cuts):
                 for row in map(forest.lay, cuts):
                     yield part[row.sequences], row

@@ -129,10 +129,6 @@ class Forest:
             start = best.stop
         return cuts
 
-    def cuts_filling(self, row_lengths: Sequence[int]) -> list[Cut]:
-        """`cuts_filling` of the sequences, so that they share as much as they can."""
-        return cuts_filling(self.sequences.counts, self.shared, row_lengths)
-
     def lay(self, cut: Cut) -> Row:
         """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
         members = np.arange(cut.start, cut.stop)

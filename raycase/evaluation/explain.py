@@ -49,14 +49,14 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     return {
         "model": job.model,
         "weights": [
-            {"text": text, "condition": condition, "words": [_rounded(word) for word in words]}
+            {
+                "text": text,
+                "condition": condition,
+                "words": [word._replace(weight=round(word.weight, 4))._asdict() for word in words],
+            }
             for (text, condition), words in zip(pairs, weights, strict=True)
         ],
     }
-
-
-def _rounded(word: Word) -> dict[str, Any]:
-    return word._replace(weight=round(word.weight, 4))._asdict()
 
 
 def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[list[Word]]:

@@ -59,7 +59,7 @@ def find_models(job: EvaluateJob) -> list[Model]:
         Model(
             name=name,
             config=config,
-            projector=_load_projector(config),
+            projector=load_projector(config.projector, config.local) if is_case(config) and config.top else None,
             cache=locate(job.cache or str(_default_cache(folder or first))),
         )
         for name, config, folder in zip(_model_names(job, configs), configs, folders, strict=True)
@@ -94,12 +94,6 @@ def _model_names(job: EvaluateJob, configs: Sequence[Any]) -> Sequence[str]:
     """The last part of each folder's path; the full paths if two of those are equal."""
     short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
     return short if len(set(short)) == len(short) else job.model
-
-
-def _load_projector(config: Any) -> nn.Module | None:
-    if is_case(config) and config.projector and config.local:
-        return load_projector(config.projector, config.local)
-    return None
 
 
 def _local_folder(config: Any) -> Path | None:
@@ -141,20 +135,6 @@ def encoder_name(config: Any) -> str:
     source = config.encoder.source
     folder = Path(source).parent if source.endswith("/encoder") else Path(source)
     return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
-
-
-def encoder_names(configs: Sequence[Any]) -> list[str]:
-    """Each system's `encoder_name`. Encoders with the same name but other weights or another pooling are numbered."""
-    name_of: dict[tuple[str, str], str] = {}  # weights and pooling -> name
-    names = []
-    for config in configs:
-        key = (config.describe()["weights"], str(config.encoder.pooling[0]))
-        if key not in name_of:
-            name = encoder_name(config)
-            same = sum(other.partition(" #")[0] == name for other in name_of.values())
-            name_of[key] = f"{name} #{same + 1}" if same else name
-        names.append(name_of[key])
-    return names
 
 
 def setting(config: Any) -> str:

@@ -80,16 +80,19 @@ def mean_interval(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[st
     return {"value": float(values_Q.mean()), "low": low, "high": high}
 
 
-def mean_difference(values_Q: np.ndarray, others_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
-    """The mean difference over the same queries: difference, low, high (95 %), p."""
-    return paired_bootstrap(mean_of, values_Q, others_Q, values_Q, resamples=resamples, seed=seed)
-
-
-def compare_systems(
-    systems: Sequence[RankedSystem], measures: Sequence[str], *, resamples: int, seed: int
-) -> list[dict[str, Any]]:
-    """Each system's figures by group of queries and measure, and their differences from the first system's."""
-    settings = {"resamples": resamples, "seed": seed}
+def rank_systems(
+    job: EvaluateJob,
+    *,
+    title: str,
+    about: str,
+    data: dict[str, Any],
+    measures: Sequence[str],
+    groups: Sequence[dict[str, Any]],
+    systems: Sequence[RankedSystem],
+) -> dict[str, Any]:
+    """A task's part of `metrics.json`: each system's figures by group of queries and measure, and their differences
+    from the first system's; `groups` of queries have a name and a number of queries."""
+    settings = {"resamples": job.resamples, "seed": job.seed}
     columns = list(enumerate(measures))
     first = systems[0]
     compared = []
@@ -101,37 +104,26 @@ def compare_systems(
         line: dict[str, Any] = {"name": system.name, "what": system.what, "figures": figures}
         if system is not first:
             line["against"] = {
-                group: {name: mean_difference(v[:, i], first.values[group][:, i], **settings) for i, name in columns}
+                group: {
+                    name: paired_bootstrap(mean_of, v[:, i], first.values[group][:, i], v[:, i], **settings)
+                    for i, name in columns
+                }
                 for group, v in system.values.items()
             }
         compared.append(line)
-    return compared
-
-
-def rank_systems(
-    job: EvaluateJob,
-    *,
-    title: str,
-    about: str,
-    data: dict[str, Any],
-    measures: Sequence[str],
-    groups: Sequence[dict[str, Any]],
-    systems: Sequence[RankedSystem],
-) -> dict[str, Any]:
-    """Compare systems: a task's part of `metrics.json`; `groups` of queries have a name and a number of queries."""
     return {
         "title": title,
         "about": about,
         "data": data,
         "measures": list(measures),
         "groups": list(groups),
-        "systems": compare_systems(systems, measures, resamples=job.resamples, seed=job.seed),
-        "settings": {"resamples": job.resamples, "seed": job.seed, "compute": job.compute},
+        "systems": compared,
+        "settings": settings | {"compute": job.compute},
     }
 
 
 def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
-    """The value of each measure in each group of queries, by system."""
+    """The value of each measure in each group of queries, by system; None where it is not defined."""
     measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
     names = {
         (measure, group): measure if len(groups) == 1 else group if len(measures) == 1 else f"{measure}, {group}"
@@ -139,7 +131,7 @@ def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
         for group in groups
     }
     return {
-        s["name"]: {name: s["figures"][group][measure]["value"] for (measure, group), name in names.items()}
+        s["name"]: {name: (s["figures"][group][measure] or {}).get("value") for (measure, group), name in names.items()}
         for s in metrics["systems"]
     }
 
@@ -159,6 +151,6 @@ def render_ranked(metrics: dict[str, Any]) -> str:
         if others:
             least = 2 / metrics["settings"]["resamples"]
             rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
-            parts += [f"Minus {systems[0]['name']}, by the paired bootstrap over queries:", table(header, rows)]
+            parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(header, rows)]
     parts += ["## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"

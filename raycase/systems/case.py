@@ -211,10 +211,6 @@ class Case(RoundsVectors):
             work += new_work
         return vectors, work
 
-    def save(self, folder: Path) -> None:
-        """Write `raycase.json` and g's weights; `raycase.load(folder)` reads them back."""
-        save(folder, self.config, self.projector)
-
 
 @torch.inference_mode()
 def _finish_slices(finish: Finish, views_KD: np.ndarray, device: torch.device) -> np.ndarray:

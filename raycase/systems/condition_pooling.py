@@ -18,7 +18,6 @@ import numpy as np
 import torch
 
 from raycase.data.fetch import MODEL_FILE
-from raycase.data.json_values import from_json
 from raycase.data.storage import locate
 from raycase.data.stored_words import StoredStates, StoredWords
 from raycase.encoder.engine import TextEncoder
@@ -26,7 +25,7 @@ from raycase.encoder.loading import load_encoder, save_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
-from raycase.encoder.table import HERE, read_spec
+from raycase.encoder.table import HERE
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
@@ -76,18 +75,12 @@ class ConditionPoolingConfig(NestedConfig):
 
     SYSTEM: ClassVar[str] = "condition-pooling"
     WEIGHTS: ClassVar[str] = WEIGHTS
+    FORMER: ClassVar[dict[str, Any]] = {"whole_condition": False}
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
     keep: TokenSpan | None = None
     basis: str | None = None
-
-    @classmethod
-    def read(cls, folder: str, values: dict[str, Any]) -> ConditionPoolingConfig:
-        encoder = read_spec(values["encoder"]).at(folder)
-        former = ("whole_condition", False)  # a choice of version 0.2
-        saved = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) != former}
-        return from_json(cls, saved, model=folder, encoder=encoder, folder=folder)
 
     @property
     def top(self) -> HeadConfig | None:
@@ -116,7 +109,7 @@ class ConditionPoolingConfig(NestedConfig):
 
     def describe(self) -> dict[str, Any]:
         layers = layer_numbers(self.encoder, self.layers)
-        description = super().describe() | {"layers": layers, "whole_condition": False}
+        description = super().describe() | {"layers": layers} | self.FORMER
         if self.head and (weights := self.own_weights()):
             head = {n: v for n, v in asdict(self.head).items() if self.head.plain_dim or not n.startswith("plain_")}
             description["head"] = head | {"weights": weights}

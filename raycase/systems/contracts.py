@@ -16,12 +16,13 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 import numpy as np
 
 from raycase.data.fetch import folder_here
+from raycase.data.json_values import from_json
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.published import described
 from raycase.encoder.sources import encoder_errors, load_config, weights_identity
-from raycase.encoder.table import EncoderSpec
+from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.errors import RequestError
 from raycase.systems.embeds import Embeds
 from raycase.systems.top import TopConfig
@@ -41,15 +42,18 @@ class SystemConfig(ABC):
     SYSTEM: ClassVar[str]
     WEIGHTS: ClassVar[str]
     known_conditions: ClassVar[tuple[str, ...] | None] = None
+    FORMER: ClassVar[dict[str, Any]] = {}  # choices of version 0.2 that are none any more: the value that remains
 
     model: str
     encoder: EncoderSpec
     folder: str | None = None
 
     @classmethod
-    @abstractmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
+        former = cls.FORMER.items()
+        choices = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) not in former}
+        return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
 
     @property
     @abstractmethod

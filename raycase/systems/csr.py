@@ -189,25 +189,20 @@ class Csr(Embedder, WeighsWords):
     # -------------------------------------------------------------------------------------------------------- tri form
 
     def condition_vectors(self, conditions: TokenBatch) -> Tensor:
-        """Each condition's router query: (C, D)."""
+        """Each condition's router query, q_c of eq. 1, of its state before the last layer: (C, D)."""
         batches = []
         for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
             for layer in self.layers[:-1]:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            batches.append((rows, self._router_query(self._condition_state(hidden_BTD, real_BT))))
+            if self.config.asks is Asks.CLS:
+                state_BD = hidden_BTD[:, 0]
+            else:  # the query of a mean is the mean of the queries
+                state_BD = pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
+            hidden = self.config.router is Router.HIDDEN
+            batches.append((rows, state_BD if hidden else self.layers[-1].attention.query(state_BD)))
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
-
-    def _condition_state(self, hidden_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        """The condition's state before the last layer: (B, T, D), (B, T) -> (B, D)."""
-        if self.config.asks is Asks.CLS:
-            return hidden_BTD[:, 0]
-        return pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
-
-    def _router_query(self, state_BD: Tensor) -> Tensor:
-        """q_c of eq. 1: (B, D) -> (B, D). The query of a mean is the mean of the queries."""
-        return state_BD if self.config.router is Router.HIDDEN else self.layers[-1].attention.query(state_BD)
 
     def _routed(
         self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
@@ -253,12 +248,8 @@ class Csr(Embedder, WeighsWords):
             keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
             w_PT = router_weights(condition_PD, keys_PTD, among_PT)
             mean_PT = mean_PT + w_PT.detach() / len(self.routed)
-            hidden_PTD = layer.rest(hidden_PTD, self.weighted(attended_PTD, w_PT, among_PT))
+            hidden_PTD = layer.rest(hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.weight))
         return pool_mean(hidden_PTD, real_PT), mean_PT
-
-    def weighted(self, attended_PTD: Tensor, w_PT: Tensor, among_PT: Tensor) -> Tensor:
-        """h of eq. 1, by the configured weight."""
-        return weighted(attended_PTD, w_PT, among_PT, self.config.weight)
 
     # ------------------------------------------------------------------------------------------ bi form, no condition
 
@@ -275,7 +266,7 @@ class Csr(Embedder, WeighsWords):
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
                 w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
-                hidden_BTD = layer.rest(hidden_BTD, self.weighted(attended_BTD, w_BT, real_BT))
+                hidden_BTD = layer.rest(hidden_BTD, weighted(attended_BTD, w_BT, real_BT, self.config.weight))
             yield rows, pool_mean(hidden_BTD, real_BT)
 
     def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:

@@ -84,9 +84,12 @@ class RoutedLayer(nn.Module):
 
     def cls_attention(self, hidden_BTD: Tensor, query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor) -> Tensor:
         """What [CLS] attends to in this layer, the mean over its heads: (B, T) fp32."""
-        bias = self.bias(hidden_BTD)
-        bias_1HT = None if bias is None else bias[:, :, 0]
-        return cls_attention(query_BTD, key_BTD, real_BT, self.attention.head_size, bias_1HT)
+        size, bias = self.attention.head_size, self.bias(hidden_BTD)
+        q_BHK, k_BTHK = (t.unflatten(-1, (-1, size)) for t in (query_BTD[:, 0], key_BTD))
+        score_BHT = torch.einsum("bhk,bthk->bht", q_BHK, k_BTHK).float() / math.sqrt(size)
+        if bias is not None:
+            score_BHT = score_BHT + bias[:, :, 0]
+        return score_BHT.masked_fill(~real_BT[:, None], float("-inf")).softmax(-1).mean(1)
 
 
 def words(real_BT: Tensor) -> Tensor:
@@ -100,17 +103,6 @@ def router_weights(query_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tenso
     """w of eq. 1 over the tokens of `among_PT`, never padding: (P, D), (P, T, D), (P, T) -> (P, T) fp32."""
     score_PT = (key_PTD @ query_PD.unsqueeze(-1)).squeeze(-1).float() / math.sqrt(key_PTD.shape[-1])
     return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
-
-
-def cls_attention(
-    query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor, head_size: int, bias_1HT: Tensor | None = None
-) -> Tensor:
-    """Attention of [CLS], averaged over heads: (B, T, D), (B, T, D), (B, T) -> (B, T) fp32. bias: added to scores."""
-    q_BHK, k_BTHK = (t.unflatten(-1, (-1, head_size)) for t in (query_BTD[:, 0], key_BTD))
-    score_BHT = torch.einsum("bhk,bthk->bht", q_BHK, k_BTHK).float() / math.sqrt(head_size)
-    if bias_1HT is not None:
-        score_BHT = score_BHT + bias_1HT
-    return score_BHT.masked_fill(~real_BT[:, None], float("-inf")).softmax(-1).mean(1)
 
 
 def weighted(attended_BTD: Tensor, w_BT: Tensor, among_BT: Tensor, weight: Weight) -> Tensor:

@@ -143,15 +143,8 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
     return 1 - cosines(explicit_ND, implicit_ND)
 
 
-def dualcse(
-    model: str,
-    *,
-    form: DualCseForm = DualCseForm.CROSS,
-    pooling: Pooling = Pooling.CLS,
-    pair_encoding: PairEncoding = PairEncoding.TOKENIZER,
-) -> DualCseConfig:
+def dualcse(model: str, *, form: DualCseForm = DualCseForm.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    if form is DualCseForm.BI:
-        pair_encoding = PairEncoding.ENDED  # it reads no pairs
+    pair_encoding = PairEncoding.ENDED if form is DualCseForm.BI else PairEncoding.TOKENIZER  # BI reads no pairs
     return DualCseConfig(model=model, encoder=replace(spec, subtract=False, pair_encoding=pair_encoding), form=form)

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from raycase.data.fetch import INSIDE, MODEL_FILE, is_encoder_too, is_trained
-from raycase.data.json_values import from_json
 from raycase.data.rated import RatedPairs
 from raycase.data.storage import locate
 from raycase.encoder.choices import find_encoder, find_unprompted
@@ -27,7 +26,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
 from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import load_config, load_tokenizer, published_tokenizer
-from raycase.encoder.table import ENCODERS, HERE, EncoderSpec, read_spec
+from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_conditions
@@ -45,7 +44,6 @@ class FineTunedConfig(SystemConfig):
     """A fine-tuned system without its weights; before training, with the encoder it starts from."""
 
     WEIGHTS: ClassVar[str] = EXTRA
-    FORMER: ClassVar[dict[str, Any]] = {}  # choices of version 0.2 that are none any more: the value that remains
 
     @property
     def has_extra(self) -> bool:
@@ -104,13 +102,6 @@ class FineTunedConfig(SystemConfig):
             locate(str(folder / EXTRA)).put(to_safetensors(weights))
         row = replace(self.encoder, source=source).as_json()
         locate(str(folder / MODEL_FILE)).put_json({"system": self.SYSTEM, "encoder": row, **self.choices})
-
-    @classmethod
-    def read(cls, folder: str, values: dict[str, Any]) -> Self:
-        """What `save` wrote into `folder` (or URI); `values` is its `raycase.json`."""
-        former = cls.FORMER.items()
-        choices = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) not in former}
-        return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
 
     def load_extra(self, module: nn.Module) -> None:
         """Load the extra weights of a saved model; does nothing before training. Raises RequestError."""

@@ -183,19 +183,13 @@ class MixSp(Scorer):
             figures.append(torch.stack([scores_N, lowest_R[range_N], probability_N], dim=1))
         return torch.cat(figures).numpy(), work
 
-    def ranges(self, sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:
-        """The range of each pair, 0 the lowest, by the mean of the router's probabilities for both sentences: N, N ->
-        (N,) int64. Raises ValueError for lists of different length."""
-        lowest_N = self.figures(self.config.tokens(sentences1, sentences2))[0][:, 1]
-        return np.searchsorted(np.array(self.config.ranges, dtype=lowest_N.dtype), lowest_N, side="right")
-
     def _heads(self, pooled_NV: Tensor) -> Tensor:
         with torch.autocast(pooled_NV.device.type, enabled=False):  # with 16 bits many scores would be equal
             return self.head(*pooled_NV.chunk(3, dim=1))
 
 
-def mixsp(model: str, *, pair_encoding: PairEncoding = PairEncoding.TOKENIZER, **choices: Any) -> MixSpConfig:
+def mixsp(model: str, **choices: Any) -> MixSpConfig:
     """The system before training; choices: the other fields of `MixSpConfig`. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False, pair_encoding=pair_encoding)
+    spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False, pair_encoding=PairEncoding.TOKENIZER)
     return MixSpConfig(model=model, encoder=spec, **choices | {"ranges": tuple(choices.get("ranges", (UPPER,)))})

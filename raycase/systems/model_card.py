@@ -14,42 +14,9 @@ def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> s
     """The model card of a fine-tuned encoder."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100
-    figures = "\n".join(f"| {key} | {figure(value)} |" for key, value in validation.items())
     entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
-    history = "\n".join(
-        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
-    )
-    settings = metrics["recipe"] | {key: metrics[key] for key in ("compute", "seed", "workers")}
-    return f"""# {name}
-
-A fine-tuned encoder: {config.label}; {metrics["parameters"]:,} trained parameters.
-
-```python
-import raycase
-
-model = raycase.load("{name}")  # the path of this folder
-```
-{_elsewhere(name, config.text_of_pair)}
-| on the validation data, x 100 | |
-|---|---|
-{figures}
-
-The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{entailed}
-
-| epoch | loss | seconds | peak MiB |
-|---|---|---|---|
-{history}
-
-| data | file | rows | sha256 |
-|---|---|---|---|
-{_files(metrics, "rows")}
-
-| recipe | |
-|---|---|
-{_table(settings)}
-
-{_made(metrics)}
-"""
+    what = f"A fine-tuned encoder: {config.label}; {metrics['parameters']:,} trained parameters."
+    return _card(name, what, validation, metrics, usage=_elsewhere(name, config.text_of_pair), behind=entailed)
 
 
 def _elsewhere(name: str, text: str | None) -> str:
@@ -69,23 +36,6 @@ model = SentenceTransformer("{name}")
 {how}
 ```
 """
-
-
-def _files(metrics: dict[str, Any], *columns: str) -> str:
-    return "\n".join(
-        f"| {part} | {d['file']} | {' | '.join(str(d[c]) for c in columns)} | `{d['sha256'][:16]}` |"
-        for part, d in metrics["data"].items()
-    )
-
-
-def _table(values: dict[str, Any]) -> str:
-    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
-
-
-def _made(metrics: dict[str, Any]) -> str:
-    made = metrics["provenance"]
-    run = f"Commit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}, {metrics['seconds']} s."
-    return f"    {made['command']}\n\n{run}"
 
 
 def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
@@ -110,13 +60,33 @@ Each sentence is encoded once, whatever the number of conditions."""
 
 
 def _rated_card(name: str, what: str, config: SystemConfig, metrics: dict[str, Any], *, before: str) -> str:
-    """The card of a model that was fitted to rated pairs: what it is, figures, epoch, data, recipe, provenance."""
-    best = metrics["validation"]
-    cut = {dim: value for key, value in best.items() if (dim := key.removeprefix("spearman_")).isdigit()}
-    nested = "".join(
-        f"| Spearman, all pairs, cut to {dim} dimensions (`dim={dim}`) | {figure(value)} |\n"
-        for dim, value in cut.items()
+    """The card of a model whose encoder stands elsewhere, and that is compared with the one before training."""
+    figures = {f"spearman, {before}": metrics["zero_shot"]["spearman"]}
+    for key, value in metrics["validation"].items():
+        dim = key.removeprefix("spearman_")
+        figures[f"spearman, cut to {dim} dimensions (`dim={dim}`)" if dim.isdigit() else key] = value
+    usage = f"""
+```python
+vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {config.dim})
+```
+"""
+    what += f"\n\nEncoder weights: `{config.describe()['weights']}`"
+    return _card(name, what, figures, metrics, usage=usage)
+
+
+def _card(
+    name: str, what: str, figures: dict[str, Any], metrics: dict[str, Any], *, usage: str = "", behind: str = ""
+) -> str:
+    """What a model is, how it is loaded, its figures, epochs, data, recipe and provenance."""
+    history = "\n".join(
+        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
     )
+    data = "\n".join(
+        f"| {part} | {read['file']} | {read['rows']} | `{read['sha256'][:16]}` |"
+        for part, read in metrics["data"].items()
+    )
+    settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
+    made = metrics["provenance"]
     return f"""# {name}
 
 {what}
@@ -125,27 +95,31 @@ def _rated_card(name: str, what: str, config: SystemConfig, metrics: dict[str, A
 import raycase
 
 model = raycase.load("{name}")  # the path of this folder
-vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {config.dim})
 ```
-
-| on the validation pairs, x 100 | |
+{usage}
+| on the validation data, x 100 | |
 |---|---|
-| Spearman, all pairs (label -1 lowest) | {figure(best["spearman"])} |
-| Spearman, without label -1 | {figure(best["spearman_rated"])} |
-| Pearson, all pairs | {figure(best["pearson"])} |
-{nested}| {before}: Spearman, all pairs | {figure(metrics["zero_shot"]["spearman"])} |
+{_table({key: figure(value) for key, value in figures.items()})}
 
-The epoch was chosen on these pairs: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
 
-| data | file | pairs | of them label -1 | sha256 |
-|---|---|---|---|---|
-{_files(metrics, "rows", "not_applicable")}
+| epoch | loss | seconds | peak MiB |
+|---|---|---|---|
+{history}
+
+| data | file | rows | sha256 |
+|---|---|---|---|
+{data}
 
 | recipe | |
 |---|---|
-{_table(metrics["recipe"] | {key: metrics[key] for key in ("seed", "workers")})}
+{_table(metrics["recipe"] | settings)}
 
-Encoder weights: `{config.describe()["weights"]}`
+    {made["command"]}
 
-{_made(metrics)}
+Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
 """
+
+
+def _table(values: dict[str, Any]) -> str:
+    return "\n".join(f"| {key} | {value} |" for key, value in values.items())

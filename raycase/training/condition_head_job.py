@@ -12,7 +12,6 @@ import numpy as np
 
 from raycase.data.fetch import model_folder
 from raycase.data.places import Paths
-from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
@@ -42,9 +41,9 @@ from raycase.training.condition_teachers import (
     said_by_head,
 )
 from raycase.training.encoder_fit import compute_of
-from raycase.training.job import TrainingJob, data_metrics, fit_metrics
+from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import FitState
-from raycase.training.recipe import HeadRecipe
+from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
 from raycase.training.runner import Fitting, Runner
 
 if TYPE_CHECKING:
@@ -132,7 +131,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
                 teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / "frozen"))
                 said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), train, further))
             fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
-            recipe = recipe.distilled
+            recipe = replace(recipe, epochs=DISTILLED_EPOCHS)
         state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
         head = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
         metrics = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
@@ -169,7 +168,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     def save(
         self,
         config: ConditionPoolingConfig,
-        parts: dict[str, Any],
         data: tuple[PairStates, PairStates],
         fitted: HeadFit,
         record: dict[str, Any],
@@ -184,14 +182,11 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
                 {"name": Path(model).name, "fingerprint": fingerprint(resolve(model).describe())}
                 for model in self.teacher_models
             ],
-            "recipe": self.recipe.record,
             **fit_metrics(fitted.state),
             **fitted.metrics,
             "validation": head_correlations(head, validation, head.config.nested),
             "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), data[1]),
-            "data": data_metrics(parts),
             "parameters": sum(weights.numel() for weights in fitted.state.weights.values()),
-            "provenance": provenance(),
         }
         trained = replace(config, head=head.config)
         card = head_card(self.folder.name, trained, metrics)

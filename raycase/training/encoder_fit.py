@@ -15,9 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.data.storage import Location
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import check_ranges
@@ -39,7 +37,7 @@ from raycase.training.loop import (
 )
 from raycase.training.losses import LOSSES, correlations, unit_ratings
 from raycase.training.recipe import RatedRecipe, TuneRecipe
-from raycase.training.runner import Fitting, Runner
+from raycase.training.runner import Fitting
 
 PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
@@ -63,10 +61,15 @@ class TunePairs:
 class Objective(ABC):
     """What a system is fine-tuned for: the module, batches, loss and evaluation of one kind of data."""
 
+    TASK: ClassVar[str]  # its name in fingerprints and `metrics.json`
     SELECT: ClassVar[str]  # the metric of early stopping
 
     config: Any  # of the system
     compute: torch.dtype = torch.float32  # of matrix products
+
+    @abstractmethod
+    def texts(self, parts: Sequence[Any]) -> Sequence[Any]:
+        """Training and validation data, tokenised. Raises RequestError for a text that cannot be encoded."""
 
     @abstractmethod
     def module(self, system: Any) -> Any:
@@ -120,9 +123,14 @@ def fit_tuned(
 class PairObjective(Objective):
     """Pairs get the scores that people gave them. Pairs labelled -1 are not trained on."""
 
+    TASK = "rated"
     SELECT = "spearman"
 
     loss: PairLoss | None = None  # over scores and ratings (B,). None: that of a `RatedRecipe`
+
+    def texts(self, parts: Sequence[RatedPairs]) -> list[TunePairs]:
+        """The pairs, tokenised."""
+        return [TunePairs.of(self.config, rated) for rated in parts]
 
     def module(self, system: Any) -> Any:
         """The system with a score for each pair."""
@@ -209,9 +217,10 @@ class FineTuneJob(TrainingJob):
     def objective(self, config: FineTunedConfig) -> Objective:
         """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
 
-    @abstractmethod
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
-        """The task on data that `read_parts` read."""
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The settings of the loss that are not the recipe's."""
+        return {}
 
     def check_flags(self) -> None:
         """Raise RequestError for flags out of their range, or that contradict each other."""
@@ -221,11 +230,11 @@ class FineTuneJob(TrainingJob):
 
     def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
         """Everything that determines the weights."""
-        return super().identity(config, parts) | {"task": self.task_of(config, *parts).identity}
+        return super().identity(config, parts) | {"task": [self.objective(config).TASK, *self.terms.values()]}
 
     def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
         """The texts, tokenised."""
-        train, validation = self.task_of(self.config(), *shared).texts()
+        train, validation = self.objective(self.config()).texts(shared)
         return train, validation
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
@@ -235,52 +244,23 @@ class FineTuneJob(TrainingJob):
     def _objective(self, *, on_gpu: bool) -> Objective:
         return replace(self.objective(self.config()), compute=compute_of(self, on_gpu=on_gpu))
 
-    def fit(
-        self,
-        config: FineTunedConfig,
-        parts: Sequence[Any],
-        data: tuple[Any, Any],
-        runner: Runner,
-        checkpoints: Location,
-    ) -> tuple[FitState, bool]:
-        """The state of the fit, and whether it was on a GPU."""
-        return super().fit(config, parts, data, runner, checkpoints), runner.on_gpu
-
     def save(
-        self,
-        config: FineTunedConfig,
-        parts: dict[str, Any],
-        data: tuple[Any, Any],
-        fitted: tuple[FitState, bool],
-        record: dict[str, Any],
+        self, config: FineTunedConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
-        state, on_gpu = fitted
-        task, objective = self.task_of(config, *parts.values()), self._objective(on_gpu=on_gpu)
+        objective = self._objective(on_gpu=record["on_gpu"])
         metrics = {
             **record,
             "system": config.SYSTEM,
-            "task": task.identity[0],
-            **fit_metrics(state),
-            "data": task.data,
-            "parameters": sum(t.numel() for t in state.weights.values()),
+            "task": objective.TASK,
+            **fit_metrics(fitted),
+            "parameters": sum(t.numel() for t in fitted.weights.values()),
             "compute": str(objective.compute).removeprefix("torch."),
-            "recipe": self.recipe.record,
-            "provenance": provenance(),
         }
         system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
-        restore(objective.module(system), state.best)
+        restore(objective.module(system), fitted.best)
         write_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics), system.save)
         return metrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class TuningTask:
-    """Training and validation data of a fine-tuning."""
-
-    identity: list[Any]  # the task's name, then everything besides the recipe that determines the weights
-    data: dict[str, dict[str, Any]]  # of each part, for `metrics.json`
-    texts: Callable[[], Sequence[Any]]  # training and validation, tokenised
 
 
 def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:

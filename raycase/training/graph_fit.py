@@ -29,6 +29,27 @@ TEMPERATURE = 0.05  # initial value; learned
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphPart:
+    """The training or the validation triples of a graph."""
+
+    graph: Graph
+    triples: Triples
+
+    @property
+    def uri(self) -> str:
+        """The file of the triples."""
+        return self.triples.uri
+
+    @property
+    def data_sha256(self) -> str:
+        """Hash of the triples and the graph's texts."""
+        return self.triples.data_sha256
+
+    def __len__(self) -> int:
+        return len(self.triples) // 2  # without their inverses
+
+
+@dataclass(frozen=True, kw_only=True)
 class GraphTexts:
     """A graph, tokenised by a system: the entities alone, and the (head, relation) of each triple."""
 
@@ -68,9 +89,14 @@ class Contrast(nn.Module):
 class GraphObjective(Objective):
     """SimKGC's contrastive loss on triples in both directions."""
 
+    TASK = "kgc"
     SELECT = "mrr"
 
     margin: float  # subtracted from the score of the true tail
+
+    def texts(self, parts: Sequence[GraphPart]) -> list[GraphTexts]:
+        """The entities and the queries, tokenised."""
+        return GraphTexts.of(self.config, parts[0].graph, [part.triples for part in parts])
 
     def module(self, system: Any) -> Contrast:
         """The system with a learned temperature."""

@@ -7,6 +7,7 @@ Shapes: N premises, T distinct texts, B premises of a batch, K kinds of vectors,
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +23,7 @@ from raycase.systems.baselines import sentence_encoder
 from raycase.systems.dualcse import DualCseForm, dualcse
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.pairs import prepare_accepted
-from raycase.training.encoder_fit import FineTuneJob, Objective, TuningTask
-from raycase.training.job import part_metrics
+from raycase.training.encoder_fit import FineTuneJob, Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import dual_loss
 from raycase.training.recipe import TuneRecipe
@@ -68,10 +68,15 @@ class Dual(nn.Module):
 class DualObjective(Objective):
     """Eq. 2 of DualCSE, or its ablations; for a system with one vector, SimCSE's supervised loss."""
 
+    TASK = "inferences"
     SELECT = "rte"
 
     contradiction: bool = True
     intra: bool = True
+
+    def texts(self, parts: Sequence[Inferences]) -> list[InferenceTexts]:
+        """The premises and hypotheses, tokenised."""
+        return [InferenceTexts.of(self.config, inferences) for inferences in parts]
 
     def module(self, system: Any) -> Dual:
         """The system with several kinds of vectors per sentence."""
@@ -146,11 +151,6 @@ class InferencesJob(FineTuneJob, TuneRecipe):
 
     RECIPE = TuneRecipe
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """The settings of the loss."""
-        return {}
-
     def objective(self, config: FineTunedConfig) -> DualObjective:
         """The loss and the measures of entailment."""
         return DualObjective(config=config, **self.terms)
@@ -165,15 +165,6 @@ class InferencesJob(FineTuneJob, TuneRecipe):
                 f"{min(shared)[:80]!r}"
             )
         return train, validation
-
-    def task_of(self, config: FineTunedConfig, train: Inferences, validation: Inferences) -> TuningTask:
-        """The task on these premises."""
-        parts = {"train": train, "validation": validation}
-        return TuningTask(
-            identity=["inferences", *self.terms.values()],
-            data={part: part_metrics(inferences, len(inferences)) for part, inferences in parts.items()},
-            texts=lambda: [InferenceTexts.of(config, inferences) for inferences in parts.values()],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from raycase.corpus.tasks import RayFlag
 from raycase.data.fetch import model_folder
 from raycase.data.hub import dataset_of
 from raycase.data.places import Folder, Paths, check_paths
+from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompts import prompt_file
@@ -157,9 +158,7 @@ class TrainingJob(RayFlag, ABC):
         return runner.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints, resume=resume)
 
     @abstractmethod
-    def save(
-        self, config: Any, parts: dict[str, Any], data: tuple[Any, Any], fitted: Any, record: dict[str, Any]
-    ) -> dict[str, Any]:
+    def save(self, config: Any, data: tuple[Any, Any], fitted: Any, record: dict[str, Any]) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`, `record` among them."""
 
 
@@ -190,8 +189,12 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
         "workers": job.workers,
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
+        "on_gpu": runner.on_gpu,
+        "recipe": job.recipe.record,
+        "data": data_metrics(dict(zip(("train", "validation"), parts, strict=True))),
+        "provenance": provenance(),
     }
-    metrics = job.save(config, dict(zip(("train", "validation"), parts, strict=True)), data, fitted, record)
+    metrics = job.save(config, data, fitted, record)
     checkpoints.remove()
     return metrics
 
@@ -208,19 +211,16 @@ def fit_metrics(state: FitState) -> dict[str, Any]:
     }
 
 
-def data_metrics(pairs: dict[str, RatedPairs]) -> dict[str, Any]:
-    """File, rows and hash of each part of the data, for `metrics.json`."""
-    return {
-        part: part_metrics(rated, len(rated)) | {"not_applicable": int((rated.ratings == NOT_APPLICABLE).sum())}
-        for part, rated in pairs.items()
-    }
-
-
-def part_metrics(read: Any, rows: int) -> dict[str, Any]:
-    """What `metrics.json` says of a part of the data: its dataset where it is one of the Hugging Face hub."""
-    dataset = dataset_of(read.uri)
-    found = {"file": Path(read.uri).name, "rows": rows, "sha256": read.data_sha256}
-    return found if dataset is None else found | {"dataset": dataset}
+def data_metrics(parts: dict[str, Any]) -> dict[str, Any]:
+    """What `metrics.json` says of each part of the data; its dataset where it is one of the Hugging Face hub."""
+    found: dict[str, Any] = {}
+    for part, read in parts.items():
+        found[part] = {"file": Path(read.uri).name, "rows": len(read), "sha256": read.data_sha256}
+        if dataset := dataset_of(read.uri):
+            found[part]["dataset"] = dataset
+        if isinstance(read, RatedPairs):
+            found[part]["not_applicable"] = int((read.ratings == NOT_APPLICABLE).sum())
+    return found
 
 
 def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:

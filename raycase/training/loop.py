@@ -138,7 +138,7 @@ def fit(
     while len(history) < config.epochs and len(history) - best_epoch < config.patience:
         began = time.perf_counter()
         epoch = len(history) + 1
-        torch.manual_seed(_seed(config.seed, epoch, rank()))
+        torch.manual_seed(int(np.random.SeedSequence((config.seed, epoch, rank())).generate_state(1)[0]))
         set_rates = partial(_set_rates, optimizer, peaks, config, epoch)
         mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
         if not math.isfinite(mean_loss):
@@ -236,10 +236,6 @@ def peak_mib(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device) >> 20)
     return int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)  # KiB on Linux
-
-
-def _seed(*parts: int) -> int:
-    return int(np.random.SeedSequence(parts).generate_state(1)[0])
 
 
 def _not_finite(weights: Iterable[Tensor]) -> int:

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from raycase.data.fetch import is_trained
-from raycase.data.provenance import provenance
 from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.baselines import BiEncoderConfig
@@ -25,7 +24,7 @@ from raycase.systems.lora import LoraConfig
 from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project
 from raycase.systems.registry import resolve
 from raycase.systems.top import MOST_WIDTH, Activation
-from raycase.training.job import TrainingJob, data_metrics, fit_metrics
+from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import (
     Loss,
@@ -207,12 +206,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         return fit_projector
 
     def save(
-        self,
-        config: CaseConfig,
-        parts: dict[str, Any],
-        data: tuple[PairVectors, PairVectors],
-        fitted: FitState,
-        record: dict[str, Any],
+        self, config: CaseConfig, data: tuple[PairVectors, PairVectors], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         _, validation = data
@@ -221,9 +215,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
             **record,
             **fit_metrics(fitted),
             "zero_shot": projector_evaluation(validation)(torch.nn.Identity()),
-            "data": data_metrics(parts),
             "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
-            "provenance": provenance(),
         }
         g = best_projector(fitted, shape)
         write_case_folder(self.folder, replace(config, projector=shape), g, metrics)

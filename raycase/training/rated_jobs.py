@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from raycase.data.graph import Graph, Known, Triples, read_graph
+from raycase.data.graph import Known, read_graph
 from raycase.encoder.pooling import Compose, Pooling
 from raycase.encoder.prompts import TextFlags
 from raycase.errors import RequestError
@@ -16,9 +16,8 @@ from raycase.systems.csr import csr, default_router
 from raycase.systems.csr_router import Asks, CsrForm, Router, Weight
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.lora import lora
-from raycase.training.encoder_fit import FineTuneJob, Objective, PairObjective, TunePairs, TuningTask
-from raycase.training.graph_fit import GraphObjective, GraphTexts
-from raycase.training.job import data_metrics, part_metrics
+from raycase.training.encoder_fit import FineTuneJob, Objective, PairObjective
+from raycase.training.graph_fit import GraphObjective, GraphPart
 from raycase.training.losses import Loss
 from raycase.training.recipe import RatedRecipe
 
@@ -35,27 +34,6 @@ class RatedJob(FineTuneJob, RatedRecipe):
         """The loss and the measures."""
         return PairObjective(config=config)
 
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
-        """The task on this data."""
-        return TuningTask(
-            identity=["rated"],
-            data=data_metrics({"train": train, "validation": validation}),
-            texts=lambda: [TunePairs.of(config, rated) for rated in (train, validation)],
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GraphPart:
-    """The training or the validation triples of a graph."""
-
-    graph: Graph
-    triples: Triples
-
-    @property
-    def data_sha256(self) -> str:
-        """Hash of the triples and the graph's texts."""
-        return self.triples.data_sha256
-
 
 @dataclass(frozen=True, kw_only=True)
 class GraphJob(RatedJob):
@@ -70,7 +48,12 @@ class GraphJob(RatedJob):
 
     def objective(self, config: FineTunedConfig) -> Objective:
         """The loss and the measures of the task."""
-        return GraphObjective(config=config, margin=MARGIN) if self.task == "kgc" else super().objective(config)
+        return GraphObjective(config=config, **self.terms) if self.task == "kgc" else super().objective(config)
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """The settings of the loss that are not the recipe's."""
+        return {"margin": MARGIN} if self.task == "kgc" else {}
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and validation data. Raises RequestError."""
@@ -82,17 +65,6 @@ class GraphJob(RatedJob):
         if shared.any():
             raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
         return GraphPart(graph=graph, triples=train), GraphPart(graph=graph, triples=validation)
-
-    def task_of(self, config: FineTunedConfig, train: Any, validation: Any) -> TuningTask:
-        """The task on this data."""
-        if self.task == "rated":
-            return super().task_of(config, train, validation)
-        parts = {"train": train.triples, "validation": validation.triples}
-        return TuningTask(
-            identity=["kgc", MARGIN],
-            data={part: part_metrics(triples, len(triples) // 2) for part, triples in parts.items()},
-            texts=lambda: GraphTexts.of(config, train.graph, list(parts.values())),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,5 +164,4 @@ class LoraJob(TextFlags, RatedJob):
 
     def config(self) -> FineTunedConfig:
         """The system before training. Raises RequestError."""
-        names = ("rank", "alpha")
-        return lora(self.model, **self.text_choices, **{name: getattr(self, name) for name in names})
+        return lora(self.model, **self.text_choices, rank=self.rank, alpha=self.alpha)

@@ -160,11 +160,6 @@ class HeadRecipe(FrozenHeadRecipe):
         }
 
     @property
-    def distilled(self) -> HeadRecipe:
-        """The recipe of the fit with teachers."""
-        return replace(self, epochs=DISTILLED_EPOCHS)
-
-    @property
     def unfrozen(self) -> HeadRecipe:
         """The recipe of the fit with the encoder."""
         return replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,10 +35,6 @@ class LocalRunner:
         """Whether fits run on GPUs."""
         return self.device == "cuda"
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device."""
-        return module.to(self.device)
-
     def fit(
         self,
         fitting: Fitting,
@@ -55,7 +52,8 @@ class LocalRunner:
         """
         file = checkpoints / STATE
         state = FitState.from_bytes(file.read()) if resume and file.exists() else None
-        for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=self.wrap):  # noqa: B020
+        wrap = partial(nn.Module.to, device=self.device)
+        for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=wrap):  # noqa: B020
             show(state.line)
             if resume:
                 file.put(state.to_bytes())

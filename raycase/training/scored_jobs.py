@@ -12,10 +12,15 @@ from raycase.errors import RequestError, check_ranges, note
 from raycase.systems.baselines import sentence_encoder
 from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.mixsp import MOST, UPPER, Route, Select, Similarity, mixsp
-from raycase.training.encoder_fit import FineTuneJob, PairLoss, PairObjective, TunePairs, TuningTask
-from raycase.training.job import data_metrics
+from raycase.training.encoder_fit import FineTuneJob, PairLoss, PairObjective
 from raycase.training.losses import mixsp_loss, scored_loss
 from raycase.training.recipe import TuneRecipe
+
+
+class ScoredObjective(PairObjective):
+    """Pairs get the scores that people gave them without a condition."""
+
+    TASK = "scored"
 
 
 class ScoredRecipe(TuneRecipe):
@@ -41,18 +46,13 @@ class ScoredJob(FineTuneJob, TuneRecipe):
 
     RECIPE = ScoredRecipe
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """The settings of the loss."""
-        return {}
-
     def loss(self) -> PairLoss:
         """The loss over the module's outputs and the scores."""
         return scored_loss
 
-    def objective(self, config: FineTunedConfig) -> PairObjective:
+    def objective(self, config: FineTunedConfig) -> ScoredObjective:
         """The loss and the correlations of scores. Raises RequestError."""
-        return PairObjective(config=config, loss=self.loss())
+        return ScoredObjective(config=config, loss=self.loss())
 
     def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
         """Read the training and validation pairs. Raises RequestError."""
@@ -69,14 +69,6 @@ class ScoredJob(FineTuneJob, TuneRecipe):
             if not len(train):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
         return train, validation
-
-    def task_of(self, config: FineTunedConfig, train: RatedPairs, validation: RatedPairs) -> TuningTask:
-        """The task on these pairs."""
-        return TuningTask(
-            identity=["scored", *self.terms.values()],
-            data=data_metrics({"train": train, "validation": validation}),
-            texts=lambda: [TunePairs.of(config, scored) for scored in (train, validation)],
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

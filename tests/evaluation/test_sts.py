@@ -31,7 +31,7 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
     a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
     expected = (scorer.score(frame.sentence1, frame.sentence2), cosines(a, b))
     for system, scores in zip(metrics["systems"], expected, strict=True):
-        figures = {name: figure["value"] for name, figure in system["figures"].items()}
+        figures = {name: figure["value"] for name, figure in system["figures"]["all"].items()}
         for name, rows in (("spearman", frame.score >= 0), ("upper", frame.score >= 4), ("lower", frame.score < 4)):
             assert figures[name] == pytest.approx(100 * spearmanr(scores[rows], frame.score[rows])[0], abs=1e-2)
     report = (tmp_path / "report" / "report.md").read_text()
@@ -40,7 +40,7 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
     metrics = evaluate(job, vectors_of=vectors_of)
     frame = pd.read_csv(scored["pairs"])
     expected = 100 * auc(scorer.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
-    assert metrics["systems"][0]["figures"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
+    assert metrics["systems"][0]["figures"]["all"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path, capsys):

@@ -153,7 +153,7 @@ def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
 def saved(system, tmp_path):
     """A saved system with g, and the system."""
     system = with_projector(system, layers=2, hidden=9)
-    system.save(tmp_path / "model")
+    case.save(tmp_path / "model", system.config, system.projector)
     return tmp_path / "model", system
 
 
@@ -192,7 +192,7 @@ def test_the_description_says_what_changes_the_vectors(saved, config):
     json.dumps(before)
     with torch.no_grad():
         next(system.projector.parameters()).add_(1)
-    system.save(folder)
+    case.save(folder, system.config, system.projector)
     assert resolve(str(folder)).describe() != before
     assert replace(config, subtract=False).describe() != config.describe()
     for change in ({"separator": ": "}, {"prompt": "cond+sent"}):

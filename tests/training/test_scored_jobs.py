@@ -29,7 +29,7 @@ def test_the_report_has_the_figures_of_training(scored, tiny_model, tmp_path):
         compute="float32",
         resamples=100,
     )
-    figures = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"]
+    figures = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"]["all"]
     assert figures["spearman"]["value"] == pytest.approx(trained["spearman"], abs=1e-2)
 
 

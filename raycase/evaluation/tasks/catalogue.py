@@ -11,7 +11,7 @@ from raycase.evaluation.tasks import csts, entailment, kgc, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
-STS = Task(read=sts.read, measure=sts.measure, values=sts.sts_values, render=sts.render_sts)
+STS = Task(read=sts.read, measure=sts.measure, **RANKED)
 ENTAILMENT = Task(read=entailment.read, measure=entailment.measure, **RANKED)
 TASKS: dict[str, Task] = {
     "csts": Task(read=csts.read, measure=csts.measure, values=csts.csts_values, render=csts.render_csts),

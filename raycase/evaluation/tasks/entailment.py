@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from typing_extensions import TypedDict
 
-from raycase.data.json_values import from_json
 from raycase.data.rated import HYPOTHESES, Inferences, read_implicit, read_inferences
 from raycase.errors import RequestError
 from raycase.evaluation.entailment_metrics import (
@@ -56,17 +54,6 @@ class EntailmentData:
     @property
     def uri(self) -> str:
         return self.tested.uri
-
-
-class _Validation(TypedDict):
-    threshold: float
-
-
-class _Trained(TypedDict):
-    """What rte reads of a model's `metrics.json`."""
-
-    validation: _Validation
-    data: dict[str, dict[str, Any]]
 
 
 def read(job: EvaluateJob) -> EntailmentData:
@@ -139,9 +126,9 @@ def _entailment(
     if data.tuned is not None:
         threshold_N = np.full(len(scores_NH), best_threshold(_scores(data.tuned, model, embed)))
     elif job.threshold_from == SAVED:
-        trained = _trained(model)
-        threshold_N = np.full(len(scores_NH), trained["validation"]["threshold"])
-        if trained["data"].get("validation", {}).get("sha256") == data.tested.data_sha256:
+        threshold, sha256 = _trained(model)
+        threshold_N = np.full(len(scores_NH), threshold)
+        if sha256 == data.tested.data_sha256:
             seen = ", tuned on these very premises"
     else:
         threshold_N = half_thresholds(scores_NH, job.seed)
@@ -150,14 +137,15 @@ def _entailment(
     return _system(model.name, _what(model) + above, is_correct(scores_NH, threshold_N[:, None])), thresholds
 
 
-def _trained(model: Model) -> _Trained:
-    """What training wrote about a model with a threshold. Raises RequestError where it wrote nothing of the kind."""
+def _trained(model: Model) -> tuple[float, str]:
+    """The threshold of a model's training, and the hash of what it was tuned on. Raises RequestError without them."""
     try:
-        return from_json(_Trained, training_metrics(model.config))
-    except ValueError as error:
+        trained = training_metrics(model.config)
+        return float(trained["validation"]["threshold"]), trained["data"]["validation"]["sha256"]
+    except (KeyError, TypeError, ValueError) as error:
         raise RequestError(
             f"--threshold-from: expected models with the threshold of their training (dualcse, simcse), got "
-            f"{model.name}: {error}; pass a file of premises"
+            f"{model.name}; pass a file of premises"
         ) from error
 
 

@@ -16,7 +16,6 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, plain_scores
-from raycase.evaluation.report import ValuesBySystem, difference, interval, provenance_lines, table
 from raycase.systems.mixsp import UPPER
 
 
@@ -58,42 +57,20 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed:
     systems: list[dict[str, Any]] = []
     for model, scores_N in zip(models, scores, strict=True):
         figures = {name: estimate(metric, scores_N, pairs.ratings, **bootstrap) for name, metric in measures.items()}
-        system: dict[str, Any] = {"name": model.name, "what": model.config.label, "figures": figures}
+        system: dict[str, Any] = {"name": model.name, "what": model.config.label, "figures": {"all": figures}}
         if systems:
-            system["against"] = {
+            differences = {
                 name: estimate_difference(metric, scores_N, scores[0], pairs.ratings, **bootstrap)
                 for name, metric in measures.items()
             }
+            system["against"] = {"all": differences}
         systems.append(system)
     return {
         "title": TITLES[job.task],
         "about": f"{len(pairs):,} pairs. {ABOUT[job.task]} With 95 % intervals of the bootstrap over pairs.",
         "data": {"rows": len(pairs), "sha256": pairs.data_sha256},
+        "measures": list(measures),
+        "groups": [{"name": "all", "queries": len(pairs)}],
         "systems": systems,
         "settings": {**bootstrap, "compute": job.compute},
     }
-
-
-def sts_values(metrics: dict[str, Any]) -> ValuesBySystem:
-    """The value of each measure, by system."""
-    return {
-        system["name"]: {name: figure and figure["value"] for name, figure in system["figures"].items()}
-        for system in metrics["systems"]
-    }
-
-
-def render_sts(metrics: dict[str, Any]) -> str:
-    """The report in Markdown; `metrics` holds every number in it."""
-    systems = metrics["systems"]
-    names = list(systems[0]["figures"])
-    parts = [
-        f"# {metrics['title']}",
-        metrics["about"],
-        table(["system", "what"], [[s["name"], s["what"]] for s in systems]),
-        table(["", *names], [[s["name"], *(interval(s["figures"][name]) for name in names)] for s in systems]),
-    ]
-    if len(systems) > 1:
-        least = 2 / metrics["settings"]["resamples"]
-        rows = [[s["name"], *(difference(s["against"][name], least) for name in names)] for s in systems[1:]]
-        parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(["", *names], rows)]
-    return "\n\n".join([*parts, "## How it was made", provenance_lines(metrics)]) + "\n"
