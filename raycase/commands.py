@@ -74,17 +74,17 @@ def demo(job: DemoJob) -> Result:
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
+    from raycase.corpus.verify import in_threads, verify
     from raycase.data.places import check_paths
     from raycase.errors import check_ranges
     from raycase.placement import why_ray
 
     check_paths(opens={"OUTPUT": job.output})
     check_ranges(job)
+    execute = in_threads
     if why_ray(job.ray):
-        from raycase.distributed.verify import verify
-    else:
-        from raycase.corpus.verify import verify
-    return verify(job.output) | {"verified": True}
+        from raycase.distributed.verify import on_ray as execute
+    return verify(job.output, execute=execute) | {"verified": True}
 
 
 def materialize(job: MaterializeJob) -> Result:

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from raycase.corpus.dry_run import MeasuredRate, measure_here
+from raycase.corpus.dry_run import MeasuredRate, encode_sample
 from raycase.corpus.dry_run import dry_run as estimate
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.plan import Plan
-from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range
-from raycase.corpus.run import Execute, run, run_checked
+from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range, check_embed
+from raycase.corpus.run import Execute, run
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.corpus.tasks import OpenTasks, Places, Tasks, open_here
 from raycase.corpus.vector_cache import VectorCache
@@ -54,13 +54,14 @@ def _say(where: str) -> None:
 
 
 def several_encoders(job: RunFlags, units: int) -> str:
-    """What asks for more than one encoder: flags, GPUs, or so many units on so many processors."""
+    """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or so many units on so many
+    processors."""
     import torch
 
     wanted = actor_range(job.actors)
     if wanted and wanted[1] > 1:
         return f"--actors {job.actors}"
-    if job.gpus_per_actor is not None:  # which only Ray gives
+    if job.gpus_per_actor is not None:
         return f"--gpus-per-actor {job.gpus_per_actor:g}"
     gpus = torch.cuda.device_count()
     if job.actors or gpus == 1:
@@ -85,13 +86,14 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
-    return dry_run(job) if job.dry_run else run(job, prepare=prepare)
+    began = time.time()
+    return dry_run(job) if job.dry_run else run(check_embed(job), began, prepare=prepare)
 
 
 def score(job: ScoreJob) -> dict[str, Any]:
     """Score the pairs by the rule; returns what its last line says. Raises RequestError and WorkError."""
     began = time.time()
-    return run_checked(check_score(job), began, prepare=prepare)
+    return run(check_score(job), began, prepare=prepare)
 
 
 def materialize(job: MaterializeJob) -> dict[str, Any]:
@@ -160,7 +162,7 @@ def dry_run(job: EmbedJob) -> dict[str, Any]:
             from raycase.distributed.embed import measure_on_ray
 
             return measure_on_ray(request, rows, units)
-        return measure_here(request, rows)
+        return encode_sample(rows, request.step, encoders=1, where="this machine")
 
     return estimate(job, measure)
 

@@ -49,11 +49,12 @@ def counted(folder):
 
 
 def work(job):
-    from raycase.distributed.embed import embed
+    from helpers import embed_on_ray
+
     from raycase.systems.registry import resolve
 
     model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
-    return embed(job, model=Counted(model, os.environ["COUNTED"]))
+    return embed_on_ray(job, model=Counted(model, os.environ["COUNTED"]))
 
 
 if __name__ == "__main__":

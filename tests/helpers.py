@@ -191,19 +191,34 @@ def in_process(request, opened, plan):
 
 def embed_here(job, execute=None, **options):
     """The main job in this process, without Ray, or by `execute`; gives its result."""
+    return run(job, prepare=lambda *_: execute or in_process, **options)
+
+
+def embed_on_ray(job, **options):
+    """The main job on Ray; gives its result."""
+    from raycase.distributed.embed import prepare_ray
+
+    return run(job, prepare=prepare_ray, **options)
+
+
+def run(job, *, prepare, model=None):
+    """The main job, by what `prepare` gives; gives its result."""
+    import time
+
+    from raycase.corpus.request import check_embed
     from raycase.corpus.run import run
 
-    return run(job, prepare=lambda *_: execute or in_process, **options)
+    return run(check_embed(job, model), time.time(), prepare=prepare)
 
 
 def score_here(job, execute=None):
     """The job that scores pairs of sentences in this process, without Ray, or by `execute`; gives its result."""
     import time
 
-    from raycase.corpus.run import run_checked
+    from raycase.corpus.run import run
     from raycase.corpus.score_request import check_score
 
-    return run_checked(check_score(job), time.time(), prepare=lambda *_: execute or in_process)
+    return run(check_score(job), time.time(), prepare=lambda *_: execute or in_process)
 
 
 def read_scores(uri):

@@ -75,11 +75,6 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measu
     }
 
 
-def measure_here(request: Request, rows: pa.Table) -> MeasuredRate:
-    """What an encoder in this process does."""
-    return encode_sample(rows, request.step, encoders=1, where="this machine")
-
-
 def encode_sample(rows: pa.Table, step: dict[str, Any], **of: Any) -> MeasuredRate:
     """Encode some of the rows by a step with these arguments; `of`: `encoders` and `where`."""
     encoder, config, kind = EncodeUnits(**step).encoder, step["config"], step["kind"]

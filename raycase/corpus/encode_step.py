@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -48,14 +47,12 @@ class EncodeUnits:
         batch_tokens: int | None = None,
         compute: str | None = None,
         compile: str = "off",
-        compile_repaid: float = COMPILE_REPAID,
         units: int = 1,
     ) -> None:
         """Load the model.
 
         weights: those that the driver found, by hash or revision; others are refused.
-        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `compile_repaid`
-        seconds.
+        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `COMPILE_REPAID`.
         units: how many this process may expect.
         """
         _let_gpu_memory_grow()  # before torch reads it
@@ -78,7 +75,6 @@ class EncodeUnits:
         self.kind = kind
         self.units = units
         self.compile = compile
-        self.compile_repaid = compile_repaid
         if compile == "on":
             self.encoder.compile()
 
@@ -126,17 +122,9 @@ class EncodeUnits:
         encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.kind)
         seconds = time.time() - began
         first, self.begun = not self.begun, True
-        if first and self.compile == "auto" and seconds * (self.units - 1) > self.compile_repaid:
+        if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.encoder.compile()
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
-        stats = EncodeStats(
-            work=encoded.work,
-            began=began,
-            seconds=seconds,
-            host=socket.gethostname(),
-            read_pid=unit.read_pid,
-            encode_pid=os.getpid(),
-        )
         return EncodedUnit(
             file=unit.file,
             start=unit.start,
@@ -145,7 +133,7 @@ class EncodeUnits:
             rejected=in_input_order(rejected),
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
-            stats=stats,
+            stats=EncodeStats(work=encoded.work, began=began, seconds=seconds),
         )
 
 

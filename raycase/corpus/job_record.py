@@ -52,16 +52,6 @@ class ModelFile(TypedDict):
     encoder: EncoderFile
 
 
-class JobFile(TypedDict):
-    """job.json."""
-
-    model: str
-    config: dict[str, Any]
-    files: list[InputFile]
-    sharing: Sharing
-    salt: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """The content of job.json: the configuration that decides the vectors, the input files in order, and the model."""
@@ -131,15 +121,11 @@ def read_job(output: Output) -> Job:
     """Read job.json. Raises RequestError where it is none of this version."""
     try:
         values = output.job.read_json()
-        if not (isinstance(values, dict) and "config" in values and values.get("format") != FORMAT):
-            found = from_json(JobFile, values)
-            return Job(
-                config=found["config"],
-                files=found["files"],
-                model=found["model"],
-                sharing=found["sharing"],
-                salt=found["salt"],
-            )
+        if not isinstance(values, dict):
+            raise ValueError("no object")
+        if not ("config" in values and values.get("format") != FORMAT):
+            made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
+            return from_json(Job, made)
     except ValueError as error:
         raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got: {error}") from error
     raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")

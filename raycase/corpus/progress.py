@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, field
-from typing import Any
 
 from tqdm import tqdm
 
@@ -14,15 +12,6 @@ from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.throughput import Work
 
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
-
-
-@dataclass(kw_only=True)
-class Actor:
-    """What one encoder has done: its work, and the seconds it took."""
-
-    units: int = 0
-    seconds: float = 0.0
-    work: Work = field(default_factory=Work)
 
 
 class _Log:
@@ -49,8 +38,7 @@ class Run:
     def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
         """`rows` of the whole job, of which earlier runs embedded `rows_before`; `units` of this run."""
         self.units, self.units_planned = 0, units
-        self.actors: dict[str, Actor] = {}
-        self.work = Work()  # of all of them
+        self.work = Work()
         self.first = math.inf
         self.last = 0.0
         self.bar = progress_bar(total=rows, initial=rows_before, unit=" rows")
@@ -61,10 +49,6 @@ class Run:
         if not self.units:
             self.bar.start_t = stats.began  # the ETA leaves the start-up out
         self.units += 1
-        actor = self.actors.setdefault(f"{stats.host}:{stats.encode_pid}", Actor())
-        actor.units += 1
-        actor.seconds += stats.seconds
-        actor.work += stats.work
         self.work += stats.work
         self.first = min(self.first, stats.began)
         self.last = max(self.last, unit.ended)
@@ -80,10 +64,6 @@ class Run:
     def rates(self) -> dict[str, float]:
         """The rates of the run, from the start of the first unit to the end of the last; the start-up is left out."""
         return rates(self.work, self.last - self.first)
-
-    def actor_rates(self) -> list[dict[str, Any]]:
-        """The rates of each actor, over the seconds that it encoded."""
-        return [{"actor": name, "units": a.units} | rates(a.work, a.seconds) for name, a in sorted(self.actors.items())]
 
 
 def rates(work: Work, seconds: float) -> dict[str, float]:

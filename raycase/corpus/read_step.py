@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -43,7 +42,6 @@ def read_units(task: ReadTask, *, config: Any, kind: PairResult) -> Iterator[Rea
                 rows=rows,
                 rejected=rejected,
                 prepared=prepared,
-                read_pid=os.getpid(),
             )
 
 

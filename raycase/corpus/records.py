@@ -7,7 +7,6 @@ empty ones, so a unit of many rows could arrive in parts or not at all.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,19 +93,15 @@ class ReadUnit(ArrowRow):
     rows: pa.Table
     rejected: pa.Table
     prepared: Prepared
-    read_pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncodeStats:
-    """What encoding a unit took, and where: times in seconds."""
+    """What encoding a unit took: times in seconds."""
 
     work: Work
     began: float  # since the epoch
     seconds: float
-    host: str
-    read_pid: int
-    encode_pid: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +125,6 @@ class WrittenUnit(ArrowRow):
     line: UnitLine
     stats: EncodeStats
     ended: float  # seconds since the epoch
-    write_pid: int
 
 
 @contextmanager
@@ -158,7 +152,7 @@ def write_encoded(encoded: EncodedUnit, *, output: str, print8: str, results: st
             distinct_pairs=encoded.distinct_pairs,
             rows_truncated=encoded.rows_truncated,
         )
-    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time(), write_pid=os.getpid())
+    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time())
 
 
 def _span(values: dict[str, Any]) -> Span:

@@ -16,13 +16,12 @@ from raycase.corpus.manifest import Lines
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.progress import Run
 from raycase.corpus.records import WrittenUnit
-from raycase.corpus.request import EmbedJob, Request, check_embed
+from raycase.corpus.request import Request
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.sample import choose_basis
 from raycase.corpus.unit_files import UnitLine
 from raycase.data.storage import Location
 from raycase.errors import RequestError, WorkError
-from raycase.systems.contracts import EmbedderConfig
 
 NAMES = 100  # of files that are left out, in the manifest
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
@@ -31,19 +30,14 @@ Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]  # reads, encode
 Prepare = Callable[[Request, Plan], Execute]  # raises RequestError where the plan cannot be executed
 
 
-def run(job: EmbedJob, *, model: EmbedderConfig | None = None, prepare: Prepare) -> dict[str, Any]:
-    """Run the job or resume it; returns the counts of the whole output and the rates of this run.
+def run(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
+    """Run the job or resume it, which began at that second: of vectors or of scores. Returns the counts of the whole
+    output and the rates of this run.
 
-    `model` replaces the one that the flags name. `prepare` is called once the plan is known and before anything is
-    written or removed, unless nothing is left to do. Raises RequestError for a wrong request (an earlier output is
-    unchanged then), WorkError where rows are missing at the end or too many are rejected.
+    `prepare` is called once the plan is known and before anything is written or removed, unless nothing is left to do.
+    Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
+    many are rejected.
     """
-    began = time.time()
-    return run_checked(check_embed(job, model), began, prepare=prepare)
-
-
-def run_checked(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
-    """`run` for a request that was checked, from that second on: of vectors or of scores."""
     job, output = request.job, request.output
     _check_writable(output.root)
     opened, units = request.find_job()
@@ -105,7 +99,7 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
             "prompt": model["encoder"]["prompt"],
         },
         "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
-        "run": this_run | {"actors": progress.actor_rates()},
+        "run": this_run,
     }
     manifest = account(output, opened, units, lines, progress.units, values)
     result = {name: manifest[name] for name in COUNTS} | this_run

@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 
 from raycase.corpus.output import SCORES, Output, output_at
 from raycase.corpus.request import EmbedJob, Request, check_embed
-from raycase.corpus.run import Prepare, TooManyRejectedError, run_checked
+from raycase.corpus.run import Prepare, TooManyRejectedError, run
 from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.rated import SENTENCE1, SENTENCE2, texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
@@ -132,7 +132,7 @@ class VectorCache:
     def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
         """Run a job over these rows. Raises RequestError if one is rejected."""
         try:
-            run_checked(request, time.time(), prepare=self.prepare)
+            run(request, time.time(), prepare=self.prepare)
         except TooManyRejectedError as error:
             rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]

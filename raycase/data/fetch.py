@@ -107,21 +107,13 @@ def folder_here(folder: str, named: str) -> Path:
 
 
 def check_no_pointers(folder: Path) -> Path:
-    """The folder. Raises RequestError as `check_no_pointer`."""
-    for name in ALWAYS_READ:
-        if (folder / name).is_file():
-            check_no_pointer(folder / name)
+    """The folder. Raises RequestError for what a clone without Git LFS has in place of a large file."""
+    for file in (folder / name for name in ALWAYS_READ):
+        if not file.is_file() or file.stat().st_size >= MOST_POINTER or not os.access(file, os.R_OK):
+            continue
+        if file.read_bytes().startswith(b"version https://git-lfs"):
+            raise RequestError(f"--model: expected the content of {file}, got a pointer of Git LFS; run: git lfs pull")
     return folder
-
-
-def check_no_pointer(file: Path) -> None:
-    """Raise RequestError for what a clone without Git LFS has in place of a large file."""
-    if (
-        file.stat().st_size < MOST_POINTER
-        and os.access(file, os.R_OK)
-        and file.read_bytes().startswith(b"version https://git-lfs")
-    ):
-        raise RequestError(f"--model: expected the content of {file}, got a pointer of Git LFS; run: git lfs pull")
 
 
 def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:

@@ -72,17 +72,12 @@ class Triples:
     @cached_property
     def queries(self) -> np.ndarray:
         """The number of each row's query (head, relation): (2 N,)."""
-        return query_number(self.rows[:, 0], self.rows[:, 1], self.entities)
+        return self.rows[:, 1] * self.entities + self.rows[:, 0]
 
     @cached_property
     def data_sha256(self) -> str:
         """Hash of the training data: triples and texts."""
         return hashlib.sha256(self.rows.tobytes() + self.texts_sha256.encode()).hexdigest()
-
-
-def query_number(head: np.ndarray, relation: np.ndarray, entities: int) -> np.ndarray:
-    """A query (head, relation) as one number."""
-    return relation * entities + head
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
@@ -24,15 +23,6 @@ def loads(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("objects nested too deeply") from error
-
-
-def object_of_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's pairs as `json.loads` has them. Raises ValueError for a name that it has twice."""
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        [(twice, _)] = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"expected each name once, got {visible(repr(twice), 80)} twice")
-    return values
 
 
 def from_json(kind: type[T], values: Any, **given: Any) -> T:

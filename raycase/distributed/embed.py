@@ -24,25 +24,18 @@ from raycase.corpus.pair_result import PairResult
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
 from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit, write_encoded
-from raycase.corpus.request import EmbedJob, Request
-from raycase.corpus.run import Execute, run
-from raycase.corpus.run import TooManyRejectedError as TooManyRejectedError  # of `embed`
+from raycase.corpus.request import Request
+from raycase.corpus.run import Execute
 from raycase.data.schema import Reason
 from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
 from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, join_cluster, make_pool
 from raycase.distributed.tasks import Opaque, data_context, ray_errors
 from raycase.errors import WorkError, note
-from raycase.systems.contracts import EmbedderConfig
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
 WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
-
-
-def embed(job: EmbedJob, *, model: EmbedderConfig | None = None) -> dict[str, Any]:
-    """`raycase.corpus.run.run` on Ray. Returns counts and rates; raises RequestError and WorkError."""
-    return run(job, model=model, prepare=prepare_ray)
 
 
 def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None) -> Execute:

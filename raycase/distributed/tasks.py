@@ -74,16 +74,14 @@ class TasksOnRay:
 
     stall_timeout: float  # minutes
 
-    def run(
-        self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str, *, num_cpus: float = 1
-    ) -> None:
+    def run(self, work: Callable[..., None], tasks: Sequence[dict[str, Any]], progress: str) -> None:
         """`Tasks.run`, in waves."""
         for start in range(0, len(tasks), TASKS_A_WAVE):
             items = [{"task": json.dumps(task)} for task in tasks[start : start + TASKS_A_WAVE]]
             with ray_errors("task was finished", self.stall_timeout):
                 with data_context(self.stall_timeout):
                     done = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
-                        partial(_call, work=work), batch_size=1, batch_format="pyarrow", num_cpus=num_cpus
+                        partial(_call, work=work), batch_size=1, batch_format="pyarrow", num_cpus=1
                     )
                 for count, _ in enumerate(done.iter_batches(batch_size=None, prefetch_batches=0), 1):
                     note(f"{progress} {count} of {len(items)}")

@@ -14,18 +14,12 @@ from ray.exceptions import RayError
 
 from raycase.corpus.progress import progress_bar
 from raycase.corpus.verify import FileCheck, repeated
-from raycase.corpus.verify import verify as verify_by
 from raycase.data.storage import locate
 from raycase.distributed.cluster import cause
 from raycase.distributed.resources import join_cluster
 
 PARTITION_PAIRS = 2**24  # pairs whose hashes one task compares: 128 MB
 MOST_PARTS = 50_000  # of hashes that the driver has references to
-
-
-def verify(uri: str) -> dict[str, Any]:
-    """`raycase.corpus.verify.verify` on the cluster. Raises RequestError and WorkError."""
-    return verify_by(uri, execute=on_ray)
 
 
 def on_ray(

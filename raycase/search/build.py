@@ -79,14 +79,14 @@ def build(job: IndexJob) -> dict[str, Any]:
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root):
         dataset, metadata = _open_or_begin(job, sources, root)
-        rows, settings = metadata.rows, _settings(metadata)
+        rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
         metadata.shards = job.shards or metadata.shards
         deleted = _delete_rows(job, dataset, metadata, sources, root)
         dataset = _append(job, sources, dataset, metadata, root)
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
-        if added or deleted or settings != _settings(metadata):
+        if added or deleted or settings != (metadata.kind, metadata.exact_below):
             compact(dataset, metadata)
             update_indices(dataset, metadata)
             publish(dataset, metadata)
@@ -105,11 +105,6 @@ def build(job: IndexJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
-
-
-def _settings(metadata: IndexMetadata) -> tuple[Any, ...]:
-    """What flags change of an index beside its rows."""
-    return metadata.kind, metadata.exact_below
 
 
 def _open_or_begin(

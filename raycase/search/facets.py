@@ -20,15 +20,10 @@ from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, lacks_package
 from raycase.search.exact import BATCH_ROWS, Block
 
-
-@dataclass(frozen=True, kw_only=True)
-class FacetSizes:
-    """How many rows are fitted; every row is assigned, whatever their number."""
-
-    fitted: int = 10_000  # rows on which k-means is fitted
-    per_cluster: int = 40  # rows of each cluster that are fitted at least, on average
-    starts: int = 3  # of k-means++; the best counts
-    tried: int = 4000  # rows on which numbers of clusters are compared: their silhouette takes all pairs of rows
+FITTED = 10_000  # rows on which k-means is fitted; every row is assigned, whatever their number
+PER_CLUSTER = 40  # rows of each cluster that are fitted at least, on average
+STARTS = 3  # of k-means++; the best counts
+TRIED = 4000  # rows on which numbers of clusters are compared: their silhouette takes all pairs of rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,13 +64,12 @@ def find_clusters(
     *,
     most: int,
     seed: int = 0,
-    sizes: FacetSizes = FacetSizes(),
 ) -> Clusters:
     """The clusters of the rows in these blocks, which are read twice; without a number, at most `most` of them.
 
     There are fewer than asked for where fewer vectors differ. Raises RequestError for fewer rows than clusters.
     """
-    rows, sample_SD = sample(blocks(), max(sizes.fitted, sizes.per_cluster * (clusters or most)), seed)
+    rows, sample_SD = sample(blocks(), max(FITTED, PER_CLUSTER * (clusters or most)), seed)
     if not rows:
         raise RequestError("--where: expected a filter that leaves rows to group, got one that leaves none")
     if clusters is not None and clusters > rows:
@@ -84,10 +78,10 @@ def find_clusters(
         raise RequestError(
             f"--clusters: expected a number to group {rows} rows, for it is chosen among 3 or more; got none"
         )
-    tried_SD = sample_SD[: sizes.tried]
+    tried_SD = sample_SD[:TRIED]
     distances_SS = import_sklearn().metrics.pairwise.cosine_distances(tried_SD)
     count = clusters or choose(tried_SD, distances_SS, most, seed)
-    centres_KD = fit(sample_SD, count, seed, sizes.starts)
+    centres_KD = fit(sample_SD, count, seed, STARTS)
     offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)
     sizes_K = np.bincount(cluster_N, minlength=count)
     order = np.argsort(-sizes_K, kind="stable")[: np.count_nonzero(sizes_K)]

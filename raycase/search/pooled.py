@@ -117,20 +117,30 @@ class StoredRows:
             yield offsets_of(rows), basis, unpack_words(stored, codes if self.column == WORDS else None)
 
 
-class PooledVectors:
-    """The vectors of all rows that have stored words."""
+class _OfRows:
+    """Vectors of all rows that have stored words, in one way or another."""
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
         self.rows, self.ask = rows, ask
-        self.pooler = cached_method(self._pooler, POOLERS)
 
     def blocks(self, condition: str) -> Iterator[Block]:
-        """Row offsets and unit vectors (B, D) under a condition. Raises RequestError."""
+        """Row offsets and unit vectors under a condition. Raises RequestError."""
         yield from self._blocks(condition, self.rows.batches())
 
     def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
         """The same of the rows at these offsets."""
         yield from self._blocks(condition, self.rows.at(offsets_B))
+
+    def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
+        raise NotImplementedError
+
+
+class PooledVectors(_OfRows):
+    """Their vectors, (B, D)."""
+
+    def __init__(self, rows: StoredRows, ask: Ask) -> None:
+        super().__init__(rows, ask)
+        self.pooler = cached_method(self._pooler, POOLERS)
 
     def float64_at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of the rows at these offsets, ascending, in float64: (B, D). In float32 the
@@ -148,22 +158,15 @@ class PooledVectors:
         return WordPooler(self.rows.codes(basis), *self.ask(condition), dtype)
 
 
-class SketchedVectors:
-    """Approximate vectors of the same rows, from their sketches, along the axes of each condition: of queries that are
+class SketchedVectors(_OfRows):
+    """Approximate vectors, (B, A), from their sketches, along the axes of each condition: of queries that are
     projected on these, the nearest rows are candidates to be pooled."""
 
     def __init__(self, rows: StoredRows, ask: Ask, count: int) -> None:
         """count: how many rows have sketches."""
-        self.rows, self.ask, self.count = rows, ask, count
+        super().__init__(rows, ask)
+        self.count = count
         self.axes = cached_method(self._axes, CONDITIONS)
-
-    def blocks(self, condition: str) -> Iterator[Block]:
-        """Row offsets and unit vectors (B, A) under a condition. Raises RequestError."""
-        yield from self._blocks(condition, self.rows.batches())
-
-    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
-        """The same of the rows at these offsets."""
-        yield from self._blocks(condition, self.rows.at(offsets_B))
 
     def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
         pooler = cache(lambda basis: self._pooler(basis, condition).along(self.axes(condition)))

@@ -6,7 +6,7 @@ Lance marks them as deleted in a new version, so a reader of the former one keep
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,10 @@ def delete_same_ids(
     new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
     for source in new:
         check_output_columns(dataset.schema, index_schema(source, metadata), source)
-    ids = _ids(new)
+    tables = (table for source in new for table in source.tables([ID]))
+    ids = (
+        one for table in tables for one in table[ID].unique().to_pylist()
+    )  # one in several files comes several times
     deleted = 0
     while batch := list(islice(ids, ids_at_once)):
         deleted += _delete(dataset, metadata, Filter(f"({sql_in(ID, batch)})"))
@@ -77,10 +80,3 @@ def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> in
     metadata.plain -= gone[None]
     metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
     return gone.total()
-
-
-def _ids(sources: Sequence[Written]) -> Iterator[str | int]:
-    """The ids of outputs; one that is in several files comes several times."""
-    for source in sources:
-        for table in source.tables([ID]):
-            yield from table[ID].unique().to_pylist()

@@ -9,8 +9,8 @@ import pytest
 from helpers import embed_here
 
 from raycase.corpus.output import output_at
+from raycase.corpus.run import TooManyRejectedError
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import TooManyRejectedError
 from raycase.errors import WorkError
 
 

@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from helpers import read_output, sentences
+from helpers import read_output, run, sentences
 
 from raycase.corpus import one_process
 from raycase.corpus.one_process import execute_here
-from raycase.corpus.run import run
 from raycase.corpus.verify import verify
 
 

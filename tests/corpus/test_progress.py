@@ -6,22 +6,19 @@ from raycase.corpus.unit_files import UnitLine
 from raycase.encoder.throughput import Work
 
 
-def finished(name, actor, began, ended, seconds):
+def finished(name, began, ended, seconds):
     line = UnitLine(**dict.fromkeys(UnitLine.__annotations__, 0) | {"name": name, "rows_out": 5, "reasons": {}})
     work = Work(tokens=600, processed=200, computed=250, flops=4e9)
-    stats = EncodeStats(work=work, began=began, seconds=seconds, host="node", read_pid=7, encode_pid=actor)
-    return WrittenUnit(line=line, stats=stats, ended=ended, write_pid=8)
+    stats = EncodeStats(work=work, began=began, seconds=seconds)
+    return WrittenUnit(line=line, stats=stats, ended=ended)
 
 
-def test_a_run_adds_its_actors_up(capsys):
+def test_a_run_adds_its_units_up(capsys):
     run = Run(rows=20, rows_before=0, units=4)
     assert run.rates()["tokens_per_second"] == 0
-    for unit in (finished("a", 1, 10, 12, 1), finished("b", 2, 10, 14, 2), finished("c", 1, 12, 14, 1)):
+    for unit in (finished("a", 10, 12, 1), finished("b", 10, 14, 2), finished("c", 12, 14, 1)):
         assert run.add(unit) == unit.line
     assert run.work == Work(tokens=1800, processed=600, computed=750, flops=12e9)
     found = run.rates()
     assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
-    first, second = run.actor_rates()
-    assert (first["actor"], first["units"], first["tokens_per_second"]) == ("node:1", 2, 600.0)
-    assert (second["actor"], second["units"], second["tokens_per_second"]) == ("node:2", 1, 300.0)
     assert run.bar.postfix == "450 tokens/s (3.0 times shared), unit 3 of 4"

@@ -19,7 +19,9 @@ from helpers import (
     ROOT,
     cosines,
     embed_here,
+    embed_on_ray,
     read_output,
+    run,
     same_output,
     sentences,
     small_job,
@@ -30,9 +32,8 @@ from helpers import (
 import raycase
 from raycase.corpus.output import output_at
 from raycase.corpus.request import EmbedJob
-from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed, prepare_ray
+from raycase.distributed.embed import prepare_ray
 from raycase.errors import RequestError
 from raycase.placement import dry_run
 
@@ -74,7 +75,7 @@ def test_units_of_rejected_rows_leave_empty_files_and_all_units_are_resumed(fini
     assert len(empty) == 5
     result = finished.result
     assert (result["units_done"], result["units_resumed"]) == (30, 0)
-    again = embed(finished.job)
+    again = embed_on_ray(finished.job)
     assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 30, 0)
 
 
@@ -96,7 +97,7 @@ def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
     pq.write_table(table, tmp_path / "large.parquet")
     job = replace(job, input=str(tmp_path / "large.parquet"), keep_columns=("payload",), unit_rows=1000)
     job = replace(job, conditions=("color",))
-    assert embed(job)["units_done"] == 1
+    assert embed_on_ray(job)["units_done"] == 1
     [file] = output_at(job.output).embeddings.list()
     table = pq.read_table(f"{job.output}/embeddings/{file}")
     assert len(table) == 1000 and pc.sum(pc.utf8_length(table["payload"])).as_py() > 300_000_000
@@ -129,7 +130,7 @@ def test_the_sample_submitted_as_a_ray_job_is_that_of_the_plain_path(cluster, tm
     assert cosines(vectors(some), expected).min() > 0.999
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    again = embed(EmbedJob())
+    again = embed_on_ray(EmbedJob())
     assert (again["units_done"], again["tokens"]) == (0, 0)
 
 
@@ -140,6 +141,6 @@ def test_what_fails_on_a_worker_is_said_in_one_line(job, cluster, tmp_path, capf
     data[100:3000] = bytes(2900)
     path.write_bytes(data)
     with pytest.raises(RequestError, match=r"in\.parquet: expected a readable parquet file, got: .*orrupt") as error:
-        embed(job)
+        embed_on_ray(job)
     assert "\n" not in str(error.value)
     assert "Traceback" not in capfd.readouterr().err

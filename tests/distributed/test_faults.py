@@ -14,16 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import NO_AGENT, ROOT, flags_of, read_output, read_rejected, sentences, wait_for
+from helpers import NO_AGENT, ROOT, embed_on_ray, flags_of, read_output, read_rejected, run, sentences, wait_for
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.one_process import execute_here
 from raycase.corpus.output import output_at
 from raycase.corpus.request import check_embed
-from raycase.corpus.run import run
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import embed, prepare_ray
+from raycase.distributed.embed import prepare_ray
 from raycase.errors import WorkError
 from raycase.systems.case import Case, CaseConfig
 
@@ -61,7 +60,7 @@ def test_a_unit_that_kills_its_encoder_is_rejected_and_the_job_goes_on(job, tmp_
     texts[6] = "a poison dog"
     pq.write_table(pa.table({"text": texts}), tmp_path / "in.parquet")
     job = replace(job, unit_rows=4, max_rejected=1, stall_timeout=5)
-    result = embed(job, model=killed(job))
+    result = embed_on_ray(job, model=killed(job))
     assert (result["rows_out"], result["rows_rejected"]) == (8, 4)
     found = [(r["row"], r["reason"], r["id"]) for r in read_rejected(job.output)]
     assert found == [(row, "killed the encoder", f"0:{row}") for row in range(4, 8)]
@@ -72,7 +71,7 @@ def test_a_unit_that_kills_its_encoder_is_rejected_and_the_job_goes_on(job, tmp_
 def test_an_encoder_that_every_unit_kills_ends_the_job(job, tmp_path, cluster):
     pq.write_table(pa.table({"text": [f"poison {i}" for i in range(4)]}), tmp_path / "in.parquet")
     with pytest.raises(WorkError, match="killed 3 times and encoded no unit: expected enough memory"):
-        embed(replace(job, unit_rows=4), model=killed(job))
+        embed_on_ray(replace(job, unit_rows=4), model=killed(job))
 
 
 class KilledCaseConfig(CaseConfig):
@@ -126,7 +125,7 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     assert not any("Traceback" in line for line in said)
     before = set(folder.list())
     assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
-    result = embed(long_job)
+    result = embed_on_ray(long_job)
     assert before < set(folder.list()) and result["units_done"] == 60 - len(before)
     assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "expected no half-written file left"
     verify(long_job.output)

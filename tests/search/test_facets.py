@@ -10,8 +10,9 @@ import torch
 from raycase.data.vectors import l2_normalize
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
+from raycase.search import facets
 from raycase.search.facet_words import CarriedWord, score_words
-from raycase.search.facets import FacetSizes, find_clusters, import_sklearn, sample
+from raycase.search.facets import find_clusters, import_sklearn, sample
 
 PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
 
@@ -48,14 +49,17 @@ def test_planted_clusters_are_found_the_largest_first(clusters):
         assert (np.diff(found.cosine[rows]) <= 0).all()
 
 
-def test_blocks_do_not_matter_and_the_seed_does():
+def test_blocks_do_not_matter_and_the_seed_does(monkeypatch):
     vectors_ND, cluster_N = planted()
     count, chosen_SD = sample(in_blocks(vectors_ND)(), 50, seed=0)
     assert (count, len(np.unique(chosen_SD, axis=0))) == (1000, 50)
     for rows in (7, 40, 999):
         assert np.array_equal(sample(in_blocks(vectors_ND, rows)(), 50, seed=0)[1], chosen_SD)
     assert not np.array_equal(sample(in_blocks(vectors_ND)(), 50, seed=1)[1], chosen_SD)
-    few = find_clusters(in_blocks(vectors_ND, 64), most=20, sizes=FacetSizes(fitted=200, per_cluster=1, tried=200))
+    for name, value in {"FITTED": 200, "PER_CLUSTER": 1, "TRIED": 200}.items():
+        monkeypatch.setattr(facets, name, value)
+    few = find_clusters(in_blocks(vectors_ND, 64), most=20)
+    monkeypatch.undo()
     assert np.array_equal(few.cluster, cluster_N), "expected every row assigned though a sample is fitted"
     whole, pieces = find_clusters(in_blocks(vectors_ND), 7, most=7), find_clusters(in_blocks(vectors_ND, 9), 7, most=7)
     assert np.array_equal(whole.cluster, pieces.cluster)

@@ -6,13 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from helpers import cosines, embedded, rated_rows, read_output, vectors, vectors_of
+from helpers import cosines, embed_on_ray, embedded, rated_rows, read_output, vectors, vectors_of
 from scipy.stats import spearmanr
 from uncached import open_local_runner
 
 import raycase
 from raycase.data.rated import read_rated
-from raycase.distributed.embed import embed
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
@@ -138,7 +137,7 @@ def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
 def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
     with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
-        embed(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
+        embed_on_ray(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
     asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
     with pytest.raises(RequestError, match=r"expected models that give vectors for --task kgc, got .*: cross-encoder"):
         find_models(replace(asked, task="kgc"))
