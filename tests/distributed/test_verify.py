@@ -8,7 +8,6 @@ from helpers import embed_here, embedded
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
 from raycase.distributed.verify import on_ray
-from raycase.distributed.verify import verify as verify_on_cluster
 from raycase.errors import WorkError
 
 
@@ -34,11 +33,11 @@ def test_the_shuffle_finds_the_pairs_of_one_process(twice, cluster):
 
 def test_a_damaged_file_is_named_and_a_whole_output_passes(job, cluster):
     embed_here(job)
-    assert verify_on_cluster(job.output)["units"] == 5
+    assert verify(job.output, execute=on_ray)["units"] == 5
     folder = output_at(job.output).embeddings
     name = sorted(folder.list())[3]
     data = bytearray((folder / name).read())
     data[100] ^= 1
     (folder / name).put(bytes(data))
     with pytest.raises(WorkError, match=f"embeddings/{name}: checksum differs$"):
-        verify_on_cluster(job.output)
+        verify(job.output, execute=on_ray)
