@@ -405,7 +405,6 @@ def read_units(system, texts, under):
             rows=rows,
             rejected=rejected_table("texts", []),
             prepared=prepare_rows(system.config, rows, kind),
-            read_pid=os.getpid(),
         )
         units.append(unit)
     return units, kind
