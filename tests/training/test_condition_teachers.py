@@ -14,7 +14,7 @@ from raycase.data.rated import read_rated
 from raycase.errors import RequestError
 from raycase.systems.pair_scores import prepare_pairs, score_pairs
 from raycase.systems.registry import load
-from raycase.training import condition_head_fit, condition_head_job, recipe
+from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
@@ -71,7 +71,7 @@ def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch
 
 @pytest.fixture
 def job(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe, "DISTILLED_EPOCHS", 2)
+    monkeypatch.setattr(condition_head_job, "DISTILLED_EPOCHS", 2)
     data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
     files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}
