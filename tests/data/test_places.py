@@ -62,7 +62,6 @@ def test_a_search_and_facets_refuse_before_they_open_anything(here):
     asked, grouped = SearchJob(index="i", query=("x",)), FacetsJob(index="i", condition="c")
     for output in names_of("q.parquet"):
         refuse(f"^--output: {OVER} --queries", search, replace(asked, query=(), queries="q.parquet", output=output))
-    refuse(f"^--html: {OVER} --output", search, replace(asked, output="q", html="./q"))
     refuse(f"^--assignments: {OVER} --output", facets, replace(grouped, output="q", assignments="./q"))
     (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")  # a link is written where it is
     for output in ("idx/data/x.parquet", "idx/x", "idx/data/away", "linked/x", "linked/data/new/x", "out/x"):

@@ -11,8 +11,7 @@ from helpers import same_output
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.tasks import open_here
 from raycase.data.storage import locate
-from raycase.distributed.tasks import TasksOnRay, open_tasks
-from raycase.errors import WorkError
+from raycase.distributed.tasks import open_tasks
 from raycase.search.join import JoinJob, join
 from raycase.search.materialize import materialize
 
@@ -48,10 +47,3 @@ def test_materialize_and_join(cluster, pooled, s3_server, tmp_path):
     assert found.drop_columns("score").equals(wanted.drop_columns("score"))
     np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-6)
     assert len((locate(uri) / "neighbours").list()) > 1
-
-
-def test_tasks_that_never_start_end_the_job_in_one_line(cluster):
-    with pytest.raises(
-        WorkError, match=r"no task was finished for 0\.05 minutes: the cluster has 1 node.*--stall-timeout"
-    ):
-        TasksOnRay(stall_timeout=0.05).run(print, [{"number": 1}], "done", num_cpus=99)
