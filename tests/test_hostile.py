@@ -107,6 +107,7 @@ REQUESTS = {
     "a condition without end": ([*UNDER, "--conditions", "red " * 99], "leaves no room for the sentence"),
     "a condition of bytes": ([*UNDER, "--conditions", "\udcff"], "--conditions: expected text in UTF-8"),
     "a model that is a module": ([*EMBED, "--model", "package:os.system"], "expected one of minilm-conditional"),
+    "a pooling of another encoder": ([*EMBED, "--pooling", "latent-end"], "expected an NV-Embed, got a bert at"),
     "a filter with a comment": (
         [*SEARCH, "--where", "year > 3000 --"],
         "where: expected a filter in SQL on id, text, year, got",

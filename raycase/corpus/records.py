@@ -155,6 +155,11 @@ def write_encoded(encoded: EncodedUnit, *, output: str, print8: str, results: st
     return WrittenUnit(line=line, stats=encoded.stats, ended=time.time())
 
 
+def write_row(unit: pa.Table, **to: str) -> pa.Table:
+    """`write_encoded`, in a task of Ray: it stands here so that no writer imports torch."""
+    return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
+
+
 def _span(values: dict[str, Any]) -> Span:
     """The opposite of `asdict`."""
     parts = tuple(_span(part) for part in values["parts"])

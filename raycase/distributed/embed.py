@@ -23,7 +23,7 @@ from raycase.corpus.job_record import Job
 from raycase.corpus.pair_result import PairResult
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_units
-from raycase.corpus.records import EncodedUnit, ReadTask, ReadUnit, WrittenUnit, write_encoded
+from raycase.corpus.records import ReadTask, ReadUnit, WrittenUnit, write_row
 from raycase.corpus.request import Request
 from raycase.corpus.run import Execute
 from raycase.data.schema import Reason
@@ -72,7 +72,7 @@ def execute_on_ray(
         ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most), encoded=len(plan.done) > 0
     )
     output = request.output
-    write = partial(_write, output=output.root.uri, results=output.results, print8=opened.print8)
+    write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
     metrics = RunMetrics(job=opened.print8, units=plan.units)
     try:
         with ray_errors(f"unit was finished by {pool}", request.job.stall_timeout):
@@ -133,10 +133,6 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
 def _read(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
     for unit in read_units(ReadTask.from_arrow(task), config=config, kind=kind):
         yield unit.to_arrow()
-
-
-def _write(unit: pa.Table, **to: str) -> pa.Table:
-    return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
 
 
 class EncodeInPool:

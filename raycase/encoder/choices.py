@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 
 from raycase.data.fetch import INSIDE, is_remote
 from raycase.encoder.loading import is_causal, learned_positions, without_weights
-from raycase.encoder.pooling import OVER_A_SPAN, Pooling
+from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
 from raycase.encoder.published import read_layout, read_published
 from raycase.encoder.sources import encoder_errors, load_config, published_tokenizer
@@ -98,6 +98,8 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     prompt, its pooling is over the text, as CASE has it, and there is no default prompt."""
     _check_place(name)
     config, layout = load_config(name), read_layout(name)
+    if pooling in LATENT_POOLINGS and not hasattr(config, "latent_attention"):
+        raise RequestError(f"--pooling {pooling}: expected an NV-Embed, got a {config.model_type} at {name}")
     tokenizer = published_tokenizer(name)
     with encoder_errors(f"a readable encoder at {name}"):
         model = without_weights(config)

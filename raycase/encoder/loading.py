@@ -26,7 +26,7 @@ from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder, padded_output
 from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
     encoder_errors,
@@ -200,7 +200,7 @@ def _load_weights(
     if is_accelerate_available():  # loads straight to the device; without it, weights go through the CPU's memory
         options["device_map"] = {"": device}
     with encoder_errors(f"readable weights at {spec.source}"):
-        if Pooling.LATENT not in spec.pooling:
+        if spec.pooling[0] not in LATENT_POOLINGS:
             return _load_all(class_of(config), folder, spec, trust_remote_code=False, **options), None
         model = _load_all(MistralModel, folder, spec, key_mapping={r"^embedding_model\.": ""}, **options)
         return model, _load_latent(folder, config).to(device, dtype).eval()

@@ -26,7 +26,8 @@ class Pooling(StrEnum):
     POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
 
 
-OVER_A_SPAN = (Pooling.MEAN, Pooling.LATENT, Pooling.LATENT_END)  # the other poolings read one token, or all of them
+LATENT_POOLINGS = (Pooling.LATENT, Pooling.LATENT_END)
+OVER_A_SPAN = (Pooling.MEAN, *LATENT_POOLINGS)  # the other poolings read one token, or all of them
 
 
 def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:

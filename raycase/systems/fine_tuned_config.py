@@ -21,7 +21,7 @@ from raycase.data.rated import RatedPairs
 from raycase.data.storage import locate
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import is_causal, load_encoder, save_encoder, without_weights
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
 from raycase.encoder.published import WRITTEN_MODES, write_modules
@@ -230,7 +230,7 @@ def starting_encoder(
     )
     if "+" in spec.prompt:
         raise RequestError(f"--prompt: expected one view to fine-tune, got {spec.prompt}")
-    if Pooling.LATENT in spec.pooling and not latent:
+    if spec.pooling[0] in LATENT_POOLINGS and not latent:
         raise RequestError(f"--model: expected an encoder without latent attention to fine-tune, got {model}")
     if cls and (spec.causal or not load_tokenizer(spec).special_tokens[0]):
         raise RequestError(f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}")

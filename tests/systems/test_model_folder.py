@@ -124,3 +124,16 @@ def table(card):
     """The rows of every table of two columns."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in card.splitlines() if line.startswith("|")]
     return {row[0]: row[1] for row in rows if len(row) == 2}
+
+
+def test_the_card_has_the_figures_of_the_metrics_and_what_the_model_is(tmp_path, spec):
+    options = {"layers": 2, "hidden": 6, "dropout": 0.25}
+    card = (write(tmp_path / "my-model", spec, **options) / CARD).read_text(encoding="utf-8")
+    rows = table(card)
+    assert (rows["spearman"], rows["pearson"]) == ("61.23", "58.77")
+    assert rows["spearman, the same vectors without projector"] == "41.12"
+    assert {name: rows[name] for name in METRICS_OF["recipe"]} == {k: str(v) for k, v in METRICS_OF["recipe"].items()}
+    assert (rows["seed"], rows["workers"]) == ("31", "2") and card.startswith("# my-model\n")
+    wanted = ["epoch 17 of 27", "python jobs/train.py case --train 'learn.csv'", "1234abc", "98.7 s", "8 cores"]
+    wanted += [f"| train | learn.csv | 11342 | `{'a1' * 8}` |", model(spec, **options)[0].describe()["weights"]]
+    assert [value for value in wanted if value not in card] == []
