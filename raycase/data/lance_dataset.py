@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from raycase.data import storage
 from raycase.data.storage import BUCKETS, Location, fingerprint, locate
-from raycase.errors import first_line, lacks_package
+from raycase.errors import RequestError, first_line, lacks_package
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -22,13 +22,25 @@ VERSION = re.compile(r"lance version (\d+) [0-9a-f]{16}")  # the mark of a datas
 SPAN_ROWS = 4096
 
 
+@cache
+def _lance_process() -> int:
+    """The process in which Lance was first used; a forked child remembers its parent's."""
+    return os.getpid()
+
+
 def import_lance() -> Any:
-    """The package lance, without its warnings on standard error. Raises RequestError where it is not installed."""
+    """The package lance, without its warnings on standard error. Raises RequestError where it is not installed, and in
+    a process that was forked after it was used: its threads are not there, and it would wait for them without end."""
     os.environ.setdefault("LANCE_LOG", "error")
     try:
         import lance
     except ImportError as error:
         raise lacks_package("pylance", "search") from error
+    if _lance_process() != os.getpid():
+        raise RequestError(
+            "expected a process of its own for an index, got one that was forked after its parent had used Lance; "
+            "start it by multiprocessing's 'spawn'"
+        )
     return lance
 
 

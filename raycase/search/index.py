@@ -14,7 +14,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from raycase.data.lance_dataset import import_lance
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
+from raycase.data.shared import Shared, exclusive
 from raycase.data.storage import Location, locate
 from raycase.data.stored_words import SKETCH
 from raycase.errors import RequestError, WorkError, is_words, note
@@ -44,8 +46,8 @@ T = TypeVar("T")
 Found = tuple[Sequence[int], str | None, Nearest]
 
 
-class Index:
-    """An open index. Its model is loaded with the first sentence."""
+class Index(Shared):
+    """An open index, for any number of threads. Its model is loaded with the first sentence."""
 
     def __init__(
         self,
@@ -75,6 +77,9 @@ class Index:
             raise RequestError(f"expected an index at {root.uri}, got none that is finished; see `raycase index`")
         return cls(root, *ready, model=model, limits=limits)
 
+    def forked(self) -> None:
+        import_lance()  # says that it cannot
+
     @property
     def columns(self) -> list[str]:
         """The columns that a search returns of each row: id and the kept ones."""
@@ -96,6 +101,7 @@ class Index:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return resolve_query_encoder(self.metadata, self.model).load()
 
+    @exclusive
     def embed(
         self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
     ) -> np.ndarray:
@@ -107,6 +113,7 @@ class Index:
 
     # ---------------------------------------------------------------------------------------------------- sentences
 
+    @exclusive
     def search(
         self,
         sentences: Sequence[str],
@@ -216,6 +223,7 @@ class Index:
 
     # ------------------------------------------------------------------------------------------------------ vectors
 
+    @exclusive
     def nearest(
         self,
         vectors_QD: np.ndarray,
@@ -263,6 +271,7 @@ class Index:
         """Whether a search among so many rows compares every vector."""
         return options.exact or not self.metadata.is_approximate(rows)
 
+    @exclusive
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
@@ -273,11 +282,17 @@ class Index:
         condition = self._condition_for(asked, exact_condition)
 
         def read() -> Iterator[Block]:
-            with lance_errors(self.root):
-                yield from self.vectors.blocks(condition, passing)
+            found = self.vectors.blocks(condition, passing)
+            while True:
+                with self.lock, lance_errors(self.root):
+                    block = next(found, None)
+                if block is None:
+                    return
+                yield block
 
         return condition, read
 
+    @exclusive
     def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
         """The unit vectors of the rows at these offsets, under a condition of the index (None: plain vectors) or pooled
         from their stored words: (N, D) float32. Raises RequestError and WorkError."""

@@ -7,7 +7,8 @@ Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text, D dimension
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from io import IOBase
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
+from raycase.data.shared import Shared, exclusive
 from raycase.data.vectors import l2_normalize
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
@@ -26,12 +28,26 @@ Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 
 
-class Loaded(ABC):
-    """Base of the loaded systems."""
+# Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
+COMPUTE = {"encode_prepared", "figures", "token_weights", "words", "questions", "embed_phrases"}
+
+
+class Loaded(Shared, ABC):
+    """Base of the loaded systems, which any number of threads may call: one at a time computes."""
 
     config: Any
     encoder: TextEncoder
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in COMPUTE & cls.__dict__.keys():
+            setattr(cls, name, exclusive(cls.__dict__[name]))
+
+    def forked(self) -> None:
+        """OpenMP's threads do not survive a fork, and waiting for them would never end."""
+        torch.set_num_threads(1)
+
+    @exclusive
     def compile(self) -> None:
         """Compile the encoder's layers. Takes half a minute, which pays off in long jobs."""
         compile_layers(self.encoder)
@@ -136,9 +152,11 @@ class RoundsVectors(Embeds):
 
 
 def _texts(values: Texts, name: str) -> list[str]:
-    """One or many texts as a list. Raises ValueError for what is none, with its place."""
+    """One or many texts as a list. Raises ValueError for what is none, with its place or kind."""
     if isinstance(values, str):
         return [values]
+    if isinstance(values, (Mapping, set, frozenset, IOBase)) or hasattr(values, "columns"):
+        raise ValueError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
     texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
     for place, text in enumerate(texts):
         if not isinstance(text, str):

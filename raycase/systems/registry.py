@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeGuard
 
 from raycase.data.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
@@ -43,6 +44,8 @@ UNTRAINED: dict[str, Callable[..., Any]] = {
     "csr:": csr.untrained,
     "tri-encoder:": baselines.tri_encoder,
 }
+
+_loading = RLock()  # transformers sets torch's default type while it loads, for all threads
 
 
 def resolve(
@@ -187,4 +190,5 @@ def load(
     device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster); choices: those of
     `resolve`. Raises RequestError.
     """
-    return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)
+    with _loading:
+        return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)
