@@ -21,33 +21,29 @@ import tyro
 from torch import Tensor
 
 from raycase.corpus.manifest import read_manifest
-from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.resume import run_files
 from raycase.corpus.tasks import OpenTasks, RayFlag
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.claim import check_held, claim_or_begin
-from raycase.data.conditions import conditions_file
-from raycase.data.fetch import model_folder
 from raycase.data.places import Folder, check_paths
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.data.storage import Location, fingerprint, locate
 from raycase.data.vectors import l2_normalize
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
-from raycase.search.materialize import materialize
 from raycase.search.topk import top_k
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # of a neighbour: the query's row in its group
-RECORD, NEIGHBOURS, POOLED = "join.json", "neighbours", "pooled"  # in the output
+RECORD, NEIGHBOURS = "join.json", "neighbours"  # in the output
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(RayFlag):
     """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
-    Outputs of `raycase embed --any-condition` are joined under any --conditions. A job that was stopped resumes
-    automatically when the same command is run again.
+    A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
+    `raycase embed --any-condition` lack, `raycase materialize` both first.
     """
 
     query_vectors: str
@@ -56,11 +52,6 @@ class JoinJob(RayFlag):
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
-    conditions: tuple[str, ...] = ()
-    """Conditions to pool both outputs under, from their stored words; or one .txt, .parquet or .csv file with them. The
-    vectors are in OUTPUT/pooled until the join is done."""
-    model: str | None = None
-    """Folder of the model of these words, if it has moved."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     exclude_same: str | None = None
@@ -80,48 +71,27 @@ def join(
     flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
     check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
     check_paths(
-        reads={"--conditions": conditions_file(job.conditions)},
-        opens={**flags, "--model": model_folder(job.model)},
-        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS, POOLED))},
+        opens=flags,
+        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))},
     )
-    pooling = {flag: _pooling(job, root, uri) for flag, uri in flags.items()} if job.conditions else {}
-    checked = [check_materialize(task, flag) for flag, task in pooling.items()]
-    conditions = checked[0][1] if checked else ()
-    queries, vectors = [one for one, _ in checked] or [open_written(uri, flag) for flag, uri in flags.items()]
+    queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
     _check_join(job, queries, vectors)
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
-    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, conditions])
-    results = (NEIGHBOURS, POOLED)
-    claim_or_begin(root, RECORD, {"fingerprint": name}, job="this very join", results=results, overwrite=job.overwrite)
+    name = fingerprint([manifests, group_rows, job.k, job.exclude_same])
+    began_as = {"fingerprint": name}
+    claim_or_begin(root, RECORD, began_as, job="this very join", results=(NEIGHBOURS,), overwrite=job.overwrite)
 
     def run(missing: list[dict[str, Any]]) -> None:
-        for flag, task in pooling.items():  # the same output twice is pooled once: the second has nothing to do
-            materialize(task, open_tasks, flag)
-        of = [task.output for task in pooling.values()] or [*flags.values()]
-        tasks = open_tasks([("--output", root), *zip(flags, map(locate, of), strict=True)])
-        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same}
-        tasks.run(partial(_find, root.uri, name, of, block_rows=block_rows, **settings), missing, "searched")
+        tasks = open_tasks([("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())])
+        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "block_rows": block_rows}
+        tasks.run(partial(_find, root.uri, name, [*flags.values()], **settings), missing, "searched")
 
     by_name = {
         f"{group:06d}.parquet": {"file": f"{group:06d}.parquet", "first": first, "count": count}
-        for group, (first, count) in enumerate(_cut(queries, group_rows, len(conditions)))
+        for group, (first, count) in enumerate(_cut(queries, group_rows))
     }
     run_files(root / NEIGHBOURS, by_name, run, partial(check_held, root, RECORD, name), root, "groups of queries")
-    (root / POOLED).remove()
-    counts = _count(root, queries, len(conditions))
-    return counts | {"seconds": round(time.time() - began, 3), "output": root.uri}
-
-
-def _pooling(job: JoinJob, root: Location, words: str) -> MaterializeJob:
-    """The job that pools an output under --conditions."""
-    return MaterializeJob(
-        words=words,
-        conditions=job.conditions,
-        output=(root / POOLED / fingerprint(locate(words).uri)[:8]).uri,
-        model=job.model,
-        stall_timeout=job.stall_timeout,
-        ray=job.ray,
-    )
+    return _count(root, queries) | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
 def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
@@ -145,11 +115,10 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
         )
 
 
-def _cut(written: Written, rows: int, pooled: int = 0) -> list[tuple[int, int]]:
-    """The files of an output in groups of about so many pairs: the first of each, and how many; pooled: under so many
-    conditions."""
+def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
+    """The files of an output in groups of about so many pairs: the first of each, and how many."""
     groups: list[tuple[int, int]] = []
-    held, conditions = rows, pooled or len(written.job.config["conditions"] or "a")
+    held, conditions = rows, len(written.job.config["conditions"] or "a")
     for file, unit in enumerate(unit for unit in written.units if unit.rows_out):
         pairs = unit.rows_out * conditions
         if held + pairs > rows:
@@ -161,11 +130,10 @@ def _cut(written: Written, rows: int, pooled: int = 0) -> list[tuple[int, int]]:
     return groups
 
 
-def _count(root: Location, queries: Written, pooled: int) -> dict[str, int]:
+def _count(root: Location, queries: Written) -> dict[str, int]:
     """Count the whole result."""
-    manifest, folder = read_manifest(queries.output), root / NEIGHBOURS
+    pairs, folder = read_manifest(queries.output)["pairs"], root / NEIGHBOURS
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
-    pairs = manifest["rows_out"] * pooled or manifest["pairs"]
     return {
         "queries": pairs,
         "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),

@@ -1,22 +1,16 @@
 """Materialize: its vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
-import shutil
-from dataclasses import replace
 from functools import partial
 
-import pyarrow.dataset as ds
 import pytest
 import storing
 from helpers import cosines, read_output, read_rejected, vectors
-from safetensors.torch import load, save
 
 from raycase.corpus.materialize import MaterializeJob
 from raycase.corpus.tasks import TasksHere, open_here
 from raycase.corpus.verify import verify
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
-from raycase.search import join as join_module
-from raycase.search.join import JoinJob
 from raycase.search.join import join as join_by
 from raycase.search.materialize import materialize as materialize_by
 
@@ -101,44 +95,6 @@ def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 1
     check(home, str(tmp_path / "m"))
-
-
-def test_a_join_under_a_condition_that_was_not_embedded(home, tmp_path, monkeypatch):
-    """It finds what a join of the materialized output finds, and again when it is run again."""
-    words, uri = str(home / "words"), str(tmp_path / "near")
-    under = JoinJob(query_vectors=words, vectors=words, conditions=CONDITIONS[:1], output=uri, k=3, exclude_same="id")
-    materialize(job(home, tmp_path / "m", conditions=CONDITIONS[:1]))
-    m = str(tmp_path / "m")
-    result = join(under)
-    assert (result["queries"], result["neighbours"]) == (198, 594)
-    join(JoinJob(query_vectors=m, vectors=m, output=str(tmp_path / "wanted"), k=3, exclude_same="id"))
-    neighbours = [ds.dataset(folder / "neighbours").to_table() for folder in (tmp_path / "near", tmp_path / "wanted")]
-    assert neighbours[0].equals(neighbours[1])
-    assert not (tmp_path / "near" / "pooled").exists()
-    monkeypatch.setattr(join_module, "materialize", None)  # a finished join pools nothing again
-    assert join(under)["neighbours"] == 594
-    for changes, message in (
-        ({"k": 4}, "--output: expected an empty folder or this very join"),
-        ({"output": words}, "--output: expected another place than --query-vectors"),
-        ({"query_vectors": m}, "--query-vectors: expected an output of `raycase embed --any-condition`"),
-        ({"exclude_same": "age"}, "--exclude-same: expected one of id, text, year"),
-    ):
-        with pytest.raises(RequestError, match=message):
-            join(replace(under, **{"model": str(home / "model")} | changes))
-
-
-def test_words_with_anothers_basis_are_not_joined(home, tmp_path):
-    for name in ("words", "twin"):
-        shutil.copytree(home / "words", tmp_path / name)
-    basis = tmp_path / "twin" / "word_basis.safetensors"
-    tensors = load(basis.read_bytes())
-    basis.write_bytes(save(tensors | {"mean": tensors["mean"] + 1}))
-    good, bad = str(tmp_path / "words"), str(tmp_path / "twin")
-    for asks, searched, flag in ((bad, good, "--query-vectors"), (good, bad, "--vectors")):
-        asked = JoinJob(query_vectors=asks, vectors=searched, conditions=CONDITIONS[:1], output=str(tmp_path / "near"))
-        with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
-            join(asked)
-    assert not (tmp_path / "near").exists()
 
 
 @pytest.mark.parametrize(
