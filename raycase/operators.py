@@ -25,16 +25,18 @@ from raycase.search.materialize import words_pooler
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder
 
-REJECTED = "rejected"
-ADDED = (CONDITION, EMBEDDING, REJECTED)  # columns
+TRUNCATED, REJECTED = "truncated", "rejected"
+ADDED = (CONDITION, EMBEDDING, TRUNCATED, REJECTED)  # columns
 CHOICES = {"prompt", "pooling", "subtract", "dim"}  # of a model, before it is loaded
 
 
 class Embed:
-    """Adds the columns `condition`, `embedding` (`fixed_size_list<float32>[D]`) and `rejected` to Arrow tables.
+    """Adds the columns `condition`, `embedding` (`fixed_size_list<float32>[D]`), `truncated` and `rejected` to Arrow
+    tables.
 
-    Each row stands once for each condition, or once without any, for its plain vector; where it has no vector,
-    `rejected` says why, as in the output of `raycase embed`, and `embedding` is null.
+    Each row stands once for each condition, or once without any, for its plain vector. `truncated`: whether its text
+    was cut at the encoder's length. Where it has no vector, `rejected` says why, as in the output of `raycase embed`,
+    and `embedding` is null.
 
     model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
     condition_column: a column with each row's own condition, in place of `conditions`. Raises ValueError.
@@ -43,7 +45,7 @@ class Embed:
         >>> embed = raycase.Embed(conditions=["color", "number of people"])
         >>> table = embed(pa.table({"text": ["Two girls in red dresses", None]}))
         >>> table.column_names, len(table), table["rejected"].to_pylist()
-        (['text', 'condition', 'embedding', 'rejected'], 4, [None, None, 'null text', 'null text'])
+        (['text', 'condition', 'embedding', 'truncated', 'rejected'], 4, [None, None, 'null text', 'null text'])
     """
 
     @names_arguments
@@ -79,29 +81,32 @@ class Embed:
             for i, text in enumerate(texts)
         ]
         there = [i for i, reason in enumerate(reasons) if reason is None]
-        vectors = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
+        vectors, truncated_N = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
         repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
         shown = [None] * len(row_N) if own is None else [None if isinstance(c, bytes) else c for c in own]
         return (
             repeated.append_column(CONDITION, pa.array(shown, pa.string()))
             .append_column(EMBEDDING, vectors)
+            .append_column(TRUNCATED, pa.array(truncated_N))
             .append_column(REJECTED, pa.array(reasons, pa.string()))
         )
 
     def _vectors(
         self, texts: Sequence[str], conditions: Sequence[str] | None, there: Sequence[int], reasons: list[Reason | None]
-    ) -> pa.Array:
-        """The vectors of the pairs `there`, null for all others; fills in the reasons of those that are refused."""
+    ) -> tuple[pa.Array, np.ndarray]:
+        """The vectors of the pairs `there`, null for all others, and which texts were cut; fills in the reasons of
+        those that are refused."""
         config = self.encoder.config
         dim = config.plain_dim if conditions is None and not self.condition_column else config.dim
-        vectors_ND = np.zeros((len(reasons), dim), np.float32)
+        vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
         if there:
             encoded = self.encoder.encode_prepared(config.prepare(texts, conditions))
-            vectors_ND[there] = encoded.vectors
+            vectors_ND[there], truncated_N[there] = encoded.vectors, encoded.truncated
             for i, refused in zip(there, encoded.refused, strict=True):
                 if refused is not None or not np.isfinite(vectors_ND[i]).all():
                     reasons[i] = refused or Reason.NOT_FINITE
-        return embedding_array(vectors_ND, null_N=np.array([reason is not None for reason in reasons], dtype=bool))
+        null_N = np.array([reason is not None for reason in reasons], dtype=bool)
+        return embedding_array(vectors_ND, null_N=null_N), truncated_N
 
 
 class Pool:

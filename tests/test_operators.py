@@ -52,7 +52,10 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
     under = batch.slice(0, 2).set_column(1, "condition", pa.array([None, ""]))
     found = raycase.Embed(model=str(tiny_model), condition_column="condition", **MODEL)(under)
     assert found["rejected"].to_pylist() == ["null condition", "null text"]
-    assert found.column_names == ["text", "year", "condition", "embedding", "rejected"]
+    assert found.column_names == ["text", "year", "condition", "embedding", "truncated", "rejected"]
+    long = pa.table({"text": ["a dog " * 2000, "a dog", None]})
+    found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(long)
+    assert found["truncated"].to_pylist() == [True, False, False]
     empty = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], **MODEL)(batch.slice(0, 0))
     assert (len(empty), empty.schema) == (0, raycase.Embed(model=str(tiny_model), **MODEL)(batch).schema)
 

@@ -21,7 +21,7 @@ from raycase.corpus.resume import account, run_units
 from raycase.corpus.sample import choose_basis
 from raycase.corpus.unit_files import UnitLine
 from raycase.data.storage import Location
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, note
 
 NAMES = 100  # of files that are left out, in the manifest
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
@@ -104,6 +104,9 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
     manifest = account(output, opened, units, lines, progress.units, values)
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
+    if cut := manifest["rows_truncated"]:
+        most = request.model.encoder.max_tokens
+        note(f"{cut:,} of {manifest['rows_in']:,} texts were cut at {most:,} tokens (--on-long reject: reject them)")
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
         raise TooManyRejectedError(
             f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "

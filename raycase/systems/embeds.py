@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from io import IOBase
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +57,8 @@ class Loaded(Shared, ABC):
 class Embeds(Loaded):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
 
+    warned = False  # that a text was cut
+
     @property
     def dim(self) -> int:
         """Dimension of conditional vectors."""
@@ -68,8 +71,8 @@ class Embeds(Loaded):
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
 
-        A single string is the condition of every sentence. Sentences above the encoder's length are truncated.
-        Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        A single string is the condition of every sentence. Sentences above the encoder's length are truncated, of
+        which a UserWarning is given once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
@@ -81,6 +84,10 @@ class Embeds(Loaded):
         for row, reason in enumerate(result.refused):
             if reason is not None:
                 raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
+        if not self.warned and (count := int(result.truncated.sum())):
+            self.warned = True
+            most = self.config.encoder.max_tokens
+            warn(f"{count} of {len(sentences)} texts were cut at {most} tokens; said once", stacklevel=4)
         return result.vectors.astype(np.float32, copy=False)
 
     def encode(

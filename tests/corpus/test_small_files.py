@@ -1,6 +1,7 @@
 """Small files share units: the same rows under the same ids, whatever the limit, the unit's size and later files."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -95,6 +96,13 @@ def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
         ("02.jsonl", 2, "vector not finite"),
     ]
     assert "file" not in json.loads(read_rejected(small.output)[1]["content"])
+
+
+def test_texts_that_are_cut_are_counted_and_said(small, tmp_path, capsys):
+    write(tmp_path / "small" / "02.jsonl", ["a dog", "dog " * 99])
+    result = embed_here(small)
+    assert result["rows_truncated"] == 1
+    assert re.search(rf"\b1 of {result['rows_in']} texts were cut at \d+ tokens", capsys.readouterr().err)
 
 
 def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp_path):

@@ -1,5 +1,8 @@
 """`encode`, `encode_grid` and `similarity` of a loaded system: shapes, what is no text, and equality with `embed`."""
 
+import io
+import warnings
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -59,11 +62,26 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
         (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 sentences, got 1; encode_grid"),
         (["a dog", " "], "color", "pair 1: empty text"),
         (["a dog", "\ud800"], "color", "surrogates not allowed"),
+        (pd.DataFrame({"text": ["a dog"]}), "color", "sentences: expected a list or a column of strings, got DataFrame"),
+        (pa.table({"text": ["a dog"]}), "color", "sentences: expected a list or a column of strings, got Table"),
+        ({"a dog": "a cat"}, "color", "sentences: expected a list or a column of strings, got dict"),
+        ({"a dog"}, "color", "sentences: expected a list or a column of strings, got set"),
+        (io.StringIO("a dog"), "color", "sentences: expected a list or a column of strings, got StringIO"),
+        (["a dog"], {"color"}, "condition: expected a list or a column of strings, got set"),
     ],
 )
 def test_what_is_no_text_is_refused_by_its_place(model, sentences, condition, said):
     with pytest.raises(ValueError, match=said):
         model.encode(sentences, condition)
+
+
+def test_a_text_that_is_cut_is_said_once(model):
+    long = "a dog " * 2000
+    with pytest.warns(UserWarning, match=rf"1 of 2 texts were cut at {model.config.encoder.max_tokens} tokens"):
+        model.encode([long, "a dog"], "color")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.encode(long, "color")
 
 
 def test_similarity_is_the_cosine_of_each_to_each(model):
