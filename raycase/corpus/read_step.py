@@ -45,6 +45,12 @@ def read_units(task: ReadTask, *, config: Any, kind: PairResult) -> Iterator[Rea
             )
 
 
+def read_row(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
+    """`read_units` in a task of Ray: it stands here so that a reader imports no more than it needs."""
+    for unit in read_units(ReadTask.from_arrow(task), config=config, kind=kind):
+        yield unit.to_arrow()
+
+
 def tokenised(config: Any, rows: pa.Table, kind: PairResult) -> tuple[pa.Table, Prepared, list[Rejection]]:
     """The rows of a unit that can be tokenised, their prompts, and those at which the tokenizer fails by itself, as
     at a character that it has no token for.

@@ -8,8 +8,8 @@ from functools import wraps
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-Args = ParamSpec("Args")
-Given = TypeVar("Given")
+Passed = ParamSpec("Passed")
+Returned = TypeVar("Returned")
 Own = TypeVar("Own", bound="Shared")
 _LOCKS = "_locks"  # of an object, by process
 
@@ -32,11 +32,11 @@ class Shared:
         return {name: value for name, value in self.__dict__.items() if name != _LOCKS}
 
 
-def exclusive(method: Callable[Concatenate[Own, Args], Given]) -> Callable[Concatenate[Own, Args], Given]:
+def exclusive(method: Callable[Concatenate[Own, Passed], Returned]) -> Callable[Concatenate[Own, Passed], Returned]:
     """A method that holds its object's lock."""
 
     @wraps(method)
-    def call(self: Own, *args: Args.args, **options: Args.kwargs) -> Given:
+    def call(self: Own, *args: Passed.args, **options: Passed.kwargs) -> Returned:
         with self.lock:
             return method(self, *args, **options)
 

@@ -39,7 +39,13 @@ def start_ray(*, metrics_port: int | None = None) -> None:
         else:
             _listen_on_localhost()
             own_token_file(Path.home() / ".ray" / "auth_token")
-            ray.init("local", _metrics_export_port=metrics_port or None, **options)
+            try:
+                ray.init("local", _metrics_export_port=metrics_port or None, **options)
+            except Exception as error:  # where the machine is busy, one without a class
+                raise WorkError(
+                    f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same command "
+                    "again when the machine is less busy, or with --no-ray where it has that flag"
+                ) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line

@@ -20,10 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from raycase.corpus.dry_run import MeasuredRate, encode_sample
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job
-from raycase.corpus.pair_result import PairResult
 from raycase.corpus.plan import Plan
-from raycase.corpus.read_step import read_units
-from raycase.corpus.records import ReadTask, ReadUnit, WrittenUnit, write_row
+from raycase.corpus.read_step import read_row
+from raycase.corpus.records import ReadUnit, WrittenUnit, write_row
 from raycase.corpus.request import Request
 from raycase.corpus.run import Execute
 from raycase.data.schema import Reason
@@ -105,7 +104,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
         **batches,
     )
     units = tasks.map_batches(
-        _read,
+        read_row,
         fn_kwargs={"config": Opaque(request.model), "kind": request.kind},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,
@@ -128,11 +127,6 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
     return encoded.map_batches(
         write, compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most), num_cpus=WRITE_CPUS, **batches
     )
-
-
-def _read(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
-    for unit in read_units(ReadTask.from_arrow(task), config=config, kind=kind):
-        yield unit.to_arrow()
 
 
 class EncodeInPool:

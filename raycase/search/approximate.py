@@ -14,7 +14,7 @@ import numpy as np
 
 from raycase.data.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.search.filters import Filter
-from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
+from raycase.search.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
 from raycase.search.metadata import IndexMetadata, Kind
 
 if TYPE_CHECKING:
@@ -65,8 +65,9 @@ def approximate_nearest(
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
+    column = PLAIN if condition is None else VECTOR
     nearest = {
-        "column": PLAIN if condition is None else VECTOR,
+        "column": column,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
         "k": k,
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
@@ -74,7 +75,7 @@ def approximate_nearest(
     }
     for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
         rows = dataset.to_table(
-            columns=[OFFSET, "_distance"],
+            columns=[OFFSET, "_distance", column],
             nearest=nearest | probes,
             filter=" AND ".join(filters) or None,
             prefilter=bool(filters),
@@ -83,10 +84,13 @@ def approximate_nearest(
             break
     scores_Qk = np.full((len(vectors_QD), k), -np.inf, dtype=np.float32)
     offsets_Qk = np.full((len(vectors_QD), k), -1, dtype=np.int64)
-    queries = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
-    ranks = np.arange(len(rows)) - np.searchsorted(queries, queries)
-    scores_Qk[queries, ranks] = 1 - rows["_distance"].to_numpy()  # Lance's distance is 1 - dot product
-    offsets_Qk[queries, ranks] = offsets_of(rows)
+    query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
+    vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
+    # scores as an exact search has them: Lance's own differ in the fifth digit
+    scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).astype(np.float32)
+    order = np.lexsort((offsets_H, -scores_H, query_H))
+    rank_H = np.arange(len(rows)) - np.searchsorted(query_H[order], query_H[order])
+    scores_Qk[query_H[order], rank_H], offsets_Qk[query_H[order], rank_H] = scores_H[order], offsets_H[order]
     return scores_Qk, offsets_Qk
 
 

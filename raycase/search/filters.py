@@ -6,6 +6,8 @@ It is parsed as one expression, checked, and written anew from what was parsed, 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
@@ -21,21 +23,13 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 Filter = NewType("Filter", str)  # checked, and in parentheses; made by `checked_filter` alone
-# Functions that give the same value each time, no larger than what they are of: by repeat(text, 1e12) a stranger would
-# end the process
+# Of these and of `_written`'s operators, Lance computes all on any value. A function or a cast that fails at one value
+# ends the whole search; where Lance panics it never returns
 FUNCTIONS = frozenset(
     """
-    lower upper initcap trim btrim ltrim rtrim reverse left right substr substring split_part strpos position instr
-    character_length char_length length octet_length bit_length ascii starts_with ends_with contains contains_tokens
-    find_in_set regexp_like regexp_match regexp_count concat coalesce nullif nvl ifnull greatest least
-    abs ceil floor round trunc signum sqrt power pow exp ln log log10 log2 isnan iszero
-    date_part datepart date_trunc datetrunc date_bin make_date to_date to_char to_timestamp to_timestamp_seconds
-    to_timestamp_millis to_timestamp_micros now today current_date
-    array_has array_contains array_has_any array_has_all array_length array_position array_element array_empty empty
-    list_has list_contains list_has_any list_has_all list_length list_position list_element cardinality
-    json_get json_get_string json_get_int json_get_float json_get_bool json_extract json_exists json_array_contains
-    json_array_length arrow_cast
-    """.split()  # noqa: SIM905 a literal list would be 90 lines
+    lower upper trim length char_length character_length starts_with ends_with contains coalesce
+    array_has array_contains array_has_any array_has_all array_length list_has list_contains
+    """.split()  # noqa: SIM905
 )
 
 
@@ -57,6 +51,22 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
         known, got = visible(", ".join(columns), MOST_LABEL), visible(repr(where), MOST_LABEL)
         raise RequestError(f"{named}: expected a filter in SQL on {known}, got {got}: {reason}") from error
     return Filter(f"({sql})")
+
+
+@contextmanager
+def filter_errors(dataset: LanceDataset, where: Filter | None) -> Iterator[None]:
+    """Raise RequestError where a search fails because its filter fails at some row, as a time out of range does."""
+    try:
+        yield
+    except BaseException as error:  # a panic of Lance is no Exception
+        if where is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        try:
+            dataset.count_rows(where)
+        except BaseException as own:
+            reason = visible(first_line(own).rpartition(" error: ")[2], MOST_LABEL)
+            raise RequestError(f"where: expected a filter that holds or not for each row, got {reason}") from error
+        raise
 
 
 def _reason(error: ValueError) -> str:
@@ -131,19 +141,21 @@ def _parsed(where: str) -> Any:
 def _written(parsed: Any, schema: pa.Schema) -> str:
     """The expression as Lance reads it. Raises ValueError for what a filter cannot have."""
     sqlglot, dialect = _sqlglot()
-    exp = sqlglot.exp
+    exp, kinds = sqlglot.exp, sqlglot.exp.DType
     compared = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
     tested = (exp.In, exp.Between, exp.Is, exp.Like, exp.ILike)
-    computed = (exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod, exp.Neg, exp.DPipe, exp.Not)
-    operators = (exp.And, exp.Or, *compared, *tested, *computed)
+    operators = (exp.And, exp.Or, exp.Not, exp.Neg, *compared, *tested)
     values = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.TryCast, exp.Anonymous, exp.Bracket)
     parts = (exp.Array, exp.Dot, exp.Paren, exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Escape)
     nodes = list(parsed.walk())
     for node in nodes:
         name = str(node.this).lower() if isinstance(node, exp.Anonymous) else None
-        is_large = name == "arrow_cast" and "FIXEDSIZE" in node.sql().upper()
-        if not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS) or is_large:
-            raise ValueError(f"a filter cannot have {_shown(node)}")
+        if isinstance(node, (exp.Cast, exp.Neg)) and not isinstance(node.this, exp.Literal):
+            is_try = isinstance(node, exp.TryCast) and node.to.this in (kinds.INT, kinds.BIGINT, kinds.DOUBLE)
+            if not is_try:
+                raise ValueError(f"a filter cannot have {_shown(node)}; a column is cast by TRY_CAST(name AS DOUBLE)")
+        if not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
+            raise ValueError(f"a filter cannot have {_shown(node)}; its functions are {', '.join(sorted(FUNCTIONS))}")
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))

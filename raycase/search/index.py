@@ -24,7 +24,7 @@ from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.search.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
 from raycase.search.exact import FEW, Block
-from raycase.search.filters import Filter, checked_filter
+from raycase.search.filters import Filter, checked_filter, filter_errors
 from raycase.search.lance_files import lance_errors, open_newest, open_ready
 from raycase.search.metadata import IndexMetadata
 from raycase.search.pooled import cached_method
@@ -161,7 +161,7 @@ class Index(Shared):
             check_conditions(self.encoder.config, [query_condition])
         passing = self._checked(where)
         asked: Sequence[str | None] = conditions or [None] * len(sentences)
-        with lance_errors(self.root):
+        with filter_errors(self.dataset, passing), lance_errors(self.root):
             if conditions is None and not unconditional and self.metadata.conditions:
                 found = self._combined(sentences, k, passing, options)
             else:

@@ -71,8 +71,8 @@ class Embeds(Loaded):
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
 
-        A single string is the condition of every sentence. Sentences above the encoder's length are truncated, of
-        which a UserWarning is given once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        A single string is the condition of every sentence. Sentences above the encoder's length are truncated, which a
+        UserWarning says once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from helpers import ROOT, embed_here, flags_of, small_job, wait_for
 
-from raycase.distributed.cluster import join, named_cluster, own_token_file
+from raycase.distributed.cluster import join, named_cluster, own_token_file, start_ray
 from raycase.errors import RequestError, WorkError
 
 
@@ -62,6 +62,22 @@ def test_what_is_no_address_is_an_error_in_one_line(address, capfd):
 def test_the_address_of_another_server_of_ray_is_a_wrong_request(address):
     with pytest.raises(RequestError, match=rf"expected host:port of a cluster.* got {address}; .*ray job submit"):
         join(address)
+
+
+def test_a_ray_that_does_not_start_is_said_in_one_line(monkeypatch):
+    def init(*_, **__):
+        raise Exception("The current node timed out during startup.\nThis could happen because ...")
+
+    for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("raycase.distributed.cluster._listen_on_localhost", lambda: None)
+    with pytest.raises(
+        WorkError, match=r"^expected a Ray of this command to start, got: The .*; run the same .*"
+    ) as error:
+        start_ray()
+    assert "\n" not in str(error.value)
 
 
 def alone(environment):

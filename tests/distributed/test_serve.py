@@ -158,7 +158,7 @@ def test_raw_bytes(server):
         assert server.alive()
         assert b" 413 " in raw(server, head(length=10**12))
         large = head("X: " + "x" * 2**20, length=2)
-        assert raw(server, large + b"{}").split(b"\r\n")[0].split()[1:2] in ([b"431"], [b"400"], [])
+        assert raw(server, large + b"{}").split(b"\r\n")[0].split()[1:2] in ([b"431"], [b"422"], [])
         assert b" 401 " in raw(server, head(length=2).replace(TOKEN.encode(), b"\xff\xfe") + b"{}")
         assert b" 400 " in raw(server, head(length=4), b"\xff\xfe\xfd\xfc")
         body = b'{"input": "dog"}'
@@ -264,9 +264,9 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
     expected = raycase.Index.open(str(home / "s.lance")).search(["a red dress"], "color", 5)["id"].to_pylist()
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": os.environ["HOME"]}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
-    port, other = free_ports(2)
-    ray_serve.start(http_options={"host": "127.0.0.1", "port": port})  # it keeps its port, and the command says which
-    flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", other)
+    [port] = free_ports(1)
+    ray_serve.start(http_options={"host": "127.0.0.1", "port": port})
+    flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", port)
     with started(home, *flags, **environment) as server:
         assert server.url == f"http://127.0.0.1:{port}"
         found = server.post("/v1/embeddings", {"input": "a red dress", "condition": "color"})
@@ -276,7 +276,6 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         below = psutil.Process().children(recursive=True)  # the cluster's processes, too
         assert sum("ray::ShardActor" in " ".join(process.cmdline()) for process in below) == 2
         status, _, errors = server.end(signal.SIGINT)
-        assert f"listens on 127.0.0.1:{port}, not on 127.0.0.1:{other}" in errors
         assert status == 128 + signal.SIGINT and "Traceback" not in errors
     assert not ray_serve.status().applications, "expected Ray Serve, which ran before, to stay without it"
     ray_serve.shutdown()

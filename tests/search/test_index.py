@@ -149,6 +149,11 @@ def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
         wanted = set(exact["id"].to_pylist())
         assert len(set(found["id"].to_pylist()) & wanted) >= 0.9 * len(wanted)
         assert found["condition"].unique().to_pylist() == ["color"]
+        score_of = {(row["query"], row["id"]): row["score"] for row in exact.to_pylist()}
+        both = [row for row in found.to_pylist() if (row["query"], row["id"]) in score_of]
+        assert all(row["score"] == score_of[row["query"], row["id"]] for row in both), (
+            "expected the same to the last bit"
+        )
     assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
     assert build(IndexJob(output=uri, kind="exact"))["kind"] == "exact"
     assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed

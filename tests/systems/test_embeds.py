@@ -62,7 +62,11 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
         (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 sentences, got 1; encode_grid"),
         (["a dog", " "], "color", "pair 1: empty text"),
         (["a dog", "\ud800"], "color", "surrogates not allowed"),
-        (pd.DataFrame({"text": ["a dog"]}), "color", "sentences: expected a list or a column of strings, got DataFrame"),
+        (
+            pd.DataFrame({"text": ["a dog"]}),
+            "color",
+            "sentences: expected a list or a column of strings, got DataFrame",
+        ),
         (pa.table({"text": ["a dog"]}), "color", "sentences: expected a list or a column of strings, got Table"),
         ({"a dog": "a cat"}, "color", "sentences: expected a list or a column of strings, got dict"),
         ({"a dog"}, "color", "sentences: expected a list or a column of strings, got set"),
