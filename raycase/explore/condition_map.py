@@ -24,7 +24,6 @@ from raycase.search.marks import looked_at
 from raycase.search.shown import weigh_answers, words_of_row
 
 FACET_WORDS = 5
-LIFT = 1.5  # times that a word must be more frequent in its facet than in all of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ def make_map(
     near = slice(NEIGHBOURS - 1)
     marked = None if weighed is None else [looked_at(words) for words in weighed]
     words = marked or [_every_word(text) for text in texts]
-    carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS, LIFT)
+    carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(
         condition=condition,
         positions=place(vectors_ND, cosines_Nk[:, near], rows_Nk[:, near], start_N2, seed),

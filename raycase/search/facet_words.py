@@ -23,6 +23,17 @@ from raycase.search.shown import weigh_answers, words_of_row
 NEAREST = 100  # rows of a cluster among which different texts are looked for
 WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores
 WEIGHED_OF_EACH = 6, 100  # but at least and at most so many of each cluster
+FUNCTION_WORDS = frozenset(  # numbers are none: under "number of people" they carry
+    """
+    a an the this that these those it its itself i me my mine myself we us our ours you your yours he him his himself
+    she her hers herself they them their theirs themselves who whom whose which what when where why how there here and
+    or but nor so if then than as because while although though until unless since of in on at by for with without from
+    to into onto over under up down out off about after before between through during against is am are was were be been
+    being do does did done doing have has had having will would shall should can could may might must not no very just
+    too also only even ever never again still yet already all any some such each every both either neither more most
+    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn
+    """.split()  # noqa: SIM905 a literal list would be 140 lines
+)
 
 
 class CarriedWord(NamedTuple):
@@ -77,17 +88,15 @@ def weighed_texts(texts: Sequence[str | None], index: Index, condition: str | No
     return [(text or "", words_of_row(words)) for text, words in zip(texts, weights, strict=True)]
 
 
-def score_words(
-    clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int, lift: float = 0
-) -> list[list[CarriedWord]]:
+def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int) -> list[list[CarriedWord]]:
     """The words that carry each cluster of weighed texts, best first, by class-based TF-IDF (BERTopic, Grootendorst,
     2022, arXiv:2203.05794, eq. 4) on the weights that the condition gives the words, instead of counts:
 
         W(t, c) = tf(t, c) * log(1 + A / f(t))
 
     tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
-    cluster, which is 1 here. A word in a single text of the cluster comes after those in several. `lift`: words whose
-    share of the cluster is not so many times their mean share are left out, as "a" and "the" are.
+    cluster, which is 1 here. A word in a single text of the cluster comes after those in several. English function
+    words carry none.
     """
     shares: list[dict[str, float]] = []
     counts: list[Counter[str]] = []
@@ -101,12 +110,7 @@ def score_words(
             everywhere[word] += share
     found = []
     for shares_of, texts_with in zip(shares, counts, strict=True):
-        least = lift / len(shares)
-        scored = [
-            CarriedWord(word, share * math.log(1 + 1 / everywhere[word]))
-            for word, share in shares_of.items()
-            if share >= least * everywhere[word]
-        ]
+        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
 
@@ -121,7 +125,8 @@ def _words_of(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float]
             weight_of[name] += word.weight
         texts_with.update(set(plain))
     weight_of.pop("", None)  # punctuation alone
-    return weight_of, texts_with
+    carrying = {n: w for n, w in weight_of.items() if re.split("['\u2019]", n)[0] not in FUNCTION_WORDS}
+    return carrying, texts_with
 
 
 def near_and_far(members: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:

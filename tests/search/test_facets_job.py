@@ -2,12 +2,15 @@
 
 import re
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from helpers import embedded
+from helpers import embed_here, embedded
 from indexed import refuse
 
+from raycase.corpus.request import EmbedJob
 from raycase.search.build import IndexJob, build
+from raycase.search.facet_words import FUNCTION_WORDS
 from raycase.search.facets_job import FacetsJob, facets
 from raycase.search.marks import BOLD
 
@@ -55,6 +58,20 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
         assert len({example["text"] for example in facet["examples"]}) == len(cosines) == 3
         assert cosines == sorted(cosines, reverse=True) and cosines[0] == max(of_cluster.values())
         assert all(of_cluster[example["id"]] == example["cosine"] for example in facet["examples"])
+
+
+def test_words_of_reviews_are_no_function_words(data, tmp_path):
+    """Of sixty reviews under a condition that the model has not seen."""
+    reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
+    reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
+    uri, words = str(tmp_path / "i.lance"), str(tmp_path / "out")
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=words, any_condition=True))
+    build(IndexJob(embeddings=(words,), output=uri))
+    result = facets(asked(uri, condition="topic of the review", clusters=6, output=str(tmp_path / "facets")))
+    found = pq.read_table(result["output"])["words"].to_pylist()
+    assert len(found) == 6
+    for carried in found:
+        assert len({word["word"] for word in carried} - FUNCTION_WORDS) >= 3
 
 
 def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch):
