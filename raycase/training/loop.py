@@ -10,6 +10,7 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -140,7 +141,8 @@ def fit(
         epoch = len(history) + 1
         torch.manual_seed(int(np.random.SeedSequence((config.seed, epoch, rank())).generate_state(1)[0]))
         set_rates = partial(_set_rates, optimizer, peaks, config, epoch)
-        mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
+        with _deterministic(trained[0].device):
+            mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
         if not math.isfinite(mean_loss):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
         if _not_finite(trained) > not_finite_before:  # by the last step, after its loss
@@ -187,6 +189,17 @@ def _train_epoch(
                 weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
         optimizer.step()
     return total / rows
+
+
+@contextmanager
+def _deterministic(device: torch.device) -> Iterator[None]:
+    """On a CPU, whose threads else add gradients of gathered rows in any order; some layers have no way on a GPU."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(before or device.type == "cpu")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def _make_sparse(module: nn.Module) -> None:

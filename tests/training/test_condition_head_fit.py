@@ -51,6 +51,14 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
     np.testing.assert_allclose(np.stack([first[rows], second[rows]]), found.detach(), atol=1e-5)
 
 
+def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
+    """With threads, which else add gradients in any order."""
+    torch.set_num_threads(2)
+    data, recipe = pairs(4000, sentences=60, tokens=40), replace(RECIPE, epochs=2, batch_size=1000)
+    first, second = (last(fit_condition_head(data, data, recipe)).weights for _ in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together():
     groups, rated = np.arange(40) // 4, np.delete(np.arange(40), [0, 5, 6])
     orders = set()
