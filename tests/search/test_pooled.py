@@ -1,6 +1,10 @@
 """Searching an index under conditions that nobody named before: from stored words, in whatever pieces they are read."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+import pyarrow.dataset as ds
 import pytest
 import storing
 import torch
@@ -44,6 +48,28 @@ def index(home):
 @pytest.fixture(scope="module")
 def model(home):
     return raycase.load(str(home / "model"), dtype=torch.float32, device="cpu")
+
+
+def test_eight_threads_get_what_one_gets(home, index):
+    shared = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=60_000))  # room for two conditions
+    pool = raycase.Pool(words=str(home / "words"), conditions=[ASKED])
+    rows = ds.dataset(home / "words" / "embeddings").to_table()
+
+    def ask(index, query, condition, where):
+        blocks = index.blocks(condition, where)[1]()
+        pooled = pool(rows.slice(len(condition), 20))["embedding"].to_pylist()
+        return index.search([query], condition, 5, where).to_pylist(), sorted(n for of, _ in blocks for n in of), pooled
+
+    under = (ASKED, "color", "the animal", "number of people")
+    asked = [(query, each, where) for query in QUERIES for each in under for where in (None, "year > 2005")] * 2
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            found = list(threads.map(lambda each: ask(shared, *each), asked))
+    finally:
+        sys.setswitchinterval(interval)
+    assert found == [ask(index, *each) for each in asked]
 
 
 def test_pooled_answers_are_those_of_the_vectors(index, home, model, capsys):
