@@ -48,7 +48,7 @@ def measure(path, url, minutes):
     asks = [
         (n, t, c, w)
         for n in calls
-        for t in texts[:20]
+        for t in texts[:6]
         for c in CONDITIONS
         for w in FILTERS[: 3 if "search" in n else 1]
     ]
