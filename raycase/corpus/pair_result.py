@@ -82,11 +82,6 @@ class PairResult:
             "unconditional": self.unconditional,
         }
 
-    def pair_bytes(self, dim: int) -> int:
-        """Bytes of a pair's result, where vectors have so many dimensions."""
-        kind = embedding_type(dim, self.dtype)
-        return int(kind.list_size * kind.value_type.bit_width // 8)
-
     @property
     def needs_direction(self) -> bool:
         """Whether what is written of a vector is its direction, which zeros have none of."""
@@ -170,9 +165,6 @@ class ScoreResult(PairResult):
     @property
     def config(self) -> dict[str, Any]:
         return super().config | {self.KEY: self.figures[0], "sentence2_column": self.columns.texts[1]}
-
-    def pair_bytes(self, dim: int) -> int:
-        return 8 * len(self.figures)
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Without the blanks around texts, as `raycase evaluate` reads them."""

@@ -21,7 +21,7 @@ from raycase.data.json_values import loads
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import encoder_errors, hub_uri, weights_folder
-from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, PairEncoding, Published
+from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 
 MODULES, SETTINGS, PROMPTS, CONFIG = (
     "modules.json",
@@ -152,15 +152,8 @@ def _by_vector(configs: list[dict[str, Any]]) -> bool:
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:
-    """A row as JSON, without its paths: the weights are identified by content.
-
-    A choice that rows of version 0.1.0 had not is left out unless it was taken: their fingerprints hold.
-    """
+    """A row as JSON, without its paths: the weights are identified by content."""
     row = {k: v for k, v in spec.as_json().items() if k != "source"}
-    first, *others = spec.pooling
-    row["pooling"] = (first, *(pooling for pooling in others if pooling is not Pooling.LATENT_END))
-    if spec.pair_encoding is PairEncoding.ENDED:
-        del row["pair_encoding"]
     if spec.published and spec.published.by_library and not is_remote(hub_uri(spec.source)):  # a commit has them
         folder = Path(weights_folder(spec.source))
         files = [folder / MODULES, *sorted(folder.glob("[0-9]*_*/*"))]

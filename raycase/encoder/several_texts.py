@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raycase.data.schema import Reason
-from raycase.encoder.table import PairEncoding
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer, is_too_long
 from raycase.errors import RequestError
@@ -26,18 +25,17 @@ class Frame:
     zeros: int | None = None
 
 
-def frame(tokenize: PromptTokenizer, encoding: PairEncoding) -> Frame:
+def frame(tokenize: PromptTokenizer) -> Frame:
     """What stands around and between texts. Raises RequestError where nothing ends a text, and for other types.
 
-    A tokenizer that puts nothing between two texts does not tell them apart: each is then ended, as by
-    `PairEncoding.ENDED`.
+    A tokenizer that puts nothing between two texts does not tell them apart: each is then followed by what ends a text.
     """
     head, tail = tokenize.special_tokens
     pair = tokenize.tokenizer.encode("a", "b")
     texts = pair.sequence_ids  # 0, 1, or None of special tokens
     first, last = (range(texts.index(i), len(texts) - texts[::-1].index(i)) for i in (0, 1))
     between = pair.ids[first.stop : last.start]
-    if encoding is PairEncoding.ENDED or not between:
+    if not between:
         if not tail:
             raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
         return Frame(head=head, between=tail, tail=tail)
@@ -55,7 +53,6 @@ def separated(
     tokenize: PromptTokenizer,
     rows: Sequence[tuple[str, ...]],
     *,
-    encoding: PairEncoding,
     shortened: int,
     apart: int = 0,
 ) -> TokenBatch:
@@ -69,7 +66,7 @@ def separated(
     above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for an encoder
     whose texts cannot be told apart.
     """
-    around = frame(tokenize, encoding)
+    around = frame(tokenize)
     texts = list(dict.fromkeys(text for row in rows for text in row))
     ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
     too_long = set(filter(is_too_long, texts))

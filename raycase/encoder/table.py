@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen
@@ -11,14 +10,6 @@ from annotated_types import Ge, MinLen
 from raycase.data.json_values import from_json
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, OwnPrompt, PromptStyle, TokenSpan, parse_views
-
-
-class PairEncoding(StrEnum):
-    """How several texts become one sequence (`raycase.encoder.several_texts`)."""
-
-    TOKENIZER = "tokenizer"  # as the encoder's tokenizer joins two: its separators, and the types of the tokens
-    ENDED = "ended"  # each text followed by what ends a text, all tokens of one type
-
 
 NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
 
@@ -58,7 +49,6 @@ class EncoderSpec:
     span: TokenSpan = TokenSpan.ALL  # pooled by the concatenations
     end_token: str | None = None  # appended where the tokenizer does not append it
     subtract: bool = True
-    pair_encoding: PairEncoding = PairEncoding.ENDED  # a saved row without it was trained so
     own: OwnPrompt | None = None  # of the view `template`
     published: Published | None = None  # of a sentence-transformers model; then `pooling` is its first
     lower_case: bool = False  # of texts, before they are tokenised

@@ -24,7 +24,6 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.fine_tuned_config import (
@@ -119,7 +118,7 @@ class CrossEncoderConfig(ScorerConfig):
     ) -> TokenBatch:
         """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
         triples = list(zip(sentences1, sentences2, conditions or (), strict=True))
-        return separated(load_tokenizer(self.encoder), triples, encoding=self.encoder.pair_encoding, shortened=2)
+        return separated(load_tokenizer(self.encoder), triples, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
@@ -150,10 +149,10 @@ class CrossEncoder(Scorer):
             return self.head(cls_ND)[:, 0]
 
 
-def cross_encoder(model: str, *, pair_encoding: PairEncoding = PairEncoding.TOKENIZER) -> CrossEncoderConfig:
+def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False, pair_encoding=pair_encoding)
+    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False)
     return CrossEncoderConfig(model=model, encoder=spec)
 
 

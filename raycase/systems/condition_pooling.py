@@ -75,7 +75,6 @@ class ConditionPoolingConfig(NestedConfig):
 
     SYSTEM: ClassVar[str] = "condition-pooling"
     WEIGHTS: ClassVar[str] = WEIGHTS
-    FORMER: ClassVar[dict[str, Any]] = {"whole_condition": False}
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
@@ -109,7 +108,7 @@ class ConditionPoolingConfig(NestedConfig):
 
     def describe(self) -> dict[str, Any]:
         layers = layer_numbers(self.encoder, self.layers)
-        description = super().describe() | {"layers": layers} | self.FORMER
+        description = super().describe() | {"layers": layers}
         if self.head and (weights := self.own_weights()):
             head = {n: v for n, v in asdict(self.head).items() if self.head.plain_dim or not n.startswith("plain_")}
             description["head"] = head | {"weights": weights}

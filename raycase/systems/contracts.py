@@ -42,7 +42,6 @@ class SystemConfig(ABC):
     SYSTEM: ClassVar[str]
     WEIGHTS: ClassVar[str]
     known_conditions: ClassVar[tuple[str, ...] | None] = None
-    FORMER: ClassVar[dict[str, Any]] = {}  # choices of version 0.2 that are none any more: the value that remains
 
     model: str
     encoder: EncoderSpec
@@ -51,8 +50,7 @@ class SystemConfig(ABC):
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
-        former = cls.FORMER.items()
-        choices = {n: v for n, v in values.items() if n not in ("system", "encoder") and (n, v) not in former}
+        choices = {n: v for n, v in values.items() if n not in ("system", "encoder")}
         return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
 
     @property

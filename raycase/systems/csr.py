@@ -64,7 +64,6 @@ class CsrConfig(ApartConfig):
     """A CSR system without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
-    FORMER: ClassVar[dict[str, Any]] = {"compose": None}
 
     form: CsrForm = CsrForm.TRI
     router: Router = Router.QUERY

@@ -28,7 +28,6 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.systems.contracts import check_conditions
@@ -65,7 +64,7 @@ class DualCseConfig(FineTunedEmbedderConfig):
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
         rows = pairs if self.form is DualCseForm.CROSS else [(sentence,) for sentence, _ in pairs]
-        batch = separated(load_tokenizer(self.encoder), rows, encoding=self.encoder.pair_encoding, shortened=1)
+        batch = separated(load_tokenizer(self.encoder), rows, shortened=1)
         unknown = np.array([condition not in (EXPLICIT, IMPLICIT) for _, condition in pairs], dtype=bool)
         return batch.refuse(unknown, Reason.UNKNOWN_CONDITION)
 
@@ -146,5 +145,4 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
 def dualcse(model: str, *, form: DualCseForm = DualCseForm.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    pair_encoding = PairEncoding.ENDED if form is DualCseForm.BI else PairEncoding.TOKENIZER  # BI reads no pairs
-    return DualCseConfig(model=model, encoder=replace(spec, subtract=False, pair_encoding=pair_encoding), form=form)
+    return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)

@@ -71,7 +71,7 @@ class FineTunedConfig(SystemConfig):
 
     def describe(self) -> dict[str, Any]:
         extra = self.own_weights() if self.has_extra else None
-        return super().describe() | self.FORMER | self.choices | ({"extra": extra} if extra else {})
+        return super().describe() | self.choices | ({"extra": extra} if extra else {})
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
         """The system with weights to train, in 32 bits; frozen weights are in `compute`.

@@ -47,7 +47,6 @@ class LoraConfig(PromptEncoderConfig):
     """A prompted encoder, fine-tuned with adapters."""
 
     SYSTEM: ClassVar[str] = "lora"
-    FORMER: ClassVar[dict[str, Any]] = {"merged": True}
 
     rank: int = 32
     alpha: float = 32.0

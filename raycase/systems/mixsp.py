@@ -24,7 +24,6 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.table import PairEncoding
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
@@ -88,7 +87,7 @@ class MixSpConfig(ScorerConfig):
     ) -> TokenBatch:
         """Tokenise pairs of sentences; [CLS] and both are pooled separately. Conditions are ignored."""
         pairs = list(zip(sentences1, sentences2, strict=True))
-        return separated(load_tokenizer(self.encoder), pairs, encoding=self.encoder.pair_encoding, shortened=2, apart=2)
+        return separated(load_tokenizer(self.encoder), pairs, shortened=2, apart=2)
 
     def load(self, **options: Any) -> MixSp:
         scorer = MixSp(self, load_encoder(self.encoder, **options))
@@ -191,5 +190,5 @@ class MixSp(Scorer):
 def mixsp(model: str, **choices: Any) -> MixSpConfig:
     """The system before training; choices: the other fields of `MixSpConfig`. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False, pair_encoding=PairEncoding.TOKENIZER)
+    spec = replace(spec, pooling=(Pooling.MEAN,), subtract=False)
     return MixSpConfig(model=model, encoder=spec, **choices | {"ranges": tuple(choices.get("ranges", (UPPER,)))})

@@ -12,14 +12,13 @@ from raycase.data.schema import Reason
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.several_texts import frame, separated
 from raycase.encoder.sources import load_tokenizer, weights_folder
-from raycase.encoder.table import ENCODERS, PairEncoding
+from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import NEVER
 from raycase.encoder.tokenizer import MOST_CHARACTERS
 from raycase.errors import RequestError
 
 TEXTS = ["A woman in a red dress", "color of the dress", "café naïve.", "two people 7", "😀", "[SEP] dress </s>"]
 PAIRS = [(a, b) for a in TEXTS for b in TEXTS]
-OWN, ENDED = PairEncoding.TOKENIZER, PairEncoding.ENDED
 TYPED = {"wordpiece": True, "minilm": True, "byte-level": False, "unigram": False}
 
 
@@ -50,7 +49,7 @@ def rows_of(batch):
 def test_a_pair_is_the_tokenizers_own(made, family):
     ours, librarys = made(family)
     pairs = [p for p in PAIRS if family != "unigram" or TEXTS[-1] not in p]  # the library's reads its </s> in a text
-    found = separated(ours, pairs, encoding=OWN, shortened=2)
+    found = separated(ours, pairs, shortened=2)
     assert (found.second is not None) == TYPED[family]
     for (ids, types), pair in zip(rows_of(found), pairs, strict=True):
         wanted = librarys(*pair, return_token_type_ids=True, split_special_tokens=True)
@@ -60,7 +59,7 @@ def test_a_pair_is_the_tokenizers_own(made, family):
 @pytest.mark.parametrize("family", TYPED)
 def test_each_text_of_a_pair_is_pooled_over_its_own_tokens(made, family):
     ours, _ = made(family)
-    found = separated(ours, PAIRS, encoding=OWN, shortened=2, apart=2)
+    found = separated(ours, PAIRS, shortened=2, apart=2)
     assert found.start[:, 0].tolist() == [0] * len(PAIRS) and found.end[:, 0].tolist() == [1] * len(PAIRS)
     for row, (ids, _) in enumerate(rows_of(found)):
         spans = [ids[a:b] for a, b in zip(found.start[row, 1:], found.end[row, 1:], strict=True)]
@@ -74,7 +73,7 @@ def test_a_long_pair_stays_a_pair(made, family, max_tokens):
     ours, _ = made(family)
     fast = ours.tokenizer
     pairs = [("the word " * 9, "of a dress " * 9), ("a", "of a dress " * 9), ("the word " * 9, "a")]
-    found = separated(replace(ours, max_tokens=max_tokens), pairs, encoding=OWN, shortened=2, apart=2)
+    found = separated(replace(ours, max_tokens=max_tokens), pairs, shortened=2, apart=2)
     assert found.lengths.tolist() == [max_tokens] * 3 and found.truncated.all()
     for row, (ids, types) in enumerate(rows_of(found)):
         kept = [fast.encode(text.strip(), add_special_tokens=False) for text in pairs[row]]
@@ -95,7 +94,7 @@ def test_a_long_pair_stays_a_pair(made, family, max_tokens):
 def test_a_third_text_follows_the_second_as_it_follows_the_first(made, family, wanted, ones):
     ours, _ = made(family)
     texts = [f"{letter} dress" for letter in "abc"]
-    [(ids, types)] = rows_of(separated(ours, [tuple(texts)], encoding=OWN, shortened=2))
+    [(ids, types)] = rows_of(separated(ours, [tuple(texts)], shortened=2))
     parts = dict(zip("abc", ours.parts(texts), strict=True))
     pieces = [parts.get(name) or [ours.tokenizer.token_to_id(name)] for name in wanted.split()]
     assert ids == [token for piece in pieces for token in piece]
@@ -106,11 +105,13 @@ def test_a_third_text_follows_the_second_as_it_follows_the_first(made, family, w
 def test_texts_that_a_tokenizer_does_not_tell_apart_are_ended(made, family, end):
     ours, librarys = made(family, end)
     assert librarys(*TEXTS[:2], add_special_tokens=True)["input_ids"].count(librarys.convert_tokens_to_ids(end)) == 0
-    own, ended = (separated(ours, PAIRS, encoding=encoding, shortened=2) for encoding in (OWN, ENDED))
-    tiny.batches_equal(own, ended)
-    assert own.second is None
+    batch = separated(ours, PAIRS, shortened=2)
+    before, after = ours.special_tokens
+    wanted = [before + first + after + second + after for first, second in map(ours.parts, PAIRS)]
+    assert batch.ids(np.arange(len(PAIRS))).flat.tolist() == [token for ids in wanted for token in ids]
+    assert batch.second is None
     with pytest.raises(RequestError, match="expected an encoder whose texts end with a token, got one without"):
-        separated(made(family)[0], PAIRS, encoding=OWN, shortened=2)
+        separated(made(family)[0], PAIRS, shortened=2)
 
 
 def test_types_of_another_order_are_refused(made):
@@ -120,7 +121,7 @@ def test_types_of_another_order_are_refused(made):
         single="[CLS] $A [SEP]", pair="[CLS]:2 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=special
     )
     with pytest.raises(RequestError, match=r"expected an encoder with tokens of types 0, then 1, of a pair, got \[2, "):
-        frame(ours, OWN)
+        frame(ours)
 
 
 def test_a_text_that_is_far_too_long_to_be_tokenised_is_refused_alone(made):
@@ -128,7 +129,7 @@ def test_a_text_that_is_far_too_long_to_be_tokenised_is_refused_alone(made):
     ours, _ = made("wordpiece")
     far = "a" * (MOST_CHARACTERS + 1)
     rows = [(TEXTS[0], TEXTS[1]), (far, TEXTS[1]), (TEXTS[0], far)]
-    batch = separated(ours, rows, encoding=OWN, shortened=1)
+    batch = separated(ours, rows, shortened=1)
     assert batch.reasons == [None, Reason.TEXT_TOO_LONG, Reason.TEXT_TOO_LONG]
     templates = [prompt_set(PromptStyle.CONCAT_SC).pair]
     assert ours.pairs(templates, rows[:3]).reasons == [None, Reason.TEXT_TOO_LONG, Reason.TEXT_TOO_LONG]

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -12,22 +11,8 @@ from tokenizers import Tokenizer
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
-from raycase.encoder.published import described
 from raycase.encoder.sources import weights_identity
-from raycase.encoder.table import ENCODERS, PairEncoding
 from raycase.errors import RequestError
-
-
-def test_a_description_is_as_it_was_before_its_later_choices():
-    """The fingerprints of outputs and models hold; a choice that is taken is part of it."""
-    kept = ["prompt", "pooling", "causal", "max_tokens", "template", "separator", "span", "end_token", "subtract"]
-    assert [*described(ENCODERS["minilm"])] == [*described(ENCODERS["nv-embed-v2"])] == kept
-    assert described(ENCODERS["nv-embed-v2"])["pooling"] == (Pooling.LATENT,)
-    assert described(ENCODERS["minilm"])["pooling"] == (Pooling.MEAN, Pooling.LAST, Pooling.CLS)
-    authors = find_encoder("nv-embed-v2", pooling=Pooling.LATENT_END)
-    assert described(authors)["pooling"] == (Pooling.LATENT_END, Pooling.LATENT)
-    pairs = replace(ENCODERS["minilm"], pair_encoding=PairEncoding.TOKENIZER)
-    assert described(pairs) == described(ENCODERS["minilm"]) | {"pair_encoding": PairEncoding.TOKENIZER}
 
 
 def test_an_unknown_encoder_or_pooling_is_refused_with_the_known_ones():

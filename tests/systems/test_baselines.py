@@ -11,7 +11,6 @@ from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.data.schema import Reason
 from raycase.encoder.pooling import Compose
-from raycase.encoder.table import PairEncoding
 from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
 
 
@@ -80,10 +79,9 @@ def test_a_condition_that_leaves_no_room_for_two_tokens_is_refused(bert):
         loaded.score(["red", "red"], ["dress", "dress"], ["number", "number people"])
 
 
-@pytest.mark.parametrize("encoding", PairEncoding)
-def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path, encoding):
-    """The types of "[CLS] s1 [SEP] s2 [SEP] c [SEP]": 0 to the first [SEP], then 1; with `ended` 0 throughout."""
-    config = cross_encoder(bert, pair_encoding=encoding)
+def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path):
+    """The types of "[CLS] s1 [SEP] s2 [SEP] c [SEP]": 0 to the first [SEP], then 1."""
+    config = cross_encoder(bert)
     trained = small.disturb(config.trainable()).eval()
     found, folder = small.figures(trained), tmp_path / "model"
     trained.save(folder)
@@ -94,8 +92,7 @@ def test_a_score_is_a_linear_layer_of_the_first_state(bert, tmp_path, encoding):
             for c in CONDITIONS:
                 _, tokens = triple(config, s, t, c)
                 types = torch.zeros(1, len(tokens), dtype=torch.long)
-                if encoding is PairEncoding.TOKENIZER:
-                    types[0, small.ids(bert, s).shape[1] :] = 1
+                types[0, small.ids(bert, s).shape[1] :] = 1
                 with torch.no_grad():
                     states = model(input_ids=torch.tensor([tokens]), token_type_ids=types).last_hidden_state
                 cls_D = states[0, 0]

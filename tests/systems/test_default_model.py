@@ -103,7 +103,7 @@ def test_without_its_encoder_the_error_says_what_to_install(monkeypatch):
 
 def test_another_encoder_in_its_package_is_not_read(monkeypatch):
     monkeypatch.setitem(sources.PUBLISHED_SHA256, "model.safetensors", "0" * 64)
-    with pytest.raises(RequestError, match=r"model.safetensors as hf://.*, got another; reinstall the package"):
+    with pytest.raises(RequestError, match=r"model.safetensors as hf://.*, got another; install the package again"):
         resolve().load()
 
 
