@@ -56,17 +56,18 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
 @contextmanager
 def filter_errors(dataset: LanceDataset, where: Filter | None) -> Iterator[None]:
     """Raise RequestError where a search fails because its filter fails at some row, as a time out of range does."""
+    reason = ""
     try:
         yield
     except BaseException as error:  # a panic of Lance is no Exception
-        if where is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        if where is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
+            try:
+                dataset.count_rows(where)
+            except BaseException as own:
+                reason = visible(first_line(own).rpartition(" error: ")[2], MOST_LABEL)
+        if not reason:
             raise
-        try:
-            dataset.count_rows(where)
-        except BaseException as own:
-            reason = visible(first_line(own).rpartition(" error: ")[2], MOST_LABEL)
-            raise RequestError(f"where: expected a filter that holds or not for each row, got {reason}") from error
-        raise
+        raise RequestError(f"where: expected a filter that holds or not for each row, got {reason}") from error
 
 
 def _reason(error: ValueError) -> str:
@@ -150,12 +151,11 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
     nodes = list(parsed.walk())
     for node in nodes:
         name = str(node.this).lower() if isinstance(node, exp.Anonymous) else None
-        if isinstance(node, (exp.Cast, exp.Neg)) and not isinstance(node.this, exp.Literal):
-            is_try = isinstance(node, exp.TryCast) and node.to.this in (kinds.INT, kinds.BIGINT, kinds.DOUBLE)
-            if not is_try:
-                raise ValueError(f"a filter cannot have {_shown(node)}; a column is cast by TRY_CAST(name AS DOUBLE)")
-        if not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
-            raise ValueError(f"a filter cannot have {_shown(node)}; its functions are {', '.join(sorted(FUNCTIONS))}")
+        is_try = isinstance(node, exp.TryCast) and node.to.this in (kinds.INT, kinds.BIGINT, kinds.DOUBLE)
+        of_column = isinstance(node, (exp.Cast, exp.Neg)) and not isinstance(node.this, exp.Literal) and not is_try
+        if of_column or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
+            has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
+            raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))

@@ -150,9 +150,7 @@ class Index(Shared):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         if phrases and (conditions is None or not stores_words(self.encoder.config)):
             got = "no condition" if conditions is None else self.model
-            raise RequestError(
-                f"phrases: expected a condition that they answer, and an index of condition pooling, got {got}"
-            )
+            raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
         if query_condition is not None:

@@ -65,7 +65,7 @@ def test_queries_have_a_condition_of_their_own(index, home, model):
         ({"k": 0}, "^k: expected at least 1, got 0"),
         ({"where": "nope = 3"}, "^where: expected a filter"),
         ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
-        ({"conditions": "color", "phrases": True}, "^phrases: expected a condition that they answer"),
+        ({"conditions": "color", "phrases": True}, "^phrases: expected a condition and an index"),
         ({"conditions": ["color"] * 3}, "^expected one condition, one for each sentence"),
         ({"conditions": "color", "unconditional": True}, "^expected one condition, one for each sentence"),
     ],
