@@ -12,7 +12,7 @@ from helpers import embed_here, flags_of, same_output, sentences, wait_for
 from raycase.corpus.output import output_at
 
 pytestmark = pytest.mark.cluster
-UNITS = 120
+UNITS = 60
 TYPES = {
     "cpu": {"resources": {"CPU": 2}, "max_workers": 2},
     "gpu": {"resources": {"CPU": 1, "GPU": 1}, "max_workers": 2},  # in name only: there is no CUDA

@@ -7,7 +7,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from mapped import HOSTILE, some_maps, write_page
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium; apt-get install chromium")
+pytestmark = [pytest.mark.cluster, pytest.mark.skipif(CHROMIUM is None, reason="no chromium; apt-get install chromium")]
 
 TEXTS = [*HOSTILE, *(f"a {'dog' if i % 3 else 'cat'} on beach {i}" for i in range(60))]
 STALL = "GPU stall due to ReadPixels"  # what the driver of software rendering says of regl's first look at a texture

@@ -20,7 +20,10 @@ from raycase.search.marks import looked_at
 from raycase.search.search_job import SearchJob, search
 
 # not imported here: it takes seconds, in each of pytest's workers
-pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'"),
+]
 
 CONDITIONS = ("color", "what they wear")
 
