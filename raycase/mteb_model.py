@@ -170,24 +170,18 @@ def _meta(system: Embeds, condition: str | None) -> ModelMeta:
     config = system.config
     ships = config.model in SHIPPED
     name = Path(config.model.partition("@")[0]).name.replace(":", "-")
-    return ModelMeta(
-        loader=None,
-        name=f"raycase/{name}",
-        revision=fingerprint([config.describe(), condition])[:40],
-        release_date=None,
-        languages=["eng-Latn"] if ships else None,
-        n_parameters=None,
-        memory_usage_mb=None,
-        max_tokens=config.encoder.max_tokens,
-        embed_dim=config.plain_dim if condition is None else config.dim,
-        license="apache-2.0" if ships else None,
-        open_weights=True if ships else None,
-        public_training_code=None,
-        public_training_data=None,
-        framework=["PyTorch"],
-        similarity_fn_name=ScoringFunction.COSINE,
-        use_instructions=True,
-        training_datasets=None,
-        adapted_from=ADAPTED.get(config.model),
-        experiment_kwargs=None if condition is None else {"condition": condition},
+    own = {"languages": ["eng-Latn"], "license": "apache-2.0", "open_weights": True} if ships else {}
+    return ModelMeta.create_empty(
+        own
+        | {
+            "name": f"raycase/{name}",
+            "revision": fingerprint([config.describe(), condition])[:40],
+            "max_tokens": config.encoder.max_tokens,
+            "embed_dim": config.plain_dim if condition is None else config.dim,
+            "framework": ["PyTorch"],
+            "similarity_fn_name": ScoringFunction.COSINE,
+            "use_instructions": True,
+            "adapted_from": ADAPTED.get(config.model),
+            "experiment_kwargs": None if condition is None else {"condition": condition},
+        }
     )

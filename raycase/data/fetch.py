@@ -80,7 +80,8 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
     if PINNED.fullmatch(uri):
         return check_no_pointers(snapshot(uri, large=large, named=named))
     files = _files(uri)
-    folder = cache_folder() / fingerprint([uri, sorted(files.items())])[:16]
+    cache = Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"
+    folder = cache / fingerprint([uri, sorted(files.items())])[:16]
     kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]
     needed = [name for name in kinds if large or files[name][0] <= LARGE_BYTES or name == named]
     if all((folder / name).exists() for name in needed):
@@ -164,8 +165,3 @@ def _stays_inside(name: str) -> bool:
     """Whether a name, put behind a folder, is a file in it, on any system."""
     parts = name.split("/")
     return not {"", ".", ".."} & set(parts) and not set(name) & set("\\:\0")
-
-
-def cache_folder() -> Path:
-    """Of models on this machine, which its processes share."""
-    return Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"

@@ -78,7 +78,7 @@ def make_map(
     start_N2 = principal_axes(vectors_ND, seed) if before_N2 is None else before_N2
     near = slice(NEIGHBOURS - 1)
     marked = None if weighed is None else [looked_at(words) for words in weighed]
-    words = marked or [_every_word(text) for text in texts]
+    words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
     carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(
         condition=condition,
@@ -89,8 +89,3 @@ def make_map(
         facet_words=[[word.word for word in each] for each in carried],
         words=marked,
     )
-
-
-def _every_word(text: str) -> list[Word]:
-    """All words of a text, with equal weights."""
-    return [Word(*match.span(), 1.0) for match in re.finditer(r"\w+", text)]

@@ -133,10 +133,6 @@ class ConditionVectors:
             self.remembered.forget(self.memory_bytes - self._cached_bytes)
             yield block
 
-    def count_words(self, where: Filter) -> int:
-        """How many rows with stored words pass the filter."""
-        return int(self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}"))
-
     def _selected(self, rows_filter: str, where: Filter | None) -> np.ndarray | None:
         """Offsets of the rows that pass the filter; None without a filter."""
         if not where:

@@ -18,7 +18,7 @@ from raycase.data.lance_dataset import import_lance
 from raycase.data.schema import PLAIN, QUERY, RANK, VECTOR
 from raycase.data.shared import Shared, exclusive
 from raycase.data.storage import Location, locate
-from raycase.data.stored_words import SKETCH
+from raycase.data.stored_words import BASIS, SKETCH
 from raycase.errors import RequestError, WorkError, is_words, note
 from raycase.search.answers import answer_table, no_answers, returned_columns
 from raycase.search.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
@@ -248,7 +248,7 @@ class Index(Shared):
         if not exact and not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column):
             return self._approximate(vectors_QD, condition, k, where, options)
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
-        if where and not exact and (few := self.vectors.count_words(where)) * FEW <= rows:
+        if where and not exact and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
             rows = few  # which alone are pooled
         exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
         return self._compare(vectors_QD, condition, k, where, None if exact else candidates)

@@ -146,17 +146,11 @@ def render_csts(metrics: dict[str, Any]) -> str:
         "is the cosine of a vector to the mean of all (appendix C).",
         _vectors(models),
         "## How it was made",
-        "\n".join([provenance_lines(metrics), *_hashes(data, models)]),
+        f"{provenance_lines(metrics)}\n- {data['file']}: {data['rows']:,} pairs of {data['distinct']:,} distinct "
+        f"(sentence, condition); sha256 of what was read\n  `{data['sha256']}`\n"
+        + "\n".join(f"- {model['name']}: encoder weights `{model['weights']}`" for model in models),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _hashes(data: dict[str, Any], models: Sequence[dict[str, Any]]) -> list[str]:
-    return [
-        f"- {data['file']}: {data['rows']:,} pairs of {data['distinct']:,} distinct (sentence, condition); sha256 of "
-        f"what was read\n  `{data['sha256']}`",
-        *(f"- {model['name']}: encoder weights `{model['weights']}`" for model in models),
-    ]
 
 
 def csts_values(metrics: dict[str, Any]) -> ValuesBySystem:

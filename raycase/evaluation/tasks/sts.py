@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from raycase.data.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -18,19 +16,12 @@ from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, plain_scores
 from raycase.systems.mixsp import UPPER
 
-
-def upper_range(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman over the pairs scored `UPPER` or more: they mean nearly the same."""
-    return spearman(scores_N[ratings_N >= UPPER], ratings_N[ratings_N >= UPPER])
-
-
-def lower_range(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
-    """Spearman over the pairs scored below `UPPER`."""
-    return spearman(scores_N[ratings_N < UPPER], ratings_N[ratings_N < UPPER])
-
-
 MEASURES: dict[str, dict[str, Correlation]] = {
-    "sts": {"spearman": spearman, "upper": upper_range, "lower": lower_range},
+    "sts": {  # upper: pairs that mean nearly the same
+        "spearman": spearman,
+        "upper": lambda scores_N, ratings_N: spearman(scores_N[ratings_N >= UPPER], ratings_N[ratings_N >= UPPER]),
+        "lower": lambda scores_N, ratings_N: spearman(scores_N[ratings_N < UPPER], ratings_N[ratings_N < UPPER]),
+    },
     "pairs": {"auc": auc},
 }
 TITLES = {"sts": "Semantic textual similarity", "pairs": "Are two sentences related"}
