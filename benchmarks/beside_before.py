@@ -1,8 +1,9 @@
 """Whether a change made the engines slower: python benchmarks/beside_before.py --before CHECKOUT
 
 MiniLM by CASE's prompt, condition pooling, and a random causal encoder (`shared_prefix.py`), each of that checkout and
-of this one, in float32 and in each one's default format. Both wait in processes of their own and take turns; tokenizing
-is part of a turn. They use this environment's packages; engines alone: no Ray, nothing compiled.
+of this one, in float32 and in each one's default format; and `Index.search` under an embedded condition and pooled from
+stored words. Both wait in processes of their own and take turns; tokenizing is part of a turn. They use this
+environment's packages; engines alone: no Ray, nothing compiled.
 """
 
 import argparse
@@ -23,6 +24,9 @@ def contender(name, number_format, folder):
 
     import raycase
 
+    if name == "search":
+        searcher(number_format, folder)
+        return
     count, under = SYSTEMS[name]
     dtype = torch.float32 if number_format == "float32" else None
     system = raycase.load(folder, dtype=dtype, **CAUSAL) if name == "causal" else raycase.load(name, dtype=dtype)
@@ -31,17 +35,37 @@ def contender(name, number_format, folder):
     serve(lambda: {"tokens": system.encode_prepared(system.config.prepare(sentences, asked)).work.tokens})
 
 
+def searcher(kind, folder):
+    """An index of 5,000 captions under one condition, or with stored words; a turn asks it for 20 captions."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    import raycase
+    from raycase.search.build import IndexJob, build
+
+    texts, home = captions(5020), Path(folder) / Path(raycase.__file__).parts[-3]
+    home.mkdir(exist_ok=True)
+    pq.write_table(pa.table({"text": texts[:5000]}), home / "in.parquet")
+    how = {"any_condition": True} if kind == "pooled" else {"conditions": ["place"]}
+    raycase.embed(home / "in.parquet", home / kind, ray=False, compute="float32", **how)
+    build(IndexJob(embeddings=(str(home / kind),), output=str(home / f"{kind}.lance")))
+    index = raycase.Index.open(str(home / f"{kind}.lance"))
+    index.search(texts[-1:], "place", 10)
+    serve(lambda: {"tokens": sum(len(index.search([text], "place", 10)) for text in texts[5000:])})
+
+
 def started(checkout, *arguments):
     os.environ["PYTHONPATH"] = str(checkout)
     return Contender(__file__, *arguments)
 
 
-def main(before, rounds):
+def main(before, rounds, only):
     ratios, rates = {}, {}
     with tempfile.TemporaryDirectory() as folder:
         make_encoder(Path(folder))
-        for name in SYSTEMS:
-            for number_format in ("float32", "default"):
+        every = dict.fromkeys(SYSTEMS, ("float32", "default")) | {"search": ("embedded", "pooled")}
+        for name in only or every:
+            for number_format in every[name]:
                 both = {"before": started(before, name, number_format, folder)}
                 both["now"] = started(ROOT, name, number_format, folder)
                 seconds = {which: [] for which in both}
@@ -62,6 +86,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", type=Path, help="a checkout of the commit to compare with")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", help="minilm, minilm-conditional, causal, search; default: all")
     parser.add_argument("--contender", nargs=3, metavar=("SYSTEM", "FORMAT", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.contender:
@@ -69,4 +94,4 @@ if __name__ == "__main__":
     elif not arguments.before:
         parser.error("expected --before, got none")
     else:
-        main(arguments.before.resolve(), arguments.rounds)
+        main(arguments.before.resolve(), arguments.rounds, arguments.only)

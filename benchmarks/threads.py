@@ -46,11 +46,7 @@ def measure(path, url, minutes):
     calls = {name: call(path, url) for name, call in CALLS.items()}
     texts = [row["text"] for row in raycase.Index.open(path).dataset.to_table(columns=["text"]).to_pylist()][:60]
     asks = [
-        (n, t, c, w)
-        for n in calls
-        for t in texts[:6]
-        for c in CONDITIONS
-        for w in FILTERS[: 3 if "search" in n else 1]
+        (n, t, c, w) for n in calls for t in texts[:6] for c in CONDITIONS for w in FILTERS[: 3 if "search" in n else 1]
     ]
     wanted = {ask: calls[ask[0]](*ask[1:]) for ask in asks}  # by this thread alone
     calls = {name: call(path, url) for name, call in CALLS.items()}  # nothing is remembered
