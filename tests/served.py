@@ -3,17 +3,19 @@
 from fastapi.testclient import TestClient
 
 from raycase.serving.app import make_app
+from raycase.serving.guard import Door
 from raycase.serving.serve_job import ServeJob, check_serve
 from raycase.serving.service import Engine
 
 TOKEN = "0123456789abcdef" * 2
 
 
-def client_of(service, *, seconds=30.0, base_url="http://127.0.0.1:8000", **flags):
+def client_of(service, *, base_url="http://127.0.0.1:8000", **flags):
     """A client of the app by the flags of `raycase serve`, and what the app counted."""
     settings, counted = check_serve(ServeJob(**flags)), []
     observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
-    app = make_app(Engine(service), settings, observe, seconds=seconds)
+    engine = Engine(service)
+    app = make_app(engine, settings, observe, Door(engine.stuck))
     return TestClient(app, base_url=base_url, raise_server_exceptions=False), counted
 
 

@@ -303,7 +303,8 @@ def test_an_output(answer, home, tmp_path, case):
 DEEP = 10**5
 BODIES = {
     "nested": ("/v1/embeddings", b"[" * DEEP + b"]" * DEEP, 400, "error parsing the body"),
-    "no JSON": ("/v1/embeddings", b'{"input": ', 422, "JSON decode error"),
+    "no JSON": ("/v1/embeddings", b'{"input": ', 400, "expected JSON, got another body: Expecting value at 10"),
+    "a name twice": ("/v1/embeddings", b'{"input": "a", "input": "b"}', 422, "each once, got 2 with one twice"),
     "half a pair": ("/v1/embeddings", rb'{"input": "\ud800"}', 422, "input.0: Input should be a valid string"),
     "another name": ("/v1/embeddings", b'{"input": "a", "inputs": "b"}', 422, "inputs: Extra inputs are not permitted"),
     "no words": ("/v1/embeddings", b'{"input": [" \\t\\n"]}', 422, "input.0: expected words"),

@@ -14,6 +14,7 @@ import queue
 import re
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
@@ -37,15 +38,17 @@ from raycase.distributed.shards import InShards
 from raycase.errors import RequestError, WorkError, first_line, note
 from raycase.search.query_encoder import resolve_query_encoder
 from raycase.serving.app import make_app
+from raycase.serving.guard import Door
 from raycase.serving.live_index import open_index
 from raycase.serving.serve_job import TOKEN, ServeJob, ServeSettings, check_serve, free_port
-from raycase.serving.service import EmbeddedText, Engine, Service
+from raycase.serving.service import STUCK, EmbeddedText, Engine, Service
 from raycase.systems.registry import resolve_embedder
 
 NAME = "raycase"  # of the application, and of its deployment
 BATCH, WAIT = 256, 0.001  # texts of a batch, and seconds in which it fills
 ARRIVING = 1024  # requests of a replica whose bodies arrive, beside those in its queue
 DRAIN = 60.0  # seconds for what is under way when the service ends
+LINGER = 1.0  # seconds in which the last answers reach their clients
 CLUSTER_CPUS = 4.0  # of a replica without a GPU on a cluster, at most `SHARE` of a node's
 SHARE = 3 / 4  # what is left is for the processes of shards
 STEADY = {  # else oneDNN keeps what it made for each shape of a batch, and glibc what is freed: a GiB in ten minutes
@@ -102,9 +105,20 @@ class Replica:
             torch.set_num_threads(threads)
         shard = None if alone else InShards()  # starts their processes with the first index
         self.settings, self.engine = settings, BatchedEngine(Service.load(settings, shard))
+        self.door = Door(self.engine.stuck)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(self.engine, self.settings, ServiceMetrics())
+        return make_app(self.engine, self.settings, ServiceMetrics(), self.door)
+
+    async def check_health(self) -> None:
+        """Raise WorkError where the engine hangs: Ray Serve asks, and replaces the replica."""
+        if self.engine.stuck():
+            raise WorkError(f"expected work to end within {STUCK:g} s, got some that goes on")
+
+    async def end(self) -> None:
+        """Refuse what is new, and return when what is under way has reached its clients, or after `DRAIN`."""
+        await self.door.close(DRAIN)
+        await asyncio.sleep(LINGER)
 
 
 def _listen_on_localhost() -> None:
@@ -201,17 +215,22 @@ def serve(job: ServeJob) -> NoReturn:
         )
     try:
         try:
-            ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
+            handle = ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except (RayError, RayServeException, RuntimeError) as error:
             raise _failure(error) from error
         _say_where(job, url, model)
         number = wait_for_signal()
         note("ending: what is under way is answered first")
+        late = threading.Timer(2 * DRAIN, os._exit, (128 + number,))  # as where a signal to the group ended Ray itself
+        late.daemon = True
+        late.start()
+        with suppress(RayError, RayServeException, RuntimeError, TimeoutError):
+            handle.broadcast("end").results(timeout_s=DRAIN + 2 * LINGER)
     finally:
-        ray_serve.delete(NAME)
-        # a Ray of its own ends with all that is in it
-        if on_cluster and not ran_before and not ray_serve.status().applications:
-            ray_serve.shutdown()
+        if on_cluster:  # a Ray of its own ends with all that is in it
+            ray_serve.delete(NAME)
+            if not ran_before and not ray_serve.status().applications:
+                ray_serve.shutdown()
         ray.shutdown()
     sys.exit(128 + number)
 
@@ -222,6 +241,8 @@ def _check_listening(url: str) -> None:
         with urlopen(f"{url}/-/healthz", timeout=10):
             pass
     except OSError as error:
+        if getattr(error, "code", None) == 503:  # it has no application yet
+            return
         raise RequestError(
             f"--port: expected the Ray Serve that runs on this cluster already at {url}, got: {first_line(error)}; "
             "pass the --host and --port that it was started with, or end it there (ray.serve.shutdown())"

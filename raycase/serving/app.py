@@ -5,9 +5,13 @@ Shapes: N texts, D dimensions.
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 import logging
 import time
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,21 +27,53 @@ from starlette.responses import Response
 from raycase import __version__
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
-from raycase.serving.guard import BODY_SECONDS, TOLD, Guard, Observe, problem
-from raycase.serving.schema import (
-    EmbeddingRequest,
-    ExplainRequest,
-    FacetsRequest,
-    SearchRequest,
-)
+from raycase.serving.guard import BODY, TOLD, Door, Guard, Observe, problem
+from raycase.serving.schema import MOST_NAMES, EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest
 from raycase.serving.serve_job import ServeSettings
 from raycase.serving.service import Engine
 
 log = logging.getLogger(__name__)
 BEGAN = int(time.time())
+SHORT = 2**16  # bytes of a body that is read on the event loop
 
 
-router = APIRouter()
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs) if len(pairs) <= MOST_NAMES else {}
+    if len(found) < len(pairs):
+        got = f"{len(pairs):,}{' with one twice' if found else ''}"
+        raise HTTPException(422, f"expected objects of at most {MOST_NAMES} names, each once, got {got}")
+    return found
+
+
+class JsonRequest(Request):
+    """A request whose body is read beside the event loop, if it is long; of a million names pydantic would make a
+    million errors, on the loop."""
+
+    async def json(self) -> Any:
+        """Raises ValueError for bytes that are no JSON, HTTPException for an object with too many names, or one
+        twice."""
+        body = await self.body()
+        read = partial(json.loads, body, object_pairs_hook=_object)
+        return read() if len(body) <= SHORT else await asyncio.to_thread(read)
+
+    async def body(self) -> bytes:
+        """The bytes that `Guard` read."""
+        return self.scope[BODY]
+
+
+class JsonRoute(APIRoute):
+    """A route of such requests."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            return await answer(JsonRequest(request.scope, request.receive))
+
+        return handle
+
+
+router = APIRouter(route_class=JsonRoute)
 
 
 @router.get("/health")
@@ -69,8 +105,9 @@ async def embeddings(asked: EmbeddingRequest, request: Request) -> Response:
     engine.service.check(conditions, asked.dimensions)
     rows = await engine.embed(asked.input, conditions)
     for i, row in enumerate(rows):
-        if row.refused is not None:
-            raise RequestError(f"input: text {i}: expected a text that {name} can embed, got: {row.refused}")
+        refused = "more tokens than it reads" if row.truncated and asked.truncate == "NONE" else row.refused
+        if refused is not None:
+            raise RequestError(f"input: text {i}: expected a text that {name} can embed, got: {refused}")
     vectors_ND = np.stack([row.vector[: asked.dimensions] for row in rows])
     if asked.normalize:
         vectors_ND = l2_normalize(vectors_ND)
@@ -116,10 +153,8 @@ async def conditions(request: Request) -> Response:
     return _json(await engine.run(engine.service.conditions))
 
 
-def make_app(
-    engine: Engine, settings: ServeSettings, observe: Observe | None = None, *, seconds: float = BODY_SECONDS
-) -> FastAPI:
-    """The app of a loaded model; seconds: for a whole body to arrive."""
+def make_app(engine: Engine, settings: ServeSettings, observe: Observe, door: Door) -> FastAPI:
+    """The app of a loaded model."""
     # JSON alone is read, and only where the request says that it is: a browser asks before it sends that elsewhere
     app = FastAPI(title="raycase", version=__version__, docs_url=None, redoc_url=None, strict_content_type=True)
     app.state.engine = engine
@@ -129,9 +164,7 @@ def make_app(
     app.add_exception_handler(RequestError, _wrong)
     app.add_exception_handler(WorkError, _failed)
     paths = frozenset(route.path for route in router.routes if isinstance(route, APIRoute))
-    app.add_middleware(
-        Guard, settings=settings, routes=paths, observe=observe or (lambda *_, **__: None), seconds=seconds
-    )
+    app.add_middleware(Guard, settings=settings, routes=paths, observe=observe, door=door)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -160,7 +193,7 @@ def _json(value: Any) -> Response:
     return Response(to_json(value, bytes_mode="base64", inf_nan_mode="null"), media_type="application/json")
 
 
-def _shown(vector_D: np.ndarray, encoding_format: str) -> Any:
+def _shown(vector_D: np.ndarray, encoding_format: str | None) -> Any:
     """Numbers, or their bytes: float32, the least significant first."""
     as_bytes = encoding_format == "base64"
     return base64.b64encode(vector_D.astype("<f4").tobytes()).decode() if as_bytes else vector_D.tolist()
@@ -172,6 +205,8 @@ def _shown(vector_D: np.ndarray, encoding_format: str) -> Any:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return problem(400, f"expected JSON, got another body: {first['ctx']['error']} at {first['loc'][1]}")
     name, what = ".".join(map(str, first["loc"][1:])), first["msg"].removeprefix("Value error, ")
     return problem(422, f"{name}: {what}" if name else what, param=name or None)
 

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -19,16 +20,11 @@ from raycase.serving.serve_job import ServeSettings, is_token
 
 log = logging.getLogger(__name__)
 BODY_SECONDS = 30.0  # within which a whole body arrives
-RETRY_SECONDS = "1"  # after which a client that was turned away may try again
+AGAIN = {"Retry-After": "1"}  # seconds after which a client that was turned away may try again
 OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
-
-
-class Observe(Protocol):
-    """Counts a request that was answered; texts and tokens: embedded for it."""
-
-    def __call__(self, route: str, status: int, seconds: float, *, texts: int = 0, tokens: int = 0) -> None: ...
+BODY, TOLD = "raycase.body", "raycase.told"  # keys of a request's scope: bytes; what its route tells `Observe`
+Observe = Callable[..., None]  # counts an answer: (route, status, seconds, texts=, tokens=), of what it embedded
 
 
 class ClientGoneError(Exception):
@@ -47,14 +43,29 @@ def problem(status: int, message: str, *, param: str | None = None, headers: Any
     return JSONResponse({"error": error}, status, headers)
 
 
+@dataclass
+class Door:
+    """Lets requests in until it is closed, and knows how many are within; none where `stuck` says so."""
+
+    stuck: Callable[[], bool]
+    closed: bool = False
+    within: int = 0
+
+    async def close(self, seconds: float) -> None:
+        """Let nothing more in; return when all that is within is answered, or after so many seconds."""
+        self.closed, end = True, time.monotonic() + seconds
+        while self.within and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
+
 class Guard:
     """Around an app: refuses what it need not see, and reads the whole body, so that a slow client takes no place."""
 
     def __init__(
-        self, app: ASGIApp, *, settings: ServeSettings, routes: frozenset[str], observe: Observe, seconds: float
+        self, app: ASGIApp, *, settings: ServeSettings, routes: frozenset[str], observe: Observe, door: Door
     ) -> None:
-        """routes: the paths that are counted by their names. seconds: for a whole body to arrive."""
-        self.app, self.settings, self.routes, self.observe, self.seconds = app, settings, routes, observe, seconds
+        """routes: the paths that are counted by their names."""
+        self.app, self.settings, self.routes, self.observe, self.door = app, settings, routes, observe, door
         self.working = 0  # requests
         self.held = 0  # bytes of bodies
 
@@ -77,14 +88,20 @@ class Guard:
             self.observe(route, status, time.perf_counter() - began, **scope.get(TOLD, {}))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
+        if self.door.closed or self.door.stuck():
+            said = "the server ends" if self.door.closed else "the server hangs, and another takes its place"
+            await problem(503, f"{said}; try again", headers=AGAIN)(scope, receive, send)
+            return
+        self.door.within += 1
         try:
             self._check_headers(scope)
             if scope["method"] != "POST":
-                await self.app(scope, receive, send)
+                method = "GET" if scope["method"] == "HEAD" else scope["method"]  # the server leaves its body out
+                await self.app({**scope, "method": method}, receive, send)
                 return
-            body = await self._body(Headers(scope=scope), receive)
+            body = scope[BODY] = await self._body(Headers(scope=scope), receive)
             try:
-                await self._work(scope, _replayed(body, receive), send)
+                await self._work(scope, receive, send)
             finally:
                 self.held -= len(body)
         except HTTPException as refused:
@@ -95,6 +112,8 @@ class Guard:
             log.exception("%s failed", scope["path"] if scope["path"] in self.routes else "a request")
             if not begun():
                 await problem(500, "the server failed; its log says why")(scope, receive, send)
+        finally:
+            self.door.within -= 1
 
     async def _work(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises HTTPException beyond the queue."""
@@ -123,50 +142,29 @@ class Guard:
     async def _body(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body, which counts as held. Raises ClientGoneError, and HTTPException for one that is too
         long or too slow, or comes beside too many others."""
-        said = headers.get("content-length", "0")
-        if not said.isdecimal() or int(said[:20]) > MOST_BODY:
-            raise _too_large()
-        parts: list[bytes] = []
-        size, more = 0, True
+        said, parts, size, more = headers.get("content-length", "0"), [b""], 0, True
+        large = not said.isdecimal() or int(said[:20]) > MOST_BODY
         try:
-            async with asyncio.timeout(self.seconds):
-                while more:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more and not large:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         raise ClientGoneError
                     parts.append(message.get("body", b""))
                     size, more = size + len(parts[-1]), message.get("more_body", False)
                     self.held += len(parts[-1])
-                    if size > MOST_BODY:
-                        raise _too_large()
+                    large = size > MOST_BODY
                     if self.held > MOST_BODIES:
                         raise _too_many(f"{MOST_BODIES:,} bytes of bodies")
+            if large:
+                raise HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
             return b"".join(parts)
         except BaseException as error:  # also where the request is cancelled
             self.held -= size
             if isinstance(error, TimeoutError):
-                said = f"expected the whole body within {self.seconds:g} s, got a part of it"
-                raise HTTPException(408, said) from error
+                raise HTTPException(408, f"expected the whole body within {BODY_SECONDS:g} s, got a part") from error
             raise
 
 
 def _too_many(most: str) -> HTTPException:
-    return HTTPException(429, f"expected at most {most} at once, got more; try again", {"Retry-After": RETRY_SECONDS})
-
-
-def _too_large() -> HTTPException:
-    return HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
-
-
-def _replayed(body: bytes, receive: Receive) -> Receive:
-    """`receive` of a request whose body was read."""
-    told = False
-
-    async def replay() -> Message:
-        nonlocal told
-        if told:
-            return await receive()
-        told = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replay
+    return HTTPException(429, f"expected at most {most} at once, got more; try again", AGAIN)

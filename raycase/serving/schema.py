@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from raycase.errors import is_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
+MOST_NAMES = 64  # of an object
 MOST_BODIES = 256 * 2**20  # bytes of all bodies of a replica that arrive, wait or are worked on
 MOST_TEXTS = 2048  # of a request for embeddings, as OpenAI has it
 MOST_CHARACTERS = 2**15  # of a text
@@ -73,9 +74,12 @@ class EmbeddingRequest(Body):
     model: str | None = None
     condition: Conditions | None = None
     dimensions: int | None = Field(None, ge=1)
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = "float"
     normalize: bool = False
-    user: str | None = None  # OpenAI's, ignored
+    truncate: Literal["END", "NONE"] | None = None  # NONE: a text that is too long is refused
+    user: str | None = None  # OpenAI's and of proxies, ignored, as what follows
+    input_type: str | None = None
+    metadata: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> EmbeddingRequest:

@@ -85,12 +85,10 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     ranges |= at_least(0, job, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
     ranges["gpus_per_replica"] = (job.gpus_per_replica is None or job.gpus_per_replica >= 0, "0 or more")
-    check_ranges(job, ranges)
-    for origin in job.allow_origin:
-        if not ORIGIN.fullmatch(origin):
-            raise RequestError(f"--allow-origin: expected an origin, such as https://example.org, got {origin!r}")
+    ranges["allow_origin"] = (all(map(ORIGIN.fullmatch, job.allow_origin)), "an origin, such as https://example.org")
     if on_cluster and job.port == 0:
-        raise RequestError("--port: expected the port on which every node of the cluster listens, got 0")
+        ranges["port"] = (False, "the port on which every node of the cluster listens")
+    check_ranges(job, ranges)
     digest = _token_sha256(job.token_file)
     if digest is None and (on_cluster or job.host != HERE):
         where = "on a cluster" if on_cluster else f"at {job.host}"

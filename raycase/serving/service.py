@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -33,6 +35,7 @@ from raycase.systems.registry import resolve_embedder, weighs_words
 
 Answered = TypeVar("Answered")
 log = logging.getLogger(__name__)
+STUCK = 600.0  # seconds after which a piece of work will never end
 # of a message: what stands between names and slashes, with two or more names; a scheme before it
 _PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
 
@@ -220,10 +223,22 @@ class Engine:
     def __init__(self, service: Service) -> None:
         self.service = service
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="raycase")
+        self._began = math.inf  # of the work that the thread is at: time.monotonic()
 
     async def run(self, work: Callable[..., Answered], *arguments: Any) -> Answered:
         """The work's result, or what it raises."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *arguments)
+
+    def _do(self, work: Callable[..., Answered], *arguments: Any) -> Answered:
+        self._began = time.monotonic()
+        try:
+            return work(*arguments)
+        finally:
+            self._began = math.inf
+
+    def stuck(self) -> bool:
+        """Whether the thread hangs, such as in a library."""
+        return time.monotonic() - self._began > STUCK
 
     async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         """`Service.embed`."""

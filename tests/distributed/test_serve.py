@@ -235,14 +235,33 @@ def test_everything_listens_on_127_0_0_1(server):
     assert {ip.removeprefix("::ffff:") for ip in ends} == {"127.0.0.1"}
 
 
-def test_the_end_answers_what_is_under_way(server):
-    found = []
-    thread = threading.Thread(target=lambda: found.append(server.post("/v1/embeddings", HEAVY)))
-    thread.start()
+def test_the_end_answers_what_is_under_way_and_nothing_new(server):
+    heavy, late = [], ([], [])
+
+    def work():
+        while not heavy or heavy[-1].status_code == 429:  # the places were taken by those of `_working`
+            heavy.append(server.post("/v1/embeddings", HEAVY))
+
+    def ask(found):
+        with suppress(requests.ConnectionError):  # there is no server any more
+            while True:
+                found.append(server.post("/v1/embeddings", {"input": "dog"}))
+
+    threads = [threading.Thread(target=work), *(threading.Thread(target=ask, args=(found,)) for found in late)]
+    threads[0].start()
     wait_for(lambda: _working(server))
+    for thread in threads[1:]:
+        thread.start()
     status, said, errors = server.end()
-    thread.join()
-    assert [answer.status_code for answer in found] == [200]
+    for thread in threads:
+        thread.join()
+    assert heavy[-1].status_code == 200
+    for found in late:
+        statuses = [answer.status_code for answer in found]
+        assert {503} <= {*statuses} <= {200, 429, 503}, statuses  # 200, 429: before the signal
+        for answer in found[statuses.index(503) :]:
+            assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), answer.text
+            assert answer.json()["error"]
     assert (status, said) == (128 + signal.SIGTERM, "")
     assert "ending" in errors and "Traceback" not in errors and TOKEN not in errors
     with pytest.raises(OSError):

@@ -50,8 +50,10 @@ def test_one_text_a_cut_and_unit_length(client, home, model):
     assert np.allclose(plain, model.encode(TEXTS[0]), atol=1e-5)
 
 
-def test_base64_holds_the_same_numbers(client):
+def test_base64_holds_the_same_numbers_whatever_a_proxy_adds(client):
     numbers = vectors_of(embed(client, input=TEXTS, condition="color"))
+    added = {"user": "a", "metadata": {"key": ["b"]}, "input_type": "query", "truncate": "END", "encoding_format": None}
+    assert np.array_equal(vectors_of(embed(client, input=TEXTS, condition="color", **added)), numbers)
     answer = embed(client, input=TEXTS, condition="color", encoding_format="base64").json()
     found = [np.frombuffer(base64.b64decode(item["embedding"]), "<f4") for item in answer["data"]]
     assert np.array_equal(np.stack(found), numbers)
@@ -60,6 +62,8 @@ def test_base64_holds_the_same_numbers(client):
 def test_a_text_that_loses_tokens_says_so(client):
     answer = embed(client, input=["dog " * 2000, "dog"], condition="color").json()
     assert [item["truncated"] for item in answer["data"]] == [True, False]
+    refused = embed(client, input=["dog", "dog " * 2000], condition="color", truncate="NONE")
+    assert "text 1: expected a text that model can embed, got: more tokens than it reads" in refusal(refused, 422)
 
 
 def test_the_model_has_a_name_and_no_place(client, home):

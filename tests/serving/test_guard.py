@@ -3,12 +3,17 @@
 import asyncio
 import json
 import threading
+import time
+from types import SimpleNamespace
 
 import pytest
 from served import TOKEN, client_of, refusal
 
+from raycase.distributed.serve import Replica
+from raycase.errors import WorkError
 from raycase.serving import guard as guard_module
-from raycase.serving.guard import Guard
+from raycase.serving import service as service_module
+from raycase.serving.guard import Door, Guard
 from raycase.serving.serve_job import ServeJob, check_serve
 from raycase.serving.service import Engine
 
@@ -85,6 +90,14 @@ def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
     assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeJob(host="0.0.0.0")))
 
 
+def test_routes_and_methods(client):
+    """A HEAD is a GET without its body; no such route or method is told as any other problem."""
+    for route in ("/health", "/ready"):
+        assert client.head(route).status_code == 200
+    for method, route, status in (("GET", "/x", 404), ("GET", "/search", 405), ("POST", "/health", 405)):
+        assert refusal(client.request(method, route), status)
+
+
 def test_without_a_token_another_host_is_refused(client):
     """A page whose name was turned to 127.0.0.1 gives its own name."""
     for host in ("example.org", "example.org:8000", "127.0.0.1.example.org", "localhost.example.org:80", ""):
@@ -145,34 +158,74 @@ def test_a_full_queue_is_429_and_what_waits_is_answered(service):
         assert found == [200, 200] and alive(client)
 
 
-def asgi(app, messages, **scope):
-    """What an app sends when it is called with a request of these messages; the last is waited for without end."""
-    sent, headers = [], [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *scope.pop("headers", [])]
+async def call(app, messages, sent, **scope):
+    """Call an app with a request of these messages; the last is waited for without end."""
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *scope.pop("headers", [])]
     basic = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b"", "root_path": ""}
+    waiting = iter(messages)
 
-    async def call():
-        waiting = iter(messages)
+    async def receive():
+        for message in waiting:
+            return message
+        await asyncio.Event().wait()
 
-        async def receive():
-            for message in waiting:
-                return message
-            await asyncio.Event().wait()
+    async def send(message):
+        sent.append(message)
 
-        async def send(message):
-            sent.append(message)
+    await app({**basic, "headers": headers, **scope}, receive, send)
 
-        await app({**basic, "headers": headers, **scope}, receive, send)
 
-    asyncio.run(call())
+def asgi(app, messages, **scope):
+    """What an app sends."""
+    sent = []
+    asyncio.run(call(app, messages, sent, **scope))
     return sent
+
+
+def guarded(app, job):
+    door = Door(lambda: False)
+    return Guard(app, settings=check_serve(job), routes=frozenset(), observe=lambda *_, **__: None, door=door)
+
+
+def test_a_million_names_stop_no_other_request(service):
+    """One answer that is short, within seconds, and meanwhile another request on the same loop."""
+    app, sent = client_of(service)[0].app, []
+    names = ",".join(f'"{i}":1' for i in range(740_000))
+
+    async def both():
+        health = call(app, [], sent, method="GET", path="/health")
+        await asyncio.gather(call(app, [part(f"{{{names}}}".encode(), more=False)], sent), health)
+
+    began = time.perf_counter()
+    asyncio.run(both())
+    assert time.perf_counter() - began < 3
+    assert [message.get("status") for message in sent] == [200, None, 422, None]
+    assert b"at most 64 names" in sent[3]["body"] and len(sent[3]["body"]) < 300
+
+
+def test_an_engine_that_hangs_is_told_and_replaced(service, monkeypatch):
+    client, _ = client_of(service)
+    engine, begun, go = client.app.state.engine, threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(engine.run(lambda: begun.set() or go.wait())))
+    thread.start()
+    assert begun.wait(30) and client.get("/health").status_code == client.get("/ready").status_code == 200
+    monkeypatch.setattr(service_module, "STUCK", 0.0)
+    for route in ("/health", "/ready"):
+        assert "the server hangs" in refusal(client.get(route), 503)
+    with pytest.raises(WorkError, match="expected work to end"):  # by which Ray Serve knows
+        asyncio.run(Replica.check_health(SimpleNamespace(engine=engine)))
+    go.set()
+    thread.join(30)
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
 
 
 def part(body, more=True):
     return {"type": "http.request", "body": body, "more_body": more}
 
 
-def test_a_slow_body_is_given_up_and_takes_no_place(service):
-    client, counted = client_of(service, queue=1, seconds=0.05)
+def test_a_slow_body_is_given_up_and_takes_no_place(service, monkeypatch):
+    monkeypatch.setattr(guard_module, "BODY_SECONDS", 0.05)
+    client, counted = client_of(service, queue=1)
     start, _ = asgi(client.app, [part(b'{"inp')])
     assert start["status"] == 408 and counted == [("/v1/embeddings", 408, {})]
     assert alive(client)
@@ -186,8 +239,8 @@ def test_a_client_that_leaves_before_its_body_is_whole_gets_nothing(service):
 
 @pytest.mark.parametrize("length", [b"8388609", b"9" * 5000, b"-1"])
 def test_a_length_beyond_the_limit_is_refused_before_the_body(service, length):
-    start, _ = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
-    assert start["status"] == 413
+    start, body = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
+    assert start["status"] == 413 and b'"code":"too_large"' in body["body"]
 
 
 def test_a_body_without_a_length_ends_at_the_limit(service):
@@ -196,10 +249,10 @@ def test_a_body_without_a_length_ends_at_the_limit(service):
     assert start["status"] == 413 and next(endless) == 9
 
 
-def test_bodies_beyond_what_memory_has_are_429(service, monkeypatch):
-    """While one is worked on, another that does not fit beside it is turned away as it arrives."""
+def test_beside_one_that_is_worked_on_others_are_turned_away(service, monkeypatch):
+    """One that memory does not hold beside it, as it arrives; any other once the service ends, which waits for it."""
     monkeypatch.setattr(guard_module, "MOST_BODIES", 150)
-    settings, held = check_serve(ServeJob()), []
+    held = []
 
     async def call():
         go, begun = asyncio.Event(), asyncio.Event()
@@ -208,7 +261,7 @@ def test_bodies_beyond_what_memory_has_are_429(service, monkeypatch):
             begun.set()
             await go.wait()
 
-        guard = Guard(app, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, seconds=9)
+        guard = guarded(app, ServeJob())
 
         async def ask(*parts):
             messages = iter([part(body, more=i + 1 < len(parts)) for i, body in enumerate(parts)])
@@ -231,23 +284,27 @@ def test_bodies_beyond_what_memory_has_are_429(service, monkeypatch):
         start, body = await ask(b" " * 30, b" " * 30, b" " * 30)
         assert start["status"] == 429 and (b"retry-after", b"1") in start["headers"] and b"150 bytes" in body["body"]
         assert held == [100, 100], "expected the bytes of the one that was turned away to be let go"
+        ending = asyncio.create_task(guard.door.close(60))
+        await asyncio.sleep(0)
+        start, body = await ask(b" ")
+        assert start["status"] == 503 and (b"retry-after", b"1") in start["headers"] and not ending.done()
+        assert b'{"error":{"message":"the server ends; try again"' in body["body"]
         go.set()
-        await first
-        assert guard.held == 0
+        await asyncio.gather(first, ending)
+        assert guard.held == guard.door.within == 0
 
     asyncio.run(call())
 
 
 def test_a_request_that_is_cancelled_gives_its_place_back(service):
     """As Ray cancels it when the client hangs up."""
-    settings = check_serve(ServeJob(queue=1))
     begun = asyncio.Event()
 
     async def never(scope, receive, send):
         begun.set()
         await asyncio.Event().wait()
 
-    guard = Guard(never, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, seconds=9)
+    guard = guarded(never, ServeJob(queue=1))
 
     async def receive():
         return part(b"{}", more=False)
@@ -256,9 +313,9 @@ def test_a_request_that_is_cancelled_gives_its_place_back(service):
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
         task = asyncio.create_task(guard(scope, receive, None))
         await begun.wait()
-        assert (guard.working, guard.held) == (1, 2)
+        assert (guard.working, guard.held, guard.door.within) == (1, 2, 1)
         task.cancel()
         await asyncio.wait([task])
-        assert task.cancelled() and guard.working == guard.held == 0
+        assert task.cancelled() and guard.working == guard.held == guard.door.within == 0
 
     asyncio.run(call())
