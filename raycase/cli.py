@@ -42,16 +42,50 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
     SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to resume.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    if words == ["--version"]:
-        print(f"raycase {__version__}")
-        return
-    name = subcommand(words)
-    _show_warnings()
-    with stopping_at_once():
-        job = parse(words)
-        assert name is not None, "parse exits without a subcommand"
-        result = _run(work or COMMANDS[name].work, job)
-    _print_result(result)
+    with _printing():
+        if words == ["--version"]:
+            print(f"raycase {__version__}")
+            return
+        name = subcommand(words)
+        _show_warnings()
+        with stopping_at_once():
+            job = parse(words)
+            assert name is not None, "parse exits without a subcommand"
+            result = _run(work or COMMANDS[name].work, job)
+        _print_result(result)
+
+
+class _Printed(io.FileIO):
+    """A stream of this process: what it refuses is dropped, and ends no work."""
+
+    refused: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refused = error
+            return memoryview(data).nbytes
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Letters that a terminal's encoding has not become escapes. Exits with 1 where standard output had no room; that
+    its reader is gone changes nothing."""
+    printed: dict[str, _Printed] = {}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # not closed, nor captured
+            raw = printed[name] = _Printed(stream.fileno(), "w", closefd=False)
+            settings: Any = {"encoding": stream.encoding, "line_buffering": stream.line_buffering}
+            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", **settings))
+    try:
+        yield
+    finally:
+        if out := printed.get("stdout"):
+            sys.stdout.flush()
+            if out.refused and not isinstance(out.refused, BrokenPipeError):
+                _fail(f"standard output: expected room, got: {out.refused}; what was written to files is whole", 1)
 
 
 def _show_warnings() -> None:
@@ -113,7 +147,7 @@ def _parse(arguments: Sequence[str]) -> Any:
                 second.command(name=system)(read_in_groups(kind, short=f"{name} {system}" if short else ""))
             app.command(second, name=name, help=line)
         else:
-            read = read_in_groups(flags, short=name if short else "") if flags else _unloaded
+            read = read_in_groups(flags, short=name if short else "") if flags else lambda: None  # never chosen
             app.command(name=name, help=line if flags is None else None)(read)
     said = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
@@ -125,10 +159,6 @@ def _parse(arguments: Sequence[str]) -> Any:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
             note(line)
-
-
-def _unloaded() -> None:
-    """Stands for a subcommand that was not chosen."""
 
 
 def _run(work: Callable[[Any], Result], job: Any) -> Result:

@@ -58,6 +58,7 @@ _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\
 _FLAGS = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
+TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
 STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
@@ -91,20 +92,13 @@ def _problem(value: object) -> str | None:
         return f"expected a finite number, got {value}"
     if isinstance(value, int) and abs(value) > MOST:
         return f"expected a number of at most 64 bits, got one of {value.bit_length()}"
-    return (
-        f"expected text in UTF-8, got {visible(repr(value), MOST_LABEL)}"
-        if isinstance(value, str) and not is_utf8(value)
-        else None
-    )
+    is_text = not isinstance(value, str) or is_utf8(value)
+    return None if is_text else f"expected text in UTF-8, got {visible(repr(value), MOST_LABEL)}"
 
 
 def is_utf8(text: str) -> bool:
     """Whether UTF-8 can encode a text: no half of a surrogate pair, as bytes of another encoding become."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 def is_words(value: object) -> bool:

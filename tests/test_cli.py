@@ -1,6 +1,7 @@
 """The command: subcommands, flags, help, exit statuses, what it prints, and what it does not import."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -125,6 +126,25 @@ def test_the_last_line_is_the_result(capsys):
 def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
     assert status_of("verify", "out", work=raising(error)) == status
     assert capsys.readouterr() == ("", line)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["verify", "out"]])
+def test_what_cannot_be_printed_ends_no_work(words):
+    code = f"from raycase.cli import main\nmain({words}, work=lambda job: print('café') or {{'rows': 1}})"
+
+    def done(out, encoding="utf-8"):
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
+        return subprocess.run([sys.executable, "-c", code], stdout=out, stderr=-1, text=True, cwd=ROOT, env=environment)
+
+    reader, nobody = os.pipe()
+    os.close(reader)
+    for ended in (narrow := done(subprocess.PIPE, "ascii"), done(nobody)):
+        assert (ended.returncode, ended.stderr) == (0, "")
+    assert ("push" if "--help" in words else 'caf\\xe9\n{"rows": 1}\n') in narrow.stdout
+    with open("/dev/full", "w") as full:
+        ended = done(full)
+    assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1
+    assert ended.stderr.startswith("error: standard output: expected room, got: [Errno 28]")
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -135,13 +135,32 @@ def column(name, values=("x", "y")):
 EXACT = ["a dog", 'quote " and , comma', "line\nbreak", "tab\t", " blanks ", "日本語", "\U0001f600", "=1+1", "a\u0301"]
 EXACT += ["'; drop", "%s %d {0}", "\\n", "\u202eabc", "NA", "x" * 5000]
 QUOTED = "text\n" + "".join('"' + text.replace('"', '""') + '"\n' for text in EXACT)
+MOST = ["--max-rejected", "0.4"]
+LONG = b"\x28\xb5\x2f\xfd\0\xa8\x29\0\0text\n"  # a frame whose window has 2 GiB
 INPUTS = {  # a file, further flags, and how the job ends: with a message, with the texts, or with rejected rows
-    "UTF-16": ("x.csv", "id,text\n1,a dog\n".encode("utf-16"), [], "got: 'utf-8' codec can't decode"),
+    "UTF-16": ("x.csv", "id,text\n1,a dog\n".encode("utf-16"), [], "text in UTF-16; convert it: iconv -f UTF-16 "),
+    "UTF-16 without a mark": ("x.jsonl", '{"text": "a"}\n'.encode("utf-16-le"), [], "iconv -f UTF-16LE -t UTF-8"),
+    "Latin-1": ("x.csv", b"id,text,caf\xe9\n1,a,b\n", [], "convert another encoding, as: iconv -f LATIN1 -t UTF-8"),
+    "rows of Latin-1": (
+        "x.jsonl",
+        b'{"text": "a"}\n{"text": "caf\xe9"}\n',
+        MOST,
+        "--max-rejected; text is read as UTF-8, convert",
+    ),
+    "an array": ("x.jsonl", b'\n[\n{"text": "a"}]\n', [], "a JSON array, and no object on each line; convert it: jq"),
+    "Macintosh": ("x.csv", b"id,text\r1,a\r", [], "its lines end in CR alone, convert them: tr"),
+    "a long window": ("x.csv.zst", LONG, [], "compress it again, without `zstd --long`"),
     "semicolons": ("x.csv", b"id;text\n1;a dog\n", [], "expected the column 'text', got id;text"),
     "an open quote": ("x.csv", b'id,text\n1,"a\n2,b\n', [], "got: an odd number of quotes"),
     "a long text": ("x.csv", b"id,text\n1," + b"a " * 10**5 + b"\n2,a cat\n", [], []),
     "texts of CSV": ("x.csv", QUOTED.encode(), [], EXACT),
-    "odd ids": ("x.jsonl", b'{"id": 1, "text": "a"}\n{"id": 99999999999999999999, "text": "b"}\n', [], ["wrong type"]),
+    "numbers that no float holds": (
+        "x.jsonl",
+        b"".join(b'{"text": "a", "t": %s}\n' % t for t in (b"1.5", b"2", b"1700000000000000001", b"9" * 30)),
+        ["--keep-columns", "text", "t"],
+        ["wrong type"] * 2,
+    ),
+    "a name twice": ("x.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}\n', [], ["line does not parse"]),
     "half a pair": (
         "x.jsonl",
         b'{"text": "a"}\n{"text": "a \\ud83d dog"}\n{"text": "poison"}\n',
@@ -179,7 +198,7 @@ def test_an_input(answer, tmp_path, case):
         pq.write_table(content, tmp_path / name)
     words = [*EMBED, "--input", tmp_path / name, "--max-rejected", "1", *flags]
     if isinstance(wanted, str):
-        return refused(answer, words, 2, wanted)
+        return refused(answer, words, 1 if flags == MOST else 2, wanted)
     status, line, printed = answer(words)
     assert (status, line) == (0, "")
     counts = json.loads(printed.splitlines()[-1])

@@ -20,8 +20,9 @@ from raycase.corpus.request import Request
 from raycase.corpus.resume import account, run_units
 from raycase.corpus.sample import choose_basis
 from raycase.corpus.unit_files import UnitLine
+from raycase.data.schema import Reason
 from raycase.data.storage import Location
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import TO_UTF8, RequestError, WorkError, note
 
 NAMES = 100  # of files that are left out, in the manifest
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
@@ -111,7 +112,8 @@ def _account(request: Request, opened: Job, progress: Run, units: Units, lines: 
         raise TooManyRejectedError(
             f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
             f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
-            f"see {output.rejected.uri}, or pass --max-rejected",
+            f"see {output.rejected.uri}, or pass --max-rejected"
+            + (f"; {TO_UTF8}" if Reason.INVALID_UTF8 in manifest["reasons"] else ""),
             result,
         )
     return result

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,6 +30,7 @@ from raycase.data.texts import csv_header, json_rows, text_stream
 from raycase.errors import MOST_LABEL, RequestError, visible
 
 FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
+INT64 = range(-(2**63), 2**63)
 PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
 RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
@@ -169,23 +171,25 @@ def peek(file: InputFile) -> pa.Schema:
         with readable(file):
             return at_version(file.uri, file.mark).schema
     with readable(file) as source, source.open() as handle:
-        stream = text_stream(handle, file.compression)
+        stream = text_stream(handle, file.ending)
         if file.format == ".csv":
             return pa.schema([(name, pa.string()) for name in csv_header(stream)])
         values: dict[str, set[type]] = {}
         for line, _ in zip(json_rows(stream), range(PEEK_ROWS), strict=False):
             for name, value in (line.values or {}).items():
-                values.setdefault(name, set()).add(type(value))
+                is_long = type(value) is int and value not in INT64
+                values.setdefault(name, set()).add(Decimal if is_long else type(value))
         return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])
 
 
 def _json_type(kinds: set[type]) -> pa.DataType:
-    """Arrow type of values of these Python types; mixed and nested values become JSON text."""
+    """Arrow type of values of these Python types, where Decimal stands for integers beyond 64 bits; these without
+    floats, mixed and nested values become JSON text."""
     if kinds == {bool}:
         return pa.bool_()
     if kinds == {int}:
         return pa.int64()
-    if kinds and kinds <= {int, float}:
+    if float in kinds and kinds <= {int, float, Decimal}:
         return pa.float64()
     return pa.string()
 

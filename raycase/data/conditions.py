@@ -47,7 +47,9 @@ def _conditions_in(uri: str) -> list[object]:
     if uri.lower().endswith(".txt"):
         with readable(InputFile(uri=uri, size=0, mark="")) as source:
             return [line for line in source.read().decode("utf-8-sig").splitlines() if line.strip()]
-    [file] = find_input(uri, "--conditions")
-    names = peek(file).names
-    [name] = names if len(names) == 1 else [CONDITION]
-    return read_columns(file, [name], "--conditions")[name]
+    found: list[object] = []
+    for file in find_input(uri, "--conditions"):
+        names = peek(file).names
+        [name] = names if len(names) == 1 else [CONDITION]
+        found += read_columns(file, [name], "--conditions")[name]
+    return found

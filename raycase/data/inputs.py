@@ -20,11 +20,16 @@ from fsspec.utils import glob_translate
 from raycase.data.lance_dataset import VERSION, is_dataset, lance_reason, newest_version
 from raycase.data.storage import PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.data.texts import CODECS
-from raycase.errors import RequestError, is_utf8, note, visible
+from raycase.errors import TO_UTF8, RequestError, is_utf8, note, visible
 
 PARQUET, LANCE, TEXTS = ".parquet", ".lance", (".csv", ".jsonl")
 READ = ", ".join((PARQUET, *TEXTS))
 ENDINGS = (PARQUET, *TEXTS, *(text + codec for text in TEXTS for codec in CODECS))
+ADVICE = {  # on what libraries say of a file
+    "codec can't decode": TO_UTF8,
+    "new-line character seen": "its lines end in CR alone, convert them: tr '\\r' '\\n'",
+    "too much memory for decoding": "compress it again, without `zstd --long`",
+}
 MOST_NAMES = 5  # names of what is left out, on one line
 
 
@@ -223,4 +228,5 @@ def readable(file: InputFile) -> Iterator[Location]:
             f"{file.mark.rpartition(' ')[0]} that can be read" if is_lance else f"a readable {file.ending[1:]} file"
         )
         reason = lance_reason(error) if is_lance else source.why(error)
-        raise RequestError(f"{file.uri}: expected {expected}, got: {reason}") from error
+        advice = next((f"; {told}" for words, told in ADVICE.items() if words in reason), "")
+        raise RequestError(f"{file.uri}: expected {expected}, got: {reason}{advice}") from error

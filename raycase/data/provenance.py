@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -59,14 +60,6 @@ def _git(here: Path, *arguments: str) -> str | None:
 def machine() -> str:
     """Processor, cores and memory of this machine, in one line."""
     memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
-    return f"{_processor()}, {os.cpu_count()} cores, {memory} GiB"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor()
-    )
+    described = Path("/proc/cpuinfo")
+    found = re.search("(?m)^model name.*: (.+)$", described.read_text(encoding="utf-8") if described.exists() else "")
+    return f"{found[1].strip() if found else platform.processor()}, {os.cpu_count()} cores, {memory} GiB"

@@ -169,7 +169,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, 
             schema = pq.read_schema(handle)
             check_names(schema.names)
             return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
-        stream = text_stream(handle, file.compression)
+        stream = text_stream(handle, file.ending)
         columns: dict[str, list[object]] = {name: [] for name in names}
         if file.format == ".csv":
             header = csv_header(stream)

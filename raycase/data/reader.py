@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.data.columns import Columns, plain_type
+from raycase.data.columns import INT64, Columns, plain_type
 from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
 from raycase.data.lance_dataset import at_version
 from raycase.data.schema import ID, Reason, Rejection
 from raycase.data.spans import Span
-from raycase.data.storage import locate
 from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
@@ -39,7 +38,13 @@ def read_span(
     """
     with readable(file) as source:
         if file.format in (PARQUET, LANCE):
-            table = (_parquet_table if file.format == PARQUET else _lance_table)(file, span, columns.names)
+            if file.format == PARQUET:
+                with source.open() as handle:
+                    parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+                    table = parquet.read_row_groups([*range(span.at, span.at + span.length)], columns=columns.names)
+            else:  # without rows that are deleted, which count for no offset
+                part = {"columns": columns.names, "offset": span.at, "limit": span.length}
+                table = at_version(file.uri, file.mark).scanner(**part, scan_in_order=True).to_table()
             if len(table) < span.rows:
                 raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
             for start, end in intervals:
@@ -48,24 +53,12 @@ def read_span(
             return
         if file.format == ".csv" or file.compression:
             with source.open() as handle:
-                stream = text_stream(handle, file.compression)
+                stream = text_stream(handle, file.ending)
                 of = _csv_units if file.format == ".csv" else _json_units
                 yield from of(stream, span, columns, intervals)
             return
         data = io.BytesIO(source.read(span.at, span.at + span.length))
         yield from _json_units(data, span, columns, intervals)
-
-
-def _parquet_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
-    with locate(file.uri).open() as handle:
-        parquet = pq.ParquetFile(handle, page_checksum_verification=True)
-        return parquet.read_row_groups(list(range(span.at, span.at + span.length)), columns=names)
-
-
-def _lance_table(file: InputFile, span: Span, names: list[str]) -> pa.Table:
-    """Without rows that are deleted, which count for no offset."""
-    dataset = at_version(file.uri, file.mark)
-    return dataset.scanner(columns=names, offset=span.at, limit=span.length, scan_in_order=True).to_table()
 
 
 def _json_units(
@@ -167,11 +160,9 @@ def _json_table(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa
             continue
         try:
             typed = _typed_row(line.values, own_columns) | {ROW: row}
-        except UnicodeEncodeError as error:
-            detail = f"character {error.start}: {error.reason}"
-            rejections.append(Rejection(row=row, reason=Reason.INVALID_UTF8, detail=detail, content=line.raw))
-        except TypeError as error:
-            rejections.append(Rejection(row=row, reason=Reason.WRONG_TYPE, detail=str(error), content=line.raw))
+        except (TypeError, UnicodeEncodeError) as error:
+            reason = Reason.WRONG_TYPE if isinstance(error, TypeError) else Reason.INVALID_UTF8
+            rejections.append(Rejection(row=row, reason=reason, detail=str(error), content=line.raw))
         else:
             for name, value in typed.items():
                 values[name].append(value)
@@ -183,39 +174,33 @@ def _typed_row(values: dict[str, Any], own_columns: dict[str, tuple[str, pa.Data
     row: dict[str, Any] = {}
     for own, (name, kind) in own_columns.items():
         value = values.get(name)
-        if own in TEXTS:
-            row[own] = _text(value, name)
-        elif own == CONDITIONS:
-            row[own] = [_text(one, name) for one in (value if isinstance(value, list) else [value])]
-        else:
-            row[own] = _scalar(value, name, kind)
+        if own == CONDITIONS:
+            row[own] = [_typed(one, name, pa.string()) for one in (value if isinstance(value, list) else [value])]
+            continue
+        if own not in TEXTS and kind == pa.string() and not isinstance(value, str | None):
+            value = json.dumps(value, ensure_ascii=False)
+        row[own] = _typed(value, name, kind)
     return row
 
 
-def _scalar(value: Any, name: str, kind: pa.DataType) -> Any:
-    """A value in the type of its column. Raises TypeError, UnicodeEncodeError."""
+FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
+    pa.bool_(): lambda value: isinstance(value, bool),
+    pa.int64(): lambda value: type(value) is int and value in INT64,
+    pa.float64(): lambda value: type(value) is float or (FITS[pa.int64()](value) and float(value) == value),
+    pa.string(): lambda value: isinstance(value, str),
+}
+
+
+def _typed(value: Any, name: str, kind: pa.DataType) -> Any:
+    """A value in the type of its column. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
     if value is None:
         return None
-    if pa.types.is_string(kind):
-        return _text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), name)
-    number = isinstance(value, int) and not isinstance(value, bool)
-    fits = {
-        pa.bool_(): isinstance(value, bool),
-        pa.int64(): number and -(2**63) <= value < 2**63,
-        pa.float64(): number or isinstance(value, float),
-    }
-    if not fits.get(kind):  # JSONL holds no other types
-        raise TypeError(f"column {name}: expected {kind} as in the first rows, got {value!r}")
-    return value
-
-
-def _text(value: Any, name: str) -> str | None:
-    """A string or None. Raises TypeError for another type, UnicodeEncodeError for what UTF-8 cannot encode."""
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"column {name}: expected a string, got {value!r}")
-    if value is not None:
+    if not (kind in FITS and FITS[kind](value)):
+        wanted = "a string" if kind == pa.string() else f"{kind} as in the first rows"
+        raise TypeError(f"column {name}: expected {wanted}, got {value!r}")
+    if isinstance(value, str):
         value.encode()
-    return value
+    return float(value) if kind == pa.float64() else value  # pyarrow takes no integer beyond 2**53 for a float
 
 
 def _checked(
@@ -259,22 +244,15 @@ def _checked(
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
     """The rows as dictionaries."""
-    columns = [_python_values(column) for column in table.columns]
+    columns = [map(_python_value, column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
-def _python_values(column: Any) -> list[Any]:
-    """The values of a column; for those that Python has not, their bytes as text, or their type."""
-    try:
-        return column.to_pylist()
-    except (OverflowError, ValueError, ImportError):  # a date beyond the year 9999, invalid UTF-8, an unknown zone
-        return [_python_value(value) for value in column]
-
-
 def _python_value(value: Any) -> Any:
+    """The value; of one that Python has not its bytes as text, or its type."""
     try:
         return value.as_py()
-    except (OverflowError, ValueError, ImportError):
+    except (OverflowError, ValueError, ImportError):  # a date beyond the year 9999, invalid UTF-8, an unknown zone
         is_text = isinstance(value, pa.StringScalar)
         return value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace") if is_text else f"some {value.type}"
 

@@ -61,13 +61,11 @@ def plan_file(
             yield Span(file=index, start=at, rows=count, at=at, length=count, bytes=file.size * count // rows)
         return
     with readable(file) as source, source.open() as handle:
-        stream = text_stream(handle, file.compression)
+        stream = text_stream(handle, file.ending)
         if file.format == ".csv" or file.compression:
             rows = 0
             for count in _counts(stream, columns, file):
-                rows += count
-                if rows >= most_rows:
-                    rows = int(most_rows)
+                if (rows := int(min(rows + count, most_rows))) == most_rows:
                     break
             if rows:
                 yield Span(file=index, start=0, rows=rows, at=0, length=file.size, bytes=file.size)

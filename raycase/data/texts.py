@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import posixpath
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -31,18 +32,27 @@ class Line:
     detail: str = ""
 
 
-def text_stream(handle: Any, compression: str) -> io.BufferedReader:
-    """The text in an fsspec file, decompressed where its name ends with a `compression`, to the last member or frame.
+def text_stream(handle: Any, ending: str) -> io.BufferedReader:
+    """The text in an fsspec file whose name ends so, decompressed to the last member or frame.
 
-    Raises ValueError for a compressed file without a byte; one that is cut off raises OSError when it is read.
+    Raises ValueError for a compressed file without a byte, for another encoding that its first bytes tell, and for a
+    JSON array; a compressed file that is cut off raises OSError when it is read.
     """
     stream = handle if isinstance(handle, io.BufferedReader) else io.BufferedReader(handle, 2**22)
-    if not compression:
-        return stream
-    if not stream.peek(1):
-        raise ValueError("no bytes, where a compressed file has some even if nothing is in it; it may be cut off")
-    decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), CODECS[compression])
-    return io.BufferedReader(decompressed, 2**20)
+    if codec := CODECS.get(posixpath.splitext(ending)[1]):
+        if not stream.peek(1):
+            raise ValueError("no bytes, where a compressed file has some even if nothing is in it; it may be cut off")
+        decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), codec)
+        stream = io.BufferedReader(decompressed, 2**20)
+    start, problem = stream.peek(4), ""
+    encoding = json.detect_encoding(start[:4]).upper().replace("-LE", "LE").replace("-BE", "BE")  # as iconv names it
+    if not encoding.startswith("UTF-8"):
+        problem = f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8"
+    elif ending.startswith(".jsonl") and start.decode("utf-8-sig", "ignore").lstrip().startswith("["):
+        problem = "a JSON array, and no object on each line; convert it: jq -c '.[]'"
+    if problem:
+        raise ValueError(problem)
+    return stream
 
 
 def json_lines(stream: BinaryIO) -> Iterator[bytes]:
@@ -55,15 +65,13 @@ def json_lines(stream: BinaryIO) -> Iterator[bytes]:
 
 def json_rows(stream: BinaryIO) -> Iterator[Line]:
     """The rows of a JSONL file: an object on each line that is not blank."""
-    for raw in json_lines(stream):
-        if not raw.isspace():
-            yield _json_row(raw)
+    yield from (_json_row(raw) for raw in json_lines(stream) if not raw.isspace())
 
 
 def _json_row(raw: bytes) -> Line:
     content = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
     try:
-        values = json.loads(raw)
+        values = _decode(raw.decode("utf-8-sig"))
         if isinstance(values, dict):
             "".join(values).encode()  # half of a surrogate pair in a name: no name of a column
             return Line(raw=content, values=values)
@@ -72,6 +80,17 @@ def _json_row(raw: bytes) -> Line:
     except (ValueError, RecursionError) as error:
         return Line(raw=content, detail=str(error))
     return Line(raw=content, detail=f"expected an object, got {type(values).__name__}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the name {next(name for name in values if names.count(name) > 1)!r} twice in an object")
+    return values
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode
 
 
 def csv_header(stream: BinaryIO) -> list[str]:

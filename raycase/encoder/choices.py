@@ -13,7 +13,7 @@ from raycase.encoder.loading import is_causal, learned_positions, without_weight
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
 from raycase.encoder.published import read_layout, read_published
-from raycase.encoder.sources import encoder_errors, load_config, published_tokenizer
+from raycase.encoder.sources import check_encoder, encoder_errors, load_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
 
@@ -97,7 +97,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers pools it; under a
     prompt, its pooling is over the text, as CASE has it, and there is no default prompt."""
     _check_place(name)
-    config, layout = load_config(name), read_layout(name)
+    layout, config = read_layout(name), load_config(name)
     if pooling in LATENT_POOLINGS and not hasattr(config, "latent_attention"):
         raise RequestError(f"--pooling {pooling}: expected an NV-Embed, got a {config.model_type} at {name}")
     tokenizer = published_tokenizer(name)
@@ -117,7 +117,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     return EncoderSpec(
         source=str(Path(name).absolute()) if Path(name).is_dir() else name,
         prompt=prompt or PromptStyle.CONCAT_SC,
-        pooling=(pooling or (published.pooling[0] if published else _default_pooling(config, causal)),),
+        pooling=(pooling or (published.pooling[0] if published else _default_pooling(name, config, causal)),),
         causal=causal,
         max_tokens=int(min(length, learned_positions(model))),
         published=published,
@@ -132,10 +132,12 @@ def _most_tokens(length: int | None, tokenizer: Any, config: PretrainedConfig) -
     return said if said < UNLIMITED else MOST_TOKENS
 
 
-def _default_pooling(config: PretrainedConfig, causal: bool) -> Pooling:
-    """What sentence-transformers takes for an encoder that it did not save."""
-    of_language_model = any(name.endswith("ForCausalLM") for name in (config.architectures or ())[:1])
-    return Pooling.LAST if of_language_model and causal else Pooling.MEAN_ALL
+def _default_pooling(name: str, config: PretrainedConfig, causal: bool) -> Pooling:
+    """What sentence-transformers takes for an encoder that it did not save. Raises RequestError for a cross-encoder."""
+    saved = next(iter(config.architectures or ()), "")
+    if saved.endswith("ForSequenceClassification") and config.num_labels == 1:
+        check_encoder(name, "sequence-classification")
+    return Pooling.LAST if saved.endswith("ForCausalLM") and causal else Pooling.MEAN_ALL
 
 
 def _check_alike(name: str, prompt: str, tokenizer: Any) -> None:

@@ -20,16 +20,11 @@ from raycase.data.hub import PINNED, file_of
 from raycase.data.json_values import loads
 from raycase.data.storage import locate, sha256_of_file
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import encoder_errors, hub_uri, weights_folder
+from raycase.encoder.sources import check_encoder, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 
-MODULES, SETTINGS, PROMPTS, CONFIG = (
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "config.json",
-)
-POOLING = "1_Pooling"  # a folder
+MODULES, SETTINGS, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
 MODES = {"mean": Pooling.MEAN_ALL, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}  # of the library -> ours
 LEGACY = {  # flags of a Pooling as TEI and vLLM read them -> its mode
     "pooling_mode_cls_token": "cls",
@@ -70,13 +65,12 @@ def read_layout(source: str) -> Layout | None:
 
     with encoder_errors(f"files of sentence-transformers at {source}"):
         first = loads((folder / MODULES).read_bytes())[0]
-        if not first["type"].endswith(".Transformer") or first["path"]:
-            raise ValueError(f"{first['type']} in {first['path'] or MODULES}, expected a Transformer beside {MODULES}")
-        values = Transformer.load_config(str(folder))
+        check_encoder(source, kind := first["type"].rpartition(".")[2])
+        values = Transformer.load_config(str(folder)) if kind == "Transformer" and not first["path"] else {}
         changed = values.get("config_kwargs") or values.get("config_args") or values.get("query_expansion")
-        task = values.get("transformer_task", "feature-extraction")
-        if changed or task != "feature-extraction" or values["modality_config"].get("text") != STATES:
-            raise ValueError(f"{values!r:.200}, expected a Transformer that gives its last states")
+        check_encoder(source, task := values.get("transformer_task", "feature-extraction"))
+        if changed or task != "feature-extraction" or values.get("modality_config", {}).get("text") != STATES:
+            raise ValueError(f"{first!r:.200} with {values!r:.200}, expected a Transformer that gives its last states")
         of_tokenizer = values.get("processor_kwargs") or values.get("tokenizer_args") or {}
         processed = values.get("processing_kwargs", {}).get("text", {})
         lengths = (processed.get("max_length"), of_tokenizer.get("model_max_length"), values.get("max_seq_length"))
@@ -135,7 +129,8 @@ def read_published(source: str, layout: Layout, hidden_size: int, prompt_tokens:
     mode, skips = pooling.get("pooling_mode"), bool(layout.prompt) and not pooling.get("include_prompt", True)
     steps = [other["kind"] for other in others if other["kind"] != "Dropout"]
     alike = pooling["kind"] == "Pooling" and isinstance(mode, str) and mode in MODES and not skips
-    ours = alike and steps in ([], ["Normalize"]) and _by_vector(others)
+    read = {other.get(field) for other in others for field in ("module_input_name", "module_output_name")}
+    ours = alike and steps in ([], ["Normalize"]) and read <= {None, "sentence_embedding"}
     return Published(
         pooling=(MODES.get(mode, Pooling.MEAN_ALL) if isinstance(mode, str) else Pooling.MEAN_ALL,),
         after=tuple(NORMALIZE for _ in steps) if ours else (BY_LIBRARY,),
@@ -143,12 +138,6 @@ def read_published(source: str, layout: Layout, hidden_size: int, prompt_tokens:
         prompt=layout.prompt,
         skip=prompt_tokens(layout.prompt) if skips else 0,
     )
-
-
-def _by_vector(configs: list[dict[str, Any]]) -> bool:
-    """Whether modules read and write the vector."""
-    names = (config.get(field) for config in configs for field in ("module_input_name", "module_output_name"))
-    return all(name in (None, "sentence_embedding") for name in names)
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:

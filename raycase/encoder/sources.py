@@ -37,6 +37,13 @@ IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_token
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
+OTHERS = {  # what is no encoder, by the name that its files give it
+    ADAPTER: "a LoRA adapter; merge it into its encoder (merge_and_unload of peft) and pass the folder of both",
+    **dict.fromkeys(("model2vec", "StaticEmbedding"), "a static embedding model: it has no states of tokens"),
+    "BoW": "a bag of words: it has no states of tokens",
+    "Router": "a Router, of several models that read queries and documents apart",
+    "sequence-classification": "a cross-encoder: it scores pairs of texts and gives no vectors",
+}
 
 
 @contextmanager
@@ -99,17 +106,21 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(folder)
 
 
+def check_encoder(source: str, kind: str | None) -> None:
+    """Raise RequestError for a kind of `OTHERS`."""
+    if kind in OTHERS:
+        raise RequestError(f"--model: expected an encoder, got {source}, {OTHERS[kind]}")
+
+
 def load_config(source: str) -> PretrainedConfig:
     """The encoder's configuration, without its weights. Raises RequestError where there is none, and for an adapter,
     which transformers would add to weights from elsewhere."""
     folder = weights_folder(source)
     if (Path(folder) / ADAPTER).is_file():
-        raise RequestError(
-            f"--model: expected an encoder, got a LoRA adapter in {folder} ({ADAPTER}); merge the adapter into "
-            "its encoder (merge_and_unload of peft) and pass the folder of both"
-        )
+        check_encoder(source, ADAPTER)
     with encoder_errors(f"a readable encoder at {source}"):
         values, _ = PretrainedConfig.get_config_dict(folder)
+        check_encoder(source, values.get("model_type"))
         if values.get("model_type") == "nvembed":  # published with remote code around a Mistral
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})

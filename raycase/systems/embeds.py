@@ -87,7 +87,7 @@ class Embeds(Loaded):
         if not self.warned and (count := int(result.truncated.sum())):
             self.warned = True
             most = self.config.encoder.max_tokens
-            warn(f"{count} of {len(sentences)} texts were cut at {most} tokens; said once", stacklevel=4)
+            warn(f"{count} of {len(sentences)} texts were cut at {most} tokens; said once", stacklevel=3)
         return result.vectors.astype(np.float32, copy=False)
 
     def encode(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,5 +84,6 @@ def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -
         eval_results=figures or None,
     )
     text = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else f"# {repository}\n"
-    text = text.replace(f'raycase.load("{folder.name}")  # the path of this folder', f'raycase.load("{repository}")')
+    if here := re.search(r'raycase\.load(\(".*"\))  # the path of this folder', text):
+        text = text.replace(here[0], f"raycase.load{here[1]}").replace(here[1], f'("{repository}")')
     return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")

@@ -20,11 +20,16 @@ def test_conditions_as_strings():
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
         ("c.parquet", ("id", "condition")),
+        ("folder.parquet", ["color", "number of people"]),  # one in each file of it
     ],
 )
 def test_conditions_in_a_file(tmp_path, name, data):
     if isinstance(data, tuple):
         pq.write_table(pa.table({column: ["color", "number of people"] for column in data}), tmp_path / name)
+    elif isinstance(data, list):
+        (tmp_path / name).mkdir()
+        for part in data:
+            pq.write_table(pa.table({"condition": [part]}), tmp_path / name / f"{part}.parquet")
     else:
         (tmp_path / name).write_bytes(data.encode())
     assert read_conditions([str(tmp_path / name)]) == ["color", "number of people"]

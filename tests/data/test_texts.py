@@ -112,11 +112,13 @@ def test_a_row_without_end_is_not_read_into_memory(read_bytes, monkeypatch):
 # ----------------------------------------------------------------------------------------------------------- JSONL
 
 
-def test_rows_of_jsonl(read_bytes):
-    objects = [{"id": 1, "text": "a\nb"}, {"id": 2, "text": "ü"}]
+@pytest.mark.parametrize(("ids", "wanted"), [([1, 2], [1, 2]), ([1, 2**63], ["1", str(2**63)])])
+def test_rows_of_jsonl(read_bytes, ids, wanted):
+    objects = [{"id": ids[0], "text": "a\nb"}, {"id": ids[1], "text": "ü"}]
     data = "\n".join(json.dumps(o, ensure_ascii=False) for o in objects)
     for whole in (data, data + "\n", data.replace("\n", "\r\n"), "\ufeff" + data, data.replace("\n", "\n  \t\r\n\n")):
-        assert [(row[ID], row[TEXT]) for row in read_bytes("x.jsonl", whole)[0]] == [(1, "a\nb"), (2, "ü")]
+        rows = read_bytes("x.jsonl", whole)[0]
+        assert [(row[ID], row[TEXT]) for row in rows] == [(wanted[0], "a\nb"), (wanted[1], "ü")]
 
 
 @pytest.mark.parametrize(

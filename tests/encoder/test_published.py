@@ -9,8 +9,9 @@ import pytest
 import torch
 from kinds import save_kind
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Transformer
-from sentence_transformers.sentence_transformer.modules import Pooling
+from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
+from sentence_transformers.sentence_transformer.modules import BoW, Pooling, StaticEmbedding
+from tokenizers import Tokenizer
 
 import raycase
 from raycase.data.hub import pinned_uri
@@ -193,6 +194,32 @@ def test_what_would_be_read_otherwise_is_refused(name, values, expected, tmp_pat
         values = json.loads(file.read_text()) | values
     put(folder, name, values)
     with pytest.raises(RequestError, match=expected):
+        resolve(str(folder))
+
+
+CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+OTHERS = {  # modules, or what is in config.json, and what it is
+    "static": (lambda of: [StaticEmbedding(Tokenizer.from_file(f"{of}/tokenizer.json"), embedding_dim=8)], "a static"),
+    "model2vec": ({"model_type": "model2vec"}, "a static embedding model: it has no states of tokens"),
+    "words": (lambda of: [BoW(["dog"])], "a bag of words"),
+    "router": (lambda of: [Router.for_query_document(*[[Transformer(str(of)), Pooling(32)]] * 2)], "a Router"),
+    "pairs": (CROSS_ENCODER, "a cross-encoder: it scores pairs of texts and gives no vectors"),
+    "pairs, as of today": ({"transformer_task": "sequence-classification"}, "a cross-encoder"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_what_is_no_encoder_is_named(case, tmp_path):
+    made, said = OTHERS[case]
+    folder = legacy(tmp_path / "model")
+    if callable(made):
+        SentenceTransformer(modules=made(folder), device="cpu").save(str(folder := tmp_path / "other"))
+    elif "transformer_task" in made:
+        put(folder, "sentence_bert_config.json", made)
+    else:
+        (folder / "modules.json").unlink()
+        put(folder, "config.json", json.loads((folder / "config.json").read_text()) | made)
+    with pytest.raises(RequestError, match=f"^--model: expected an encoder, got {folder}, {said}"):
         resolve(str(folder))
 
 

@@ -31,7 +31,8 @@ def trained(tiny_model, tmp_path_factory):
     """A bi-encoder's folder, with a card and metrics as training writes them."""
     folder = tmp_path_factory.mktemp("hub") / "bi"
     bi_encoder(str(tiny_model)).trainable(0.0).save(folder)
-    (folder / "README.md").write_text('# bi\n\nmodel = raycase.load("bi")  # the path of this folder\n')
+    card = '# bi\n\nmodel = raycase.load("x")  # the path of this folder\n\nmodel = SentenceTransformer("x")\n'
+    (folder / "README.md").write_text(card)
     parts = {"train": {"file": "train.parquet", "dataset": "me/pairs"}, "validation": {"file": "validation.csv"}}
     metrics = {"validation": {"spearman": 66.126}, "data": parts}
     (folder / "metrics.json").write_text(json.dumps(metrics))
@@ -99,7 +100,13 @@ def test_a_folder_is_published_and_loaded_by_its_id(hub):
     assert {"raycase.json", "README.md", "modules.json", "1_Pooling/config.json", "model.safetensors"} <= names
     assert "notes.txt" not in names
     card = (hub.folder / "README.md").read_text()
-    for line in ("library_name: raycase", "pipeline_tag: sentence-similarity", "value: 66.13", 'load("me/bi")'):
+    for line in (
+        "library_name: raycase",
+        "pipeline_tag: sentence-similarity",
+        "value: 66.13",
+        'raycase.load("me/bi")\n',
+        'er("me/bi")',
+    ):
         assert line in card
     assert "datasets:\n- me/pairs\n" in card
     for (refused, *loaded), count in ((hub.loaded, 2), (hub.offline, 1)):
