@@ -18,17 +18,8 @@ from raycase.corpus.tasks import RayFlag
 from raycase.errors import visible
 
 if TYPE_CHECKING:
-    from raycase.corpus.materialize import MaterializeJob
-    from raycase.corpus.request import EmbedJob
-    from raycase.corpus.score_request import ScoreJob
-    from raycase.demo import DemoJob
-    from raycase.evaluation.explain import ExplainJob
     from raycase.evaluation.job import EvaluateJob
-    from raycase.explore.explore_job import ExploreJob
     from raycase.search.build import IndexJob
-    from raycase.search.facets_job import FacetsJob
-    from raycase.search.join import JoinJob
-    from raycase.search.search_job import SearchJob
     from raycase.serving.serve_job import ServeJob
     from raycase.systems.push import PushJob
     from raycase.training.job import TrainingJob
@@ -58,20 +49,6 @@ class VerifyJob(RayFlag):
     """The folder that the job wrote."""
 
 
-def embed(job: EmbedJob) -> Result:
-    """Embed a corpus under conditions; without flags, a sample."""
-    from raycase.placement import embed
-
-    return embed(job)
-
-
-def demo(job: DemoJob) -> Result:
-    """Embed a sample that ships, index it and search it, in a few seconds."""
-    from raycase.demo import demo
-
-    return demo(job)
-
-
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
     from raycase.corpus.verify import in_threads, verify
@@ -87,13 +64,6 @@ def verify(job: VerifyJob) -> Result:
     return verify(job.output, execute=execute) | {"verified": True}
 
 
-def materialize(job: MaterializeJob) -> Result:
-    """Pool a corpus under new conditions from its stored words, without the encoder."""
-    from raycase.placement import materialize
-
-    return materialize(job)
-
-
 def index(job: IndexJob) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
     from raycase.search.build import build
@@ -107,41 +77,6 @@ def index(job: IndexJob) -> Result:
     under = "for any condition" if only_words else f"under {result['conditions']} conditions"
     print(f"{result['rows']:,} rows {under}, {kind}: {visible(result['output'])}")
     return result
-
-
-def search(job: SearchJob) -> Result:
-    """Search an index by sentences under conditions."""
-    from raycase.placement import search
-
-    return search(job)
-
-
-def facets(job: FacetsJob) -> Result:
-    """Group the rows of an index by a condition: what is in a corpus along it."""
-    from raycase.search.facets_job import facets
-
-    return facets(job)
-
-
-def explore(job: ExploreJob) -> Result:
-    """Write an index as a page with a map that moves from one condition to another."""
-    from raycase.explore.explore_job import explore
-
-    return explore(job)
-
-
-def join(job: JoinJob) -> Result:
-    """Find the exact nearest neighbours of every vector of one output in another."""
-    from raycase.placement import join
-
-    return join(job)
-
-
-def score(job: ScoreJob) -> Result:
-    """Score pairs of sentences under conditions, by any model."""
-    from raycase.placement import score
-
-    return score(job)
 
 
 def train(job: TrainingJob) -> Result:
@@ -190,13 +125,6 @@ def push(job: PushJob) -> Result:
     return result
 
 
-def explain(job: ExplainJob) -> Result:
-    """Show which words of a text a condition looks at."""
-    from raycase.evaluation.explain import explain
-
-    return explain(job)
-
-
 def serve(job: ServeJob) -> Result:
     """Answer requests over HTTP: embeddings, as OpenAI's API has them, and search."""
     from raycase.serving.serve_job import import_serve
@@ -207,21 +135,67 @@ def serve(job: ServeJob) -> Result:
     serve(job)
 
 
+def _at(place: str, line: str) -> Callable[[Any], Result]:
+    """The work at this module:name, which is imported when it begins, and its line in the help."""
+
+    def work(job: Any) -> Result:
+        return resolve_name(place)(job)
+
+    work.__doc__ = line
+    return work
+
+
 COMMANDS = {
-    "demo": Command("raycase.demo:DemoJob", demo),
-    "embed": Command("raycase.corpus.request:EmbedJob", embed),
+    "demo": Command(
+        "raycase.demo:DemoJob",
+        _at("raycase.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
+    ),
+    "embed": Command(
+        "raycase.corpus.request:EmbedJob",
+        _at("raycase.placement:embed", "Embed a corpus under conditions; without flags, a sample."),
+    ),
     "verify": Command("raycase.commands:VerifyJob", verify),
-    "materialize": Command("raycase.corpus.materialize:MaterializeJob", materialize),
+    "materialize": Command(
+        "raycase.corpus.materialize:MaterializeJob",
+        _at(
+            "raycase.placement:materialize",
+            "Pool a corpus under new conditions from its stored words, without the encoder.",
+        ),
+    ),
     "index": Command("raycase.search.build:IndexJob", index),
-    "search": Command("raycase.search.search_job:SearchJob", search),
-    "facets": Command("raycase.search.facets_job:FacetsJob", facets),
-    "explore": Command("raycase.explore.explore_job:ExploreJob", explore),
-    "join": Command("raycase.search.join:JoinJob", join),
-    "score": Command("raycase.corpus.score_request:ScoreJob", score),
+    "search": Command(
+        "raycase.search.search_job:SearchJob",
+        _at("raycase.placement:search", "Search an index by sentences under conditions."),
+    ),
+    "facets": Command(
+        "raycase.search.facets_job:FacetsJob",
+        _at(
+            "raycase.search.facets_job:facets",
+            "Group the rows of an index by a condition: what is in a corpus along it.",
+        ),
+    ),
+    "explore": Command(
+        "raycase.explore.explore_job:ExploreJob",
+        _at(
+            "raycase.explore.explore_job:explore",
+            "Write an index as a page with a map that moves from one condition to another.",
+        ),
+    ),
+    "join": Command(
+        "raycase.search.join:JoinJob",
+        _at("raycase.placement:join", "Find the exact nearest neighbours of every vector of one output in another."),
+    ),
+    "score": Command(
+        "raycase.corpus.score_request:ScoreJob",
+        _at("raycase.placement:score", "Score pairs of sentences under conditions, by any model."),
+    ),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),
     "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
-    "explain": Command("raycase.evaluation.explain:ExplainJob", explain),
+    "explain": Command(
+        "raycase.evaluation.explain:ExplainJob",
+        _at("raycase.evaluation.explain:explain", "Show which words of a text a condition looks at."),
+    ),
     "serve": Command("raycase.serving.serve_job:ServeJob", serve),
     "push": Command("raycase.systems.push:PushJob", push),
 }

@@ -27,10 +27,6 @@ from raycase.systems.embeds import Embeds
 
 PAIRS_AT_ONCE = 2**15  # of documents and instructions; bounds the memory
 SEARCHED = {"Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking"}  # types of tasks
-ADAPTED = {
-    "minilm-conditional": "sentence-transformers/all-MiniLM-L6-v2",
-    "mpnet-conditional": "sentence-transformers/all-mpnet-base-v2",
-}
 log = logging.getLogger(__name__)
 
 
@@ -181,7 +177,6 @@ def _meta(system: Embeds, condition: str | None) -> ModelMeta:
             "framework": ["PyTorch"],
             "similarity_fn_name": ScoringFunction.COSINE,
             "use_instructions": True,
-            "adapted_from": ADAPTED.get(config.model),
             "experiment_kwargs": None if condition is None else {"condition": condition},
         }
     )

@@ -118,16 +118,12 @@ def search(job: SearchJob) -> dict[str, Any]:
         return InShards(also_one=True, replicas=job.replicas, **wait)
 
     def shard(index: Index) -> Index:
-        if of_shards and index.metadata.shards == 1:
+        shards = index.metadata.shards
+        is_on_ray = (job.ray or several or shards > 1) and why_ray(job.ray, several)
+        if of_shards and (shards == 1 or not is_on_ray):
             raise RequestError(
-                f"{of_shards}: expected an index in shards, got {job.index} in one; leave the flag out, or build it "
-                "again in several (raycase index --overwrite --shards N)"
-            )
-        is_on_ray = (job.ray or several or index.metadata.shards > 1) and why_ray(job.ray, several)
-        if of_shards and not is_on_ray:
-            raise RequestError(
-                f"{of_shards}: expected a search on a cluster, got one in this process; leave the flag out, name the "
-                "cluster (RAY_ADDRESS), or start a Ray here (--ray)"
+                f"{of_shards}: expected an index in shards (raycase index --overwrite --shards N) and a cluster "
+                f"(RAY_ADDRESS, --ray), got {shards} of {job.index} {'on Ray' if is_on_ray else 'in this process'}"
             )
         return in_shards()(index) if is_on_ray else index
 

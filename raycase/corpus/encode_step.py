@@ -55,7 +55,8 @@ class EncodeUnits:
         compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `COMPILE_REPAID`.
         units: how many this process may expect.
         """
-        _let_gpu_memory_grow()  # before torch reads it
+        if "PYTORCH_ALLOC_CONF" not in os.environ:  # rows of several lengths would leave a GPU's memory in small pieces
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
 
         from raycase.systems.embeds import RoundsVectors
@@ -155,12 +156,6 @@ def _keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):
         for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
             libc.mallopt(option, value)
-
-
-def _let_gpu_memory_grow() -> None:
-    """Let torch join pieces of a GPU's memory, so that rows of several lengths do not leave it in pieces too small."""
-    if "PYTORCH_ALLOC_CONF" not in os.environ:  # its other name
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,6 @@ from raycase.corpus.request import Request
 from raycase.corpus.run import Execute
 from raycase.data.schema import Reason
 from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
-from raycase.distributed.prometheus import RunMetrics
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, join_cluster, make_pool
 from raycase.distributed.tasks import Opaque, data_context, ray_errors
 from raycase.errors import WorkError, note
@@ -72,7 +71,6 @@ def execute_on_ray(
     )
     output = request.output
     write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
-    metrics = RunMetrics(job=opened.print8, units=plan.units)
     try:
         with ray_errors(f"unit was finished by {pool}", request.job.stall_timeout):
             with data_context(request.job.stall_timeout):
@@ -80,13 +78,10 @@ def execute_on_ray(
             for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
                 in_flight.add_written.remote(len(batch))
                 for i in range(len(batch)):
-                    unit = WrittenUnit.from_arrow(batch.slice(i, 1))
-                    metrics.add(unit)
-                    yield unit
+                    yield WrittenUnit.from_arrow(batch.slice(i, 1))
             for row in ray.get(in_flight.take_rejected.remote()):
                 unit = WrittenUnit.from_arrow(write(row))
                 note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")
-                metrics.add(unit)
                 yield unit
     finally:
         with suppress(Exception):  # the cluster may be gone

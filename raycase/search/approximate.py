@@ -133,14 +133,10 @@ def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
     for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
         approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
         if approximate and column not in indexed:
-            train_index(dataset, column, max(1, rows // ROWS_A_PARTITION))
+            partitions = max(1, rows // ROWS_A_PARTITION)  # and a bit a dimension (RaBitQ)
+            dataset.create_index(column, "IVF_RQ", metric="dot", num_partitions=partitions, num_bits=1)
         elif column in indexed and not approximate:
             dataset.drop_index(f"{column}_idx")
-
-
-def train_index(dataset: LanceDataset, column: str, partitions: int) -> None:
-    """Train the approximate index of a column of vectors: a bit a dimension (RaBitQ)."""
-    dataset.create_index(column, "IVF_RQ", metric="dot", num_partitions=partitions, num_bits=1)
 
 
 def _indexed_columns(dataset: LanceDataset) -> set[str]:

@@ -192,9 +192,7 @@ def exact_nearest(
     at: the rows' vectors at some offsets, ascending, in float64.
     """
     queries_QD = torch.from_numpy(vectors_QD)
-    margin = max(
-        LEAST_MARGIN, 4 * queries_QD.shape[1] * 2.0**-24
-    )  # twice what products in float32 may be off, and more
+    margin = max(LEAST_MARGIN, queries_QD.shape[1] * 2.0**-22)  # twice what products in float32 may be off, and more
     while True:
         cosines_Qk, offsets_Qk, difference = exact_top_k(queries_QD, blocks(), k, at, margin)
         if 2 * difference <= margin:

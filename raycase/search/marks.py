@@ -36,7 +36,8 @@ def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list
         end = match.end() if most is None else min(match.end(), match.start() + most)
         if end <= match.start():
             break
-        found.append(_pieces(text, word_of, match.start(), end))
+        runs_of_words = groupby(range(match.start(), end), key=word_of.__getitem__)  # cut where one begins or ends
+        found.append([("".join(text[i] for i in characters), word) for word, characters in runs_of_words])
         if most is not None:
             most -= end - match.start() + 1
     return found
@@ -66,11 +67,3 @@ def _words_of_characters(text: str, words: Sequence[Word]) -> list[Word | None]:
     for word in words:
         word_of[word.start : word.end] = [word] * (word.end - word.start)
     return word_of
-
-
-def _pieces(text: str, word_of: list[Word | None], start: int, end: int) -> list[MarkedText]:
-    """The characters [start, end), cut where a word begins or ends."""
-    return [
-        ("".join(text[i] for i in characters), word)
-        for word, characters in groupby(range(start, end), key=word_of.__getitem__)
-    ]

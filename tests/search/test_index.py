@@ -17,7 +17,7 @@ from raycase.data.storage import locate
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.search import approximate, lance_files
-from raycase.search.approximate import MOST_PARTS, add_new_rows, train_index
+from raycase.search.approximate import MOST_PARTS, add_new_rows
 from raycase.search.build import IndexJob, build
 from raycase.search.combined import conditional_rows, mean_nearest
 from raycase.search.index import Index, Limits, Options
@@ -165,7 +165,7 @@ def test_an_approximate_index_that_grows_has_few_parts(tmp_path):
     vectors_ND = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
     table, uri = pa.table({"id": range(400), "vector": embedding_array(vectors_ND)}), str(tmp_path / "i.lance")
     lance.write_dataset(table[:300], uri)
-    train_index(lance.dataset(uri), "vector", 2)
+    lance.dataset(uri).create_index("vector", "IVF_RQ", metric="dot", num_partitions=2, num_bits=1)
     for n in range(300, 400, 10):
         add_new_rows(lance.write_dataset(table[n : n + 10], uri, mode="append"))
         dataset = lance.dataset(uri)
