@@ -145,7 +145,7 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
     exp, kinds = sqlglot.exp, sqlglot.exp.DType
     compared = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
     tested = (exp.In, exp.Between, exp.Is, exp.Like, exp.ILike)
-    operators = (exp.And, exp.Or, exp.Not, exp.Neg, *compared, *tested)
+    operators = (exp.And, exp.Or, exp.Not, exp.Neg, exp.Mod, *compared, *tested)
     values = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.TryCast, exp.Anonymous, exp.Bracket)
     parts = (exp.Array, exp.Dot, exp.Paren, exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Escape)
     nodes = list(parsed.walk())
@@ -153,7 +153,8 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
         name = str(node.this).lower() if isinstance(node, exp.Anonymous) else None
         is_try = isinstance(node, exp.TryCast) and node.to.this in (kinds.INT, kinds.BIGINT, kinds.DOUBLE)
         of_column = isinstance(node, (exp.Cast, exp.Neg)) and not isinstance(node.this, exp.Literal) and not is_try
-        if of_column or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
+        by_any = isinstance(node, exp.Mod) and not (node.expression.is_int and int(node.expression.sql()) > 0)
+        if of_column or by_any or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
             has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
             raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
     _check_parts(parsed, exp)

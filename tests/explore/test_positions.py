@@ -9,7 +9,10 @@ from raycase.data.vectors import l2_normalize
 from raycase.explore.positions import nearest_rows, place, principal_axes
 
 # not imported here: it takes seconds, in each of pytest's workers
-pytestmark = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'"),
+]
 
 
 def groups(seed, noise=0.3, count=120, dim=16):

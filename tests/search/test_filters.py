@@ -86,6 +86,7 @@ def table():
         ("(year) > 2003 AND s.x > 1", "b"),
         ("year IS DISTINCT FROM 2003", "b"),
         ("try_cast(source AS int) IS NULL", "ab"),
+        ("year % 10 = 3", "a"),
         ("year > 3000 OR year > 0", "ab"),
         ("year > 0 AND (year > 3000 OR source = 'web')", "b"),
         ("NOT (year = 2003 OR flag)", "b"),
@@ -194,7 +195,15 @@ def test_no_operator_function_or_cast_panics(extreme):
                 f"{name} BETWEEN {other} AND 1",
             ]
         filters += [f"TRY_CAST({name} AS {kind}) > 0" for kind in ("INT", "BIGINT", "DOUBLE", "DATE", "DECIMAL(76, 2)")]
-        filters += [f"{name} LIKE '%a_'", f"NOT {name} = {name}", f"-1 < {name}", f"{name} / 0 = 1", f"{name} * 9 > 1"]
+        filters += [
+            f"{name} LIKE '%a_'",
+            f"NOT {name} = {name}",
+            f"-1 < {name}",
+            f"{name} / 0 = 1",
+            f"{name} % 7 = 1",
+            f"{name} % 0 = 1",
+            f"{name} * 9 > 1",
+        ]
         for function in {*FUNCTIONS, *map(str.lower, sqlglot.exp.FUNCTION_BY_NAME)}:
             for more in ("", f", {name}", ", 'a'", ", 1", ", ['a']"):
                 filters.append(f"{function}({name}{more}) IS NOT NULL")

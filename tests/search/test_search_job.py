@@ -73,7 +73,7 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
     phrase = {"query": (), "phrase": ("heavy rain",)}
     ask("--phrase: expected the --condition that it answers, got none", **phrase)
-    ask("phrases: expected a condition that they answer, and an index of", **phrase, condition=("color",))
+    ask("phrases: expected a condition and an index of", **phrase, condition=("color",))
     ask("expected conditions in --queries, --condition or --unconditional", condition=("color",), unconditional=True)
     ask("expected the model that the index is of", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
