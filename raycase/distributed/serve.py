@@ -221,7 +221,7 @@ def serve(job: ServeJob) -> NoReturn:
         _say_where(job, url, model)
         number = wait_for_signal()
         note("ending: what is under way is answered first")
-        late = threading.Timer(2 * DRAIN, os._exit, (128 + number,))  # as where a signal to the group ended Ray itself
+        late = threading.Timer(3 * DRAIN, os._exit, (128 + number,))  # as where a signal to the group ended Ray itself
         late.daemon = True
         late.start()
         with suppress(RayError, RayServeException, RuntimeError, TimeoutError):
