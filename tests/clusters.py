@@ -60,9 +60,9 @@ class Node:
 
 class Head(Node):
     """A head and its cluster. With `node_types` ({name: {"resources": ..., "max_workers": ...}}) it has an autoscaler
-    that starts nodes when they are needed, and stops them after `idle_seconds`."""
+    that starts nodes when they are needed, and stops them after `idle_seconds`. environment: of its machines, too."""
 
-    def __init__(self, node_types=None, idle_seconds=5):
+    def __init__(self, node_types=None, idle_seconds=5, environment=None):
         self.folder = tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True)  # short: sockets
         port, dashboard, agent, client, metrics, autoscaler = free_ports(6)
         self.address, self.dashboard = f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}"
@@ -75,7 +75,7 @@ class Head(Node):
             "RAY_prestart_worker_first_driver": "0",  # two cores start what is needed slowly enough
         }
         self.environment = base | {"RAY_ADDRESS": self.address}  # of drivers
-        self.node_environment = base | LOST | {"AUTOSCALER_METRIC_PORT": str(autoscaler)}
+        self.node_environment = base | LOST | {"AUTOSCALER_METRIC_PORT": str(autoscaler)} | (environment or {})
         start = ["--head", "--num-cpus=0", "--num-gpus=0", "--temp-dir", self.folder.name, "--port", port]
         start += ["--dashboard-host=127.0.0.1", "--dashboard-port", dashboard, "--dashboard-agent-listen-port", agent]
         start += ["--ray-client-server-port", client, "--metrics-export-port", metrics]

@@ -175,6 +175,8 @@ def _print_table(found: FoundFacets, index: Index) -> None:
     print(f'\n{sum(sizes):,} rows under "{visible(found.condition, MOST_LABEL)}" in {len(sizes)} clusters')
     for number, size in enumerate(sizes):
         carried = ", ".join(visible(word.word) for word in found.words[number]) if found.words else ""
+        if found.words and not carried:  # function words alone
+            carried = f"like: {visible(found.examples[number][0].text, MOST_LABEL)}"
         print(f"\n{size:>10,}  {size / sum(sizes):>6.1%}  {carried}".rstrip())
         for example in found.examples[number]:
             text = str(example.id if example.text is None else example.text)

@@ -1,75 +1,21 @@
 """A machine, an encoder and the driver are killed at random moments; the output is that of an undisturbed run."""
 
-import contextlib
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import fsspec
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from clusters import Head
 from counted import counted
-from helpers import ROOT, embed_here, flags_of, same_output, sentences, wait_for
+from disturbed import Disturbed
+from helpers import embed_here, flags_of, same_output, sentences, wait_for
 
 from raycase.corpus.output import output_at
 
 pytestmark = pytest.mark.cluster
 UNITS, ROWS, NODES = 60, 100, 2
-ENCODER = "ray::MapWorker(MapBatches(Encode"  # title of Ray's process
-
-
-class Disturbed:
-    """The flags of a job on nodes of a head, by a driver that is started again where it is killed."""
-
-    def __init__(self, head, flags, output, folder):
-        self.head, self.output, self.folder = head, output, folder
-        self.command = [sys.executable, str(ROOT / "tests" / "counted.py"), *map(str, flags)]
-        for _ in range(NODES):
-            head.add_node(cpus=2)
-        wait_for(lambda: len(head.nodes()) == NODES)
-        self.start()
-
-    def start(self):
-        with open(self.folder / "driver.log", "a") as log:
-            environment = self.head.environment | {"COUNTED": str(self.folder)}
-            self.driver = subprocess.Popen(
-                self.command, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def written(self):
-        return len(self.output.embeddings.list())
-
-    def began(self):
-        return len(set(counted(self.folder)))
-
-    def encoders(self):
-        found = []
-        for process in set().union(*(machine.processes() for machine in self.head.workers)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if process.cmdline() and process.cmdline()[0].startswith(ENCODER):
-                    found.append(process)
-        return sorted(found, key=lambda p: p.pid)
-
-    def kill(self, kind, chance):
-        """Kill one, and give how many units were in flight then: begun by an encoder and not written, at most."""
-        written = self.written()
-        if kind == "machine":
-            self.head.workers.pop(chance.randrange(NODES)).kill()
-            began = self.began()
-            self.head.add_node(cpus=2)
-        elif kind == "driver":
-            self.driver.kill()
-            self.driver.wait()
-            began = self.began()
-            self.start()
-        else:
-            chance.choice(wait_for(self.encoders)).kill()
-            began = self.began()
-        return began - written
 
 
 def test_the_output_is_that_of_an_undisturbed_run(job, s3_server, tmp_path):
@@ -82,7 +28,7 @@ def test_the_output_is_that_of_an_undisturbed_run(job, s3_server, tmp_path):
     moments = sorted(chance.sample(range(5, UNITS - 20), len(kinds)))  # units begun by then
     in_flight = []
     with Head() as head:
-        run = Disturbed(head, flags, output_at(output), tmp_path)
+        run = Disturbed(head, flags, output_at(output), tmp_path, machines=NODES)
         try:
             for kind, moment in zip(kinds, moments, strict=True):
                 wait_for(lambda moment=moment: run.began() >= moment, 240)

@@ -1,6 +1,7 @@
 """The command facets: its table, its files and that they reconcile; filters; indexes without texts or words."""
 
 import re
+from unittest import mock
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -9,6 +10,7 @@ from helpers import embed_here, embedded
 from indexed import refuse
 
 from raycase.corpus.request import EmbedJob
+from raycase.search import facet_words
 from raycase.search.build import IndexJob, build
 from raycase.search.facet_words import FUNCTION_WORDS
 from raycase.search.facets_job import FacetsJob, facets
@@ -72,6 +74,12 @@ def test_words_of_reviews_are_no_function_words(data, tmp_path):
     assert len(found) == 6
     for carried in found:
         assert len({word["word"] for word in carried} - FUNCTION_WORDS) >= 3
+
+
+def test_a_cluster_of_function_words_alone_is_named_by_its_nearest_text(grouped, capsys, monkeypatch):
+    monkeypatch.setattr(facet_words, "FUNCTION_WORDS", mock.MagicMock(__contains__=lambda words, word: True))
+    facets(asked(grouped, clusters=3))
+    assert len(re.findall(r"^ .*%  like: A (?:dog|red|people) ", capsys.readouterr().out, re.M)) == 3
 
 
 def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch):
