@@ -7,6 +7,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 import raycase
 
 HOUSE = Path(raycase.__file__).parent
@@ -48,9 +50,16 @@ def test_workers_import_what_they_need_alone():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_process_of_a_shard_imports_no_encoder():
-    """So that one that died is back soon."""
-    script = "import sys, raycase.distributed.shard_actor; print('transformers' in sys.modules)"
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("distributed.shard_actor", "transformers"),  # so that one that died is back soon
+        ("systems.condition_pooling", "transformers.modeling_utils"),  # who only counts tokens needs no layers
+        ("systems.case", "torch._dynamo"),
+    ],
+)
+def test_a_process_imports_no_more_than_it_needs(module, absent):
+    script = f"import sys, raycase.{module}; print('{absent}' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -14,15 +14,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("raycase", "ray", "torch", "transformers", "numpy")
-
 
 def provenance() -> dict[str, Any]:
     """The origin of a result as JSON: `command`, `commit`, `versions`, `machine`, `date` (UTC)."""
     return {
         "command": command_line(sys.argv),
         "commit": commit(),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in ("raycase", "ray", "torch", "transformers", "numpy")},
         "machine": machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -31,12 +29,9 @@ def provenance() -> dict[str, Any]:
 def command_line(words: Sequence[str]) -> str:
     """A process's arguments (`sys.argv`) as a command that can be given again."""
     program = Path(words[0])
-    if program.name == "raycase":
-        start = ["raycase"]
-    elif program.parts[-2:] == ("raycase", "__main__.py"):
+    start = ["raycase"] if program.name == "raycase" else ["python", words[0]]
+    if program.parts[-2:] == ("raycase", "__main__.py"):
         start = ["python", "-m", "raycase"]
-    else:
-        start = ["python", words[0]]
     return shlex.join([*start, *words[1:]])
 
 

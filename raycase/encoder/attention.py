@@ -12,6 +12,7 @@ D head size; Q blocks of queries, K blocks of keys; N sequences.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
@@ -21,20 +22,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
 from raycase.encoder.packing import Row
 from raycase.encoder.transfers import send
 
-try:
-    from torch.nn.attention.varlen import varlen_attn
+VARLEN = VARLEN_GROUPS = False
+if torch.version.cuda:  # it imports torch's compiler, which takes seconds
+    with suppress(ImportError):
+        from torch.nn.attention.varlen import varlen_attn
 
-    VARLEN, VARLEN_GROUPS = (name in signature(varlen_attn).parameters for name in ("window_size", "enable_gqa"))
-except ImportError:
-    VARLEN = VARLEN_GROUPS = False
+        VARLEN, VARLEN_GROUPS = (name in signature(varlen_attn).parameters for name in ("window_size", "enable_gqa"))
 
 # Model types whose layers take positions and pass `row` on to their attention, and whose layers are known one by one.
 # All others go in padded batches, and say themselves what their layers' states are.
@@ -66,8 +63,8 @@ class ChunkGroup:
 class Blocks:
     """The masks of a row for FlexAttention; `windowed` as in `ChunkGroup`; size: queries and keys of a block."""
 
-    mask: BlockMask
-    windowed: BlockMask | None
+    mask: Any  # a BlockMask
+    windowed: Any
     size: int
 
 
@@ -102,6 +99,8 @@ def attend(
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' attention of a padded batch."""
     query, key = query.to(value.dtype), key.to(value.dtype)  # norms under autocast give fp32
     if row is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     groups = query.shape[1] // key.shape[1]
     if isinstance(row, PackedRow):
@@ -126,6 +125,8 @@ def attend(
     if isinstance(row, Blocks):
         if groups & (groups - 1):  # its kernels share keys among a power of two
             key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+        from torch.nn.attention.flex_attention import flex_attention
+
         flex: Any = flex_attention if torch.compiler.is_compiling() else compiled_flex()
         output_1HTD = flex(
             query,
@@ -175,6 +176,8 @@ def compiled_flex() -> Callable[..., Any]:
 
     One graph too many would be computed without a kernel, in silence; `fullgraph` makes it an error.
     """
+    from torch.nn.attention.flex_attention import flex_attention
+
     allow_graphs()
     return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
@@ -196,7 +199,10 @@ def _mask(masks: ChunkGroup | Blocks, window: int | None) -> Any:
 
 
 def register() -> None:
-    """Make `attend` known to transformers as `NAME`."""
+    """Make `attend` known to transformers as `NAME`. Imports the library's layers, which takes seconds."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
@@ -264,7 +270,9 @@ def blocks(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | Non
     return Blocks(mask=_block_mask(first_T, end_T, position_T, None, size), windowed=windowed, size=size)
 
 
-def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None, size: int) -> BlockMask:
+def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None, size: int) -> Any:
+    from torch.nn.attention.flex_attention import BlockMask
+
     tokens = len(first_T)
     assert tokens % size == 0
 

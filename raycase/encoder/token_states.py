@@ -74,7 +74,7 @@ class StateReader:
             return
         for number in layers:
             if number == 0:
-                modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
+                modules[0].register_forward_pre_hook(torch._dynamo.disable(self._before_first), with_kwargs=True)
             elif number < self._last:
                 modules[number - 1].register_forward_hook(self._after(number))
 
@@ -85,7 +85,6 @@ class StateReader:
 
         return take
 
-    @torch._dynamo.disable
     def _before_first(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._taken[0] = args[0] if args else kwargs["hidden_states"]
 
