@@ -44,13 +44,11 @@ def why_ray(ray: bool | None, several: str = "") -> str:
     cluster = "a Ray job" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
     cluster = cluster or ("RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "")
     why = "" if ray is False else "--ray" if ray else cluster or several
-    _say(f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray"))
+    _note_once(f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray"))
     return why
 
 
-@cache
-def _say(where: str) -> None:
-    note(where)
+_note_once = cache(note)
 
 
 def several_encoders(job: RunFlags, units: int) -> str:

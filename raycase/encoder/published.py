@@ -15,15 +15,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from raycase.data.fetch import is_remote
 from raycase.data.hub import PINNED, file_of
 from raycase.data.json_values import loads
-from raycase.data.storage import locate, sha256_of_file
+from raycase.data.storage import locate
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import check_encoder, encoder_errors, hub_uri, weights_folder
+from raycase.encoder.sources import MODULES, check_encoder, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 
-MODULES, SETTINGS, PROMPTS = "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"
+SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
 MODES = {"mean": Pooling.MEAN_ALL, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}  # of the library -> ours
 LEGACY = {  # flags of a Pooling as TEI and vLLM read them -> its mode
@@ -138,16 +137,6 @@ def read_published(source: str, layout: Layout, hidden_size: int, prompt_tokens:
         prompt=layout.prompt,
         skip=prompt_tokens(layout.prompt) if skips else 0,
     )
-
-
-def described(spec: EncoderSpec) -> dict[str, Any]:
-    """A row as JSON, without its paths: the weights are identified by content."""
-    row = {k: v for k, v in spec.as_json().items() if k != "source"}
-    if spec.published and spec.published.by_library and not is_remote(hub_uri(spec.source)):  # a commit has them
-        folder = Path(weights_folder(spec.source))
-        files = [folder / MODULES, *sorted(folder.glob("[0-9]*_*/*"))]
-        row["modules"] = {str(file.relative_to(folder)): sha256_of_file(file) for file in files if file.is_file()}
-    return row
 
 
 def copy_modules(source: str, folder: Path) -> None:

@@ -31,7 +31,7 @@ PUBLISHED_SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-ADAPTER = "adapter_config.json"
+ADAPTER, MODULES = "adapter_config.json", "modules.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
 _MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
@@ -214,3 +214,13 @@ def _hide_special_pieces(tokenizer: Tokenizer) -> None:
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
     pieces = [(f" {piece}" if piece in special else piece, score) for piece, score in model["vocab"]]
     tokenizer.model = models.Unigram(pieces, model["unk_id"], model["byte_fallback"])
+
+
+def described(spec: EncoderSpec) -> dict[str, Any]:
+    """A row as JSON, without its paths: the weights are identified by content."""
+    row = {k: v for k, v in spec.as_json().items() if k != "source"}
+    if spec.published and spec.published.by_library and not is_remote(hub_uri(spec.source)):  # a commit has them
+        folder = Path(weights_folder(spec.source))
+        files = [folder / MODULES, *sorted(folder.glob("[0-9]*_*/*"))]
+        row["modules"] = {str(file.relative_to(folder)): sha256_of_file(file) for file in files if file.is_file()}
+    return row

@@ -23,9 +23,9 @@ from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.search.approximate import search_kind, update_indices
 from raycase.search.index_rows import append_rows
 from raycase.search.kept import keep_conditions
-from raycase.search.lance_files import lance_errors, open_newest, open_ready, publish
+from raycase.search.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
 from raycase.search.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
-from raycase.search.row_changes import compact, delete_matching, delete_same_ids
+from raycase.search.row_changes import delete_matching, delete_same_ids
 from raycase.search.word_files import remove_unused
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
         if added or deleted or settings != (metadata.kind, metadata.exact_below):
-            compact(dataset, metadata)
+            _compact(dataset, metadata)
             update_indices(dataset, metadata)
             publish(dataset, metadata)
             remove_unused(root, dataset)
@@ -148,7 +148,10 @@ def _delete_rows(
     job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
 ) -> int:
     """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
-    _take_cut(sources, dataset, metadata)
+    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
+    had = () if dataset is None else dataset.schema.names
+    if cut and CUT in cut[0] and VECTOR not in had and WORDS not in had:  # the first conditional vectors or words
+        metadata.model = metadata.model | {CUT: cut[0][CUT]}
     for source in sources:
         _check_source(source, metadata, root)
     if dataset is None:
@@ -190,14 +193,6 @@ def _check_job(job: IndexJob, root: Location) -> None:
             raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
-def _take_cut(sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata) -> None:
-    """An index that never had conditional vectors or words takes the cut of the first that come."""
-    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
-    had = () if dataset is None else dataset.schema.names
-    if cut and CUT in cut[0] and VECTOR not in had and WORDS not in had:
-        metadata.model = metadata.model | {CUT: cut[0][CUT]}
-
-
 def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> None:
     """Raise RequestError for an output of another model."""
     model = source.job.config["model"]
@@ -209,3 +204,10 @@ def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> N
             f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
             f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
+
+
+def _compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
+    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
+        most = fragment_rows(metadata.rows, metadata.shards)
+        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))

@@ -73,7 +73,7 @@ def append_rows(
 
 def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> Iterator[pa.RecordBatch]:
     """The rows in the index's schema, file by file."""
-    column = _vector_column(source)
+    column = PLAIN if source.unconditional else VECTOR
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
     for table in source.tables():
         vectors_ND = l2_normalize(embedding_numbers(table[EMBEDDING])).astype(dtype)
@@ -144,10 +144,6 @@ def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
 # --------------------------------------------------------------------------------------------------------- schema
 
 
-def _vector_column(source: Written) -> str:
-    return PLAIN if source.unconditional else VECTOR
-
-
 def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema
@@ -155,7 +151,7 @@ def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     for kept in (f for f in written if f.name not in of_output):
         check_kept(kept, f"--embeddings: {source.output.root.uri}")
     dim = written.field(EMBEDDING).type.list_size
-    vectors = pa.field(_vector_column(source), embedding_type(dim, metadata.dtype))
+    vectors = pa.field(PLAIN if source.unconditional else VECTOR, embedding_type(dim, metadata.dtype))
     own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_words else []
     return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
 

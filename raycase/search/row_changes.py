@@ -17,7 +17,7 @@ from raycase.data.stored_words import BASIS
 from raycase.errors import RequestError, note
 from raycase.search.filters import Filter, checked_filter
 from raycase.search.index_rows import check_output_columns, index_schema, without_covered
-from raycase.search.lance_files import fragment_rows, sql_in
+from raycase.search.lance_files import sql_in
 from raycase.search.metadata import IndexMetadata
 
 if TYPE_CHECKING:
@@ -59,13 +59,6 @@ def delete_same_ids(
     while batch := list(islice(ids, ids_at_once)):
         deleted += _delete(dataset, metadata, Filter(f"({sql_in(ID, batch)})"))
     return deleted
-
-
-def compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
-    """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
-    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
-        most = fragment_rows(metadata.rows, metadata.shards)
-        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
 
 
 def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:

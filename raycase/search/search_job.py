@@ -158,7 +158,7 @@ def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, 
             writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
             writer.write_table(written)
         else:
-            done.shown |= by_query(table, _shown_column(job, index), weights)
+            done.shown |= by_query(table, job.text_column or (TEXT if TEXT in index.columns else ID), weights)
     if writer:
         writer.close()
     return done
@@ -255,18 +255,13 @@ def _explains(job: SearchJob, index: Index) -> bool:
     return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
 
 
-def _shown_column(job: SearchJob, index: Index) -> str:
-    """The column that people see of an answer: its text, or its id where no text was kept."""
-    return job.text_column or (TEXT if TEXT in index.columns else ID)
-
-
 def _show(
     job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: list[str] | None
 ) -> None:
     """Print the answers."""
     schema = index.dataset.schema
     strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
-    if _shown_column(job, index) == ID and strings:
+    if not job.text_column and TEXT not in index.columns and strings:
         note(
             f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
         )

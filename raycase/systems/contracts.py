@@ -20,8 +20,7 @@ from raycase.data.json_values import from_json
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location, sha256_of_file
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.published import described
-from raycase.encoder.sources import encoder_errors, load_config, weights_identity
+from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.errors import RequestError
 from raycase.systems.embeds import Embeds

@@ -73,9 +73,8 @@ def resolve(
 
 def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
     """The whole system of this name, id or folder, with its choices checked."""
-    prefix, encoder = split_prefix(model)
-    if prefix:
-        untrained = UNTRAINED[prefix](encoder, pooling=choices["pooling"])
+    if prefix := next(filter(model.startswith, UNTRAINED), ""):
+        untrained = UNTRAINED[prefix](model.removeprefix(prefix), pooling=choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
@@ -103,12 +102,6 @@ def _note_untrained(model: str) -> None:
         f"{model}: vectors under conditions by condition pooling without training; better ones: raycase train "
         f"condition-pooling --model {model}, or --model {' or '.join(SHIPPED)}"
     )
-
-
-def split_prefix(model: str) -> tuple[str, str]:
-    """The prefix of `UNTRAINED` that a name has, or "", and what follows: the name of an encoder."""
-    prefix = next(filter(model.startswith, UNTRAINED), "")
-    return prefix, model.removeprefix(prefix)
 
 
 def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
