@@ -28,7 +28,14 @@ from raycase import __version__
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.serving.guard import BODY, TOLD, Door, Guard, Observe, problem
-from raycase.serving.schema import MOST_NAMES, EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest
+from raycase.serving.schema import (
+    MOST_BRACKETS,
+    MOST_NAMES,
+    EmbeddingRequest,
+    ExplainRequest,
+    FacetsRequest,
+    SearchRequest,
+)
 from raycase.serving.serve_job import ServeSettings
 from raycase.serving.service import Engine
 
@@ -53,6 +60,8 @@ class JsonRequest(Request):
         """Raises ValueError for bytes that are no JSON, HTTPException for an object with too many names, or one
         twice."""
         body = await self.body()
+        if body.count(b"[") > MOST_BRACKETS:
+            raise HTTPException(422, f"expected at most {MOST_BRACKETS:,} opening brackets, got {body.count(b'['):,}")
         read = partial(json.loads, body, object_pairs_hook=_object)
         return read() if len(body) <= SHORT else await asyncio.to_thread(read)
 
