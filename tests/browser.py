@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import time
-from base64 import b64decode
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -110,13 +109,6 @@ class Browser:
 
     def size(self, width, height, mobile=False):
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
-
-    def prefers(self, **features):
-        named = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
-        self.send("Emulation.setEmulatedMedia", features=named)
-
-    def picture(self, path):
-        path.write_bytes(b64decode(self.send("Page.captureScreenshot", format="png")["data"]))
 
     def close(self):
         self.process.terminate()

@@ -7,9 +7,7 @@ import torch
 from helpers import embedded
 
 import raycase
-from raycase.corpus.tasks import open_here
 from raycase.search.build import IndexJob, build
-from raycase.search.materialize import materialize
 from raycase.systems.condition_head import ConditionHead, HeadConfig
 from raycase.systems.condition_pooling import condition_pooling, write_head_folder
 
@@ -69,11 +67,6 @@ def words_later_and_out(home, condition):
     stored(home / "b", model, texts(40, first=1000), output=str(home / "later"))
     under = {"conditions": (condition,), "any_condition": False, "word_bytes": None}
     stored(home / "c", model, texts(250), output=str(home / "out"), **under)
-
-
-def materialized_here(job):
-    """The job in this process; gives its counts."""
-    return materialize(job, open_here)
 
 
 def indexed(folder, *outputs):
