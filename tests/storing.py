@@ -25,7 +25,7 @@ def model_folder(folder, **options):
     head = small.disturb(ConditionHead(head_config), scale=0.2)
     if head.plain is not None:
         train, validation = torch.randn(2, 400, config.states_dim)
-        head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, 11))
+        head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, head_config.output_dim))
     write_head_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
     if head.plain is not None:  # half of the texts are so unlike the others that they have a share
         far = torch.cat([head.plain.unfamiliar(m) for m in means(folder / "model", head.plain)])

@@ -13,8 +13,10 @@ import os
 import queue
 import re
 import signal
+import socket
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
@@ -169,9 +171,8 @@ def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple
     Ray would wait for."""
     every = cluster.alive
     gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = (
-        max((n.get("CPU", 0.0) for n in every), default=0.0) or CLUSTER_CPUS
-    )  # a head without CPUs, whose nodes are to come
+    most = max((n.get("CPU", 0.0) for n in every), default=0.0)
+    most = most or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
     cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
     cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
     rooms = [int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in every]
@@ -219,13 +220,14 @@ def serve(job: ServeJob) -> NoReturn:
         except (RayError, RayServeException, RuntimeError) as error:
             raise _failure(error) from error
         _say_where(job, url, model)
+        own = None if on_cluster else ray.nodes()[0]
         number = wait_for_signal()
         note("ending: what is under way is answered first")
-        late = threading.Timer(3 * DRAIN, os._exit, (128 + number,))  # as where a signal to the group ended Ray itself
-        late.daemon = True
-        late.start()
+        drained = threading.Event()
+        threading.Thread(target=_end_late, args=(number, own, drained), daemon=True).start()
         with suppress(RayError, RayServeException, RuntimeError, TimeoutError):
             handle.broadcast("end").results(timeout_s=DRAIN + 2 * LINGER)
+            drained.set()
     finally:
         if on_cluster:  # a Ray of its own ends with all that is in it
             ray_serve.delete(NAME)
@@ -233,6 +235,17 @@ def serve(job: ServeJob) -> NoReturn:
                 ray_serve.shutdown()
         ray.shutdown()
     sys.exit(128 + number)
+
+
+def _end_late(number: int, own: dict[str, Any] | None, drained: threading.Event) -> None:
+    """End this process after 3 `DRAIN`, and at once where a signal to the group has ended the node of its own Ray: Ray
+    would wait for itself for a minute, and end the process with 1."""
+    until = time.monotonic() + 3 * DRAIN
+    with suppress(OSError):
+        while own and not drained.wait(LINGER) and time.monotonic() < until:
+            socket.create_connection((own["NodeManagerAddress"], own["NodeManagerPort"])).close()
+        time.sleep(max(0.0, until - time.monotonic()))
+    os._exit(128 + number)
 
 
 def _check_listening(url: str) -> None:

@@ -54,7 +54,8 @@ class Server:
         base |= {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": self.folder.name, "HOME": str(home), "RAY_worker_niceness": "0"}
         words = [sys.executable, "-m", "raycase", "serve", *map(str, flags)]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(words, env=base | environment, stdout=pipe, stderr=pipe, text=True)
+        options = {"stdout": pipe, "stderr": pipe, "text": True, "start_new_session": True}
+        self.process = subprocess.Popen(words, env=base | environment, **options)
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
         self.told = json.loads(line)
@@ -266,6 +267,12 @@ def test_the_end_answers_what_is_under_way_and_nothing_new(server):
     assert "ending" in errors and "Traceback" not in errors and TOKEN not in errors
     with pytest.raises(OSError):
         socket.create_connection(server.address, timeout=5)
+
+
+def test_a_signal_to_the_group_which_ends_ray_too_ends_the_service(home):
+    with started(home, "--model", home / "model", "--port", 0) as server:
+        os.killpg(server.process.pid, signal.SIGTERM)
+        assert server.process.wait(timeout=40) == 128 + signal.SIGTERM  # Ray itself: 1, after 60 s
 
 
 def _working(server):
