@@ -34,20 +34,25 @@ def start_ray(*, metrics_port: int | None = None) -> None:
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # errors of Ray Data's own actors on lost nodes
         handler = signal.getsignal(signal.SIGTERM)
         options = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}
-        if address := named_cluster():
-            join(address, **options)
-        else:
-            _listen_on_localhost()
-            own_token_file(Path.home() / ".ray" / "auth_token")
-            try:
-                ray.init("local", _metrics_export_port=metrics_port or None, **options)
-            except Exception as error:  # where the machine is busy, one without a class
-                raise WorkError(
-                    f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same command "
-                    "again when the machine is less busy, or with --no-ray where it has that flag"
-                ) from error
+        try:
+            if address := named_cluster():
+                join(address, **options)
+            else:
+                _listen_on_localhost()
+                own_token_file(Path.home() / ".ray" / "auth_token")
+                try:
+                    ray.init("local", _metrics_export_port=metrics_port or None, **options)
+                except Exception as error:  # where the machine is busy, one without a class
+                    raise WorkError(
+                        f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same "
+                        "command again when the machine is less busy, or with --no-ray where it has that flag"
+                    ) from error
+        except SystemExit:  # of Ray's own handler of SIGTERM: without a message, with the status 15
+            signal.signal(signal.SIGTERM, handler)
+            signal.raise_signal(signal.SIGTERM)
+            raise
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # Ray's own handler exits without a message
+            signal.signal(signal.SIGTERM, handler)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
     warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
 

@@ -4,6 +4,7 @@ machine, and for this user alone."""
 import json
 import os
 import secrets
+import signal
 import socket
 import stat
 import subprocess
@@ -49,6 +50,18 @@ def test_a_cluster_that_does_not_answer_is_an_error_after_seconds():
         with pytest.raises(WorkError, match=f"^RAY_ADDRESS={address}: expected .*unset RAY_ADDRESS") as error:
             join(address, seconds=0.5)
     assert time.monotonic() - began < 5 and "\n" not in str(error.value)
+
+
+def test_sigterm_while_ray_starts_ends_as_at_any_other_time(monkeypatch):
+    """Ray's own handler, which it sets first, calls sys.exit(15)."""
+    told = []
+    monkeypatch.setattr("ray.init", lambda *args, **options: sys.exit(signal.SIGTERM))
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: told.append(number))
+    with pytest.raises(SystemExit):
+        start_ray()
+    signal.signal(signal.SIGTERM, before)
+    assert told == [signal.SIGTERM]
 
 
 @pytest.mark.parametrize("address", ["rubbish", "a:b:c", ":1", "127.0.0.2:port", "no host:6379", "two\nlines:1"])
