@@ -67,11 +67,7 @@ class Case:
     def __init__(self, name, words, read=None, *, start=None, program=False):
         self.name, self.words, self.read, self.start, self.program = name, words, read, start, program
         self.place = "o.lance" if name.startswith("index") else "o"
-        self.wanted, self.seconds, self.writes = (
-            None,
-            0.0,
-            0.0,
-        )  # of an undisturbed run; writes: until its first file or answer
+        self.wanted, self.seconds, self.writes = None, 0.0, 0.0  # undisturbed; writes: until a first file or answer
 
 
 CASES = [
@@ -207,7 +203,7 @@ def contents(place):
 
 
 def same(a, b):
-    """Whether contents are equal, numbers to 1e-4."""
+    """Whether contents are equal, numbers to a thousandth, or to 1e-4."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

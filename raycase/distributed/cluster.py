@@ -38,15 +38,7 @@ def start_ray(*, metrics_port: int | None = None) -> None:
             if address := named_cluster():
                 join(address, **options)
             else:
-                _listen_on_localhost()
-                own_token_file(Path.home() / ".ray" / "auth_token")
-                try:
-                    ray.init("local", _metrics_export_port=metrics_port or None, **options)
-                except Exception as error:  # where the machine is busy, one without a class
-                    raise WorkError(
-                        f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same "
-                        "command again when the machine is less busy, or with --no-ray where it has that flag"
-                    ) from error
+                _start_own(_metrics_export_port=metrics_port or None, **options)
         except SystemExit:  # of Ray's own handler of SIGTERM: without a message, with the status 15
             signal.signal(signal.SIGTERM, handler)
             signal.raise_signal(signal.SIGTERM)
@@ -55,6 +47,19 @@ def start_ray(*, metrics_port: int | None = None) -> None:
             signal.signal(signal.SIGTERM, handler)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # errors are raised, and printed in one line
     warnings.filterwarnings("ignore", message="The maximum number of concurrent tasks")  # of stages with few tasks
+
+
+def _start_own(**options: Any) -> None:
+    """Start a Ray for this process alone. Raises WorkError."""
+    _listen_on_localhost()
+    own_token_file(Path.home() / ".ray" / "auth_token")
+    try:
+        ray.init("local", **options)
+    except Exception as error:  # where the machine is busy, one without a class
+        raise WorkError(
+            f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same command again "
+            "when the machine is less busy, or with --no-ray where it has that flag"
+        ) from error
 
 
 def _listen_on_localhost() -> None:

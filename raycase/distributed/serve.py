@@ -171,8 +171,7 @@ def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple
     Ray would wait for."""
     every = cluster.alive
     gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = max((n.get("CPU", 0.0) for n in every), default=0.0)
-    most = most or CLUSTER_CPUS  # a head without CPUs, whose nodes are to come
+    most = max((n.get("CPU", 0.0) for n in every), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
     cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
     cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
     rooms = [int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in every]

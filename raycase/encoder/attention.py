@@ -123,10 +123,10 @@ def attend(
         )
         return output_THD[None], None
     if isinstance(row, Blocks):
-        if groups & (groups - 1):  # its kernels share keys among a power of two
-            key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
         from torch.nn.attention.flex_attention import flex_attention
 
+        if groups & (groups - 1):  # its kernels share keys among a power of two
+            key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
         flex: Any = flex_attention if torch.compiler.is_compiling() else compiled_flex()
         output_1HTD = flex(
             query,

@@ -202,7 +202,7 @@ class Index(Shared):
                 f"condition: expected one, for the index has {len(names):,}, more than the "
                 f"{self.limits.conditions_combined} that are combined; got none"
             )
-        k, exact = min(k, most), options.exact or not self.metadata.is_approximate(most)
+        k, exact = min(k, most), self._is_exact(most, options)
         step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
         for start in range(0, len(sentences), step):
             batch = range(start, min(start + step, len(sentences)))
@@ -243,7 +243,7 @@ class Index(Shared):
         stored words, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
         rows = self.rows(condition)
         k = min(k, rows)
-        exact = options.exact or not self.metadata.is_approximate(rows)
+        exact = self._is_exact(rows, options)
         column = PLAIN if condition is None else VECTOR
         if not exact and not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column):
             return self._approximate(vectors_QD, condition, k, where, options)
@@ -264,6 +264,10 @@ class Index(Shared):
     ) -> Nearest:
         """`_nearest` by comparing every vector, or so many candidates by sketches."""
         return self.all_rows.nearest(vectors_QD, condition, k, where, candidates)
+
+    def _is_exact(self, rows: int, options: Options) -> bool:
+        """Whether a search among so many rows compares every vector."""
+        return options.exact or not self.metadata.is_approximate(rows)
 
     @exclusive
     def blocks(

@@ -28,20 +28,14 @@ from raycase import __version__
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError, WorkError
 from raycase.serving.guard import BODY, TOLD, Door, Guard, Observe, problem
-from raycase.serving.schema import (
-    MOST_BRACKETS,
-    MOST_NAMES,
-    EmbeddingRequest,
-    ExplainRequest,
-    FacetsRequest,
-    SearchRequest,
-)
+from raycase.serving.schema import MOST_NAMES, EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest
 from raycase.serving.serve_job import ServeSettings
 from raycase.serving.service import Engine
 
 log = logging.getLogger(__name__)
 BEGAN = int(time.time())
 SHORT = 2**16  # bytes of a body that is read on the event loop
+MOST_BRACKETS = 2**18  # opening ones of a body: while a parser makes a million lists, no other thread runs
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -57,11 +51,11 @@ class JsonRequest(Request):
     million errors, on the loop."""
 
     async def json(self) -> Any:
-        """Raises ValueError for bytes that are no JSON, HTTPException for an object with too many names, or one
-        twice."""
+        """Raises ValueError for bytes that are no JSON, HTTPException for too many brackets, and for an object with too
+        many names, or one twice."""
         body = await self.body()
-        if body.count(b"[") > MOST_BRACKETS:
-            raise HTTPException(422, f"expected at most {MOST_BRACKETS:,} opening brackets, got {body.count(b'['):,}")
+        if (count := body.count(b"[")) > MOST_BRACKETS:
+            raise HTTPException(422, f"expected at most {MOST_BRACKETS:,} times [, got {count:,}; ask in parts")
         read = partial(json.loads, body, object_pairs_hook=_object)
         return read() if len(body) <= SHORT else await asyncio.to_thread(read)
 

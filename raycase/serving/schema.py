@@ -14,7 +14,6 @@ from raycase.errors import is_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
 MOST_NAMES = 64  # of an object
-MOST_BRACKETS = 2**18  # opening ones of a body: a parser makes a million lists while nothing else can run
 MOST_BODIES = 256 * 2**20  # bytes of all bodies of a replica that arrive, wait or are worked on
 MOST_TEXTS = 2048  # of a request for embeddings, as OpenAI has it
 MOST_CHARACTERS = 2**15  # of a text
