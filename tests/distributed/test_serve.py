@@ -224,7 +224,7 @@ def test_metrics_of_prometheus_and_no_token_in_the_logs(server):
 
     def counted():
         text = requests.get(url, timeout=20).text
-        refused = re.search(r'^ray_raycase_requests_total{.*route="/v1/embeddings".* status="429"', text, re.MULTILINE)
+        refused = re.search(r'^ray_raycase_requests_total{.*route="/v1/embeddings".*,status="429"', text, re.MULTILINE)
         return refused and "ray_raycase_request_seconds_bucket" in text
 
     wait_for(counted)  # Ray writes them every 10 s
