@@ -24,6 +24,7 @@ def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5
         condition_index=random.integers(0, 7, rows),
         groups=np.arange(rows) // 2,
         ratings=random.choice(ratings, rows).astype(np.float32),
+        epochs=np.zeros(rows, np.int64),
     )
     arrays = vars(made) | vars(made.sentences)
     for array in arrays.values():

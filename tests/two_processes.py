@@ -131,6 +131,7 @@ def _states(rows, seed=0):
         condition_index=random.integers(0, 5, rows),
         groups=np.arange(rows) // 2,
         ratings=random.integers(1, 6, rows).astype(np.float32),
+        epochs=np.zeros(rows, np.int64),
     )
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +46,7 @@ class RatedPairs:
     sentences2: list[str]
     conditions: list[str]  # all "" where pairs are rated without a condition
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+    drawn: np.ndarray | None = None  # (N,) int64, where some pairs are drawn from labels: see `PairIndex.epochs`
 
     def __len__(self) -> int:
         return len(self.conditions)
@@ -72,6 +74,11 @@ class RatedPairs:
         return np.array(columns, dtype=np.int64).T
 
     @property
+    def epochs(self) -> np.ndarray:
+        """`drawn`, 0 for each pair where none is."""
+        return np.zeros(len(self), np.int64) if self.drawn is None else self.drawn
+
+    @property
     def triples(self) -> list[tuple[str, str, str]]:
         """(sentence, sentence, condition) of each row, the sentences sorted: rows with equal triples are the same."""
         both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
@@ -80,7 +87,9 @@ class RatedPairs:
     def without(self, rows: np.ndarray) -> RatedPairs:
         """All rows but these."""
         others = np.setdiff1d(np.arange(len(self)), rows)
-        columns = {n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")}
+        columns: dict[str, Any] = {
+            n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")
+        }
         return RatedPairs(uri=self.uri, ratings=self.ratings[others], **columns)
 
     @cached_property
@@ -98,7 +107,8 @@ class RatedPairs:
     @cached_property
     def data_sha256(self) -> str:
         """Hash of the training data: distinct pairs, their index and ratings."""
-        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes())
+        drawn = b"" if self.drawn is None else self.drawn.tobytes()
+        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes(), drawn)
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 

@@ -17,7 +17,7 @@ from raycase.systems.model_folder import METRICS
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
-TASK_OF = {"split": "kgc", "threshold_from": "rte"}  # flags that one task alone has
+TASK_OF = {"labels": "labelled", "split": "kgc", "threshold_from": "rte"}  # flags that one task alone has
 SAVED = "model"  # of --threshold-from: each model's own
 
 
@@ -33,15 +33,18 @@ class TaskFlags:
     train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises with
     hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction;
     eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5)
-    or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative."""
+    or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative. labelled: a table with
+    text and a column for each condition, or a glob of tables."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "kgc", "rte", "eis", "sts", "pairs", "rerank"] = "csts"
+    task: Literal["csts", "kgc", "rte", "eis", "sts", "pairs", "rerank", "labelled"] = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. kgc: knowledge
     graph completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis:
     which of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two
     sentences without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates,
-    those that fit it first."""
+    those that fit it first. labelled: the labels of the ten nearest texts under a condition."""
+    labels: tuple[str, ...] = ()
+    """labelled: a JSON of the same name for each table, with wordings and groups (docs/training.md)."""
     split: Literal["validation", "test"] | None = None
     """kgc: the triples that are asked for. Other answers known from train and validation are left out, for test also
     those of test. Default: validation."""
@@ -74,6 +77,7 @@ def check_request(job: EvaluateJob) -> Path:
             "--data": None if certain else job.data,
             "--threshold-from": threshold,
             "--prompt": prompt_file(job.prompt),
+            "--labels": job.labels,
         },
         opens={
             "--data": job.data if certain else None,

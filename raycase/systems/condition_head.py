@@ -16,7 +16,7 @@ Shapes: B sentences, S tokens of the longest, C conditions of each, W of the sta
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,6 +29,7 @@ from raycase.systems.plain_part import Plain, PlainPart
 from raycase.systems.top import ACTIVATIONS, Activation, HeadConfig, load_weights
 
 LEAST_TEMPERATURE = 1e-3
+SAYS_HIDDEN, PEAK = 64, 10.0
 WEIGHTS = "head.safetensors"  # in a model folder
 
 
@@ -79,10 +80,36 @@ class Questions:
         return Questions(queries=self.queries[index], mix=self.mix[index], gate=gate)
 
 
+class Says(nn.Module):
+    """Whether a text says anything of a condition, as log-odds: B gelu(A [u / |u|, q, p]).
+
+    u: the first dimensions of the head's vector, q: the queries of all heads, p: for each head, how far the largest
+    logit of a token stands above the mean. So stored words suffice, cut to any dimension.
+    """
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.dim = min((config.output_dim, *config.nested))
+        self.net = nn.Sequential(
+            nn.Linear(self.dim + config.heads * (config.head_dim + 1), SAYS_HIDDEN),
+            nn.GELU(),
+            nn.Linear(SAYS_HIDDEN, 1),
+        )
+
+    def features(self, pooled: Tensor, queries: Tensor, peaks: Tensor) -> Tensor:
+        """(..., D), (..., H, K), (..., H) -> (..., F)."""
+        return torch.cat([F.normalize(pooled[..., : self.dim], dim=-1), queries.flatten(-2), peaks / PEAK], dim=-1)
+
+    def forward(self, features: Tensor) -> Tensor:  # (..., F) -> (...)
+        log_odds: Tensor = self.net(features)[..., 0]
+        return log_odds
+
+
 class Head(nn.Module, ABC):
     """Base of both heads; `read` sees the sentences alone, `ask` the conditions alone, `pool` brings them together."""
 
     output_dim: int
+    says: Says | None
 
     @abstractmethod
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
@@ -97,11 +124,15 @@ class Head(nn.Module, ABC):
     def temperatures(self) -> Tensor:
         """tau of each head: (H,)."""
 
-    def weights(self, words: Words, questions: Questions) -> Tensor:
-        """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""
+    def logits(self, words: Words, questions: Questions) -> Tensor:
+        """Of each token under each condition: (B, H, C, S)."""
         logits_BHCS = questions.queries.transpose(1, 2) @ words.keys.transpose(2, 3)
         logits_BHCS = logits_BHCS * (self.temperatures[:, None] / words.lengths).unsqueeze(2)
-        logits_BHCS = logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
+        return logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
+
+    def weights(self, words: Words, questions: Questions) -> Tensor:
+        """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""
+        logits_BHCS = self.logits(words, questions)
         return (logits_BHCS.softmax(-1) * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
 
     def pool(self, words: Words, questions: Questions) -> Tensor:
@@ -110,6 +141,16 @@ class Head(nn.Module, ABC):
         if questions.gate is not None:
             pooled_BCD = pooled_BCD * questions.gate
         return pooled_BCD if words.plain is None else words.plain.join(pooled_BCD)
+
+    def says_features(self, words: Words, questions: Questions) -> Tensor:
+        """What `Says` sees of sentences, each under its conditions: (B, C, F)."""
+        assert self.says is not None
+        logits_BHCS = self.logits(words, questions)
+        real_B11S = words.real[:, None, None]
+        means_BHC = logits_BHCS.masked_fill(~real_B11S, 0).sum(-1) / real_B11S.sum(-1)
+        peaks_BCH = (logits_BHCS.amax(-1) - means_BHC).transpose(1, 2)
+        pooled_BCD = self.pool(replace(words, plain=None), questions)
+        return self.says.features(pooled_BCD, questions.queries, peaks_BCH)
 
     def forward(self, states_BSW: Tensor, real_BS: Tensor, conditions_BW: Tensor) -> Tensor:
         """One condition for each sentence: (B, D)."""
@@ -124,6 +165,7 @@ class ZeroShotHead(Head):
     def __init__(self, dim: int, temperature: float = 20.0) -> None:
         super().__init__()
         self.output_dim = dim
+        self.says = None
         self.tau_H = nn.Buffer(torch.tensor([temperature]), persistent=False)
 
     @property
@@ -152,12 +194,29 @@ class ConditionHead(Head):
         self.queries = nn.Linear(width, inner, bias=False)
         nn.init.orthogonal_(self.keys.weight)
         self.queries.weight.data.copy_(self.keys.weight.data)
-        self.values = nn.Sequential(nn.Linear(width, config.output_dim), ACTIVATIONS[Activation(config.activation)]())
+        function = ACTIVATIONS[Activation(config.activation)]() if config.activation else nn.Identity()
+        linear = nn.Linear(width, config.output_dim)
+        self.values = nn.Sequential(linear, function)
         self.mix = nn.Linear(width, config.heads)
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
+        self.says = Says(config) if config.says else None
+        if config.last_dim:
+            self._start_from_states(linear, config.last_dim)
         self.plain = None if config.plain_dim is None else PlainPart(config)
+
+    @torch.no_grad()
+    def _start_from_states(self, values: nn.Linear, last_dim: int) -> None:
+        """Values are at first the states of the last layer, turned, with one gate for all conditions; the last head
+        weighs all words alike, and stays so: its share is that of the plain mean under a condition."""
+        nn.init.zeros_(values.weight)
+        nn.init.zeros_(values.bias)
+        nn.init.orthogonal_(values.weight[:, -last_dim:])
+        if self.gate is not None:
+            nn.init.zeros_(self.gate.weight)
+            nn.init.ones_(self.gate.bias)
+        self.tau[-1] = 0.0
 
     @property
     def temperatures(self) -> Tensor:

@@ -40,7 +40,7 @@ from raycase.systems.condition_head import (
     save_head,
 )
 from raycase.systems.contracts import NestedConfig
-from raycase.systems.embeds import RoundsVectors, WeighsWords
+from raycase.systems.embeds import RoundsVectors, Texts, WeighsWords, as_texts
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
 from raycase.systems.pairs import (
@@ -299,6 +299,29 @@ class ConditionPooling(RoundsVectors, WeighsWords):
 
         self._read(prepared, pair_index, average)
         return vectors_PD[prepared.rows]
+
+    @torch.inference_mode()
+    def states(self, texts: Texts, condition: str) -> np.ndarray:
+        """The probability that each text says something of the condition: N -> (N,) float32.
+
+        Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of
+        which some say nothing.
+        """
+        says = self.head.says
+        if says is None:
+            raise ValueError(f"expected a model that knows when a text says nothing, got {self.config.model}")
+        each = as_texts(texts, "texts")
+        prepared = self.config.prepare(each, [condition] * len(each))
+        _check_accepted(prepared, each)
+        pair_index = accepted_pairs(prepared)
+        found_K = np.empty(len(prepared.condition), np.float32)
+
+        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            odds_BC = says(self.head.says_features(words, questions)).sigmoid().float().cpu().numpy()
+            found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
+
+        self._pair_up(prepared, pair_index, look)
+        return found_K[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""

@@ -30,7 +30,7 @@ SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 
 
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
-COMPUTE = {"encode_prepared", "figures", "token_weights", "words", "questions", "embed_phrases"}
+COMPUTE = {"encode_prepared", "figures", "token_weights", "words", "questions", "embed_phrases", "states"}
 
 
 class Loaded(Shared, ABC):
@@ -106,12 +106,12 @@ class Embeds(Loaded):
         Raises ValueError for what is no text, by its place, for lists of different length, and for a pair that cannot
         be embedded.
         """
-        texts = _texts(sentences, "sentences")
+        texts = as_texts(sentences, "sentences")
         one = isinstance(sentences, str)
         if condition is None or isinstance(condition, str):
-            conditions = None if condition is None else _texts(condition, "condition") * len(texts)
+            conditions = None if condition is None else as_texts(condition, "condition") * len(texts)
         else:
-            conditions = _texts(condition, "condition")
+            conditions = as_texts(condition, "condition")
             if one or len(conditions) != len(texts):
                 raise ValueError(
                     f"condition: expected one, or one for each of {len(texts)} sentences, got {len(conditions)}; "
@@ -131,7 +131,7 @@ class Embeds(Loaded):
 
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
         """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`."""
-        texts, under = _texts(sentences, "sentences"), _texts(conditions, "conditions")
+        texts, under = as_texts(sentences, "sentences"), as_texts(conditions, "conditions")
         pairs = [(text, condition) for text in texts for condition in under]
         if not pairs:
             return np.empty((len(texts), len(under), self.config.dim), np.float32)
@@ -158,7 +158,7 @@ class RoundsVectors(Embeds):
         self.output = getattr(torch, dtype)
 
 
-def _texts(values: Texts, name: str) -> list[str]:
+def as_texts(values: Texts, name: str) -> list[str]:
     """One or many texts as a list. Raises ValueError for what is none, with its place or kind."""
     if isinstance(values, str):
         return [values]

@@ -45,7 +45,7 @@ class TopConfig:
     """What both have. nested: smaller dimensions that were trained too."""
 
     output_dim: Width = 512
-    activation: Activation
+    activation: Activation | None
     dropout: Share
     nested: tuple[int, ...] = ()
 
@@ -55,12 +55,14 @@ class HeadConfig(TopConfig):
     """Shape of a trained head."""
 
     states_dim: Width
+    last_dim: Width | None = None  # of the last layer, where the values start as its states
     heads: Width = 8
     head_dim: Width = 64
-    activation: Activation = Activation.GELU
+    activation: Activation | None = None
     dropout: Share = 0.3
     gate: bool = True
     temperature: float = 20.0  # tau_k at the start
+    says: bool = False  # whether the head knows if a text says anything of a condition
     plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
     plain_share: Share = 0.5
     plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one

@@ -6,7 +6,7 @@ D vectors, M dimensions: the nested ones and all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from raycase.data.rated import NOT_APPLICABLE
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.token_states import StateReader, layer_numbers
-from raycase.systems.condition_head import ConditionHead, Head
+from raycase.systems.condition_head import ConditionHead, Head, Questions, Words
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.fine_tuned_module import training_options
 from raycase.systems.plain_part import PlainPart
@@ -36,7 +36,9 @@ from raycase.training.loop import (
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
 from raycase.training.recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
 
+PoolPairs = Callable[[Words, Questions], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
+DRAWN_ALONE = 512  # pairs of a batch where none are rated
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
 
 
@@ -72,8 +74,8 @@ class HeadCosine(nn.Module):
         return nested_cosines(first_BD, second_BD, self.dims)
 
 
-def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
-    """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D).
+def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray, pool: PoolPairs | None = None) -> Tensor:
+    """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D); or what `pool` makes of them.
 
     Each distinct sentence and each distinct condition goes through its half of the head once.
     """
@@ -89,9 +91,8 @@ def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
         place[members] = np.arange(len(members))
         there = np.flatnonzero(place[sentence_2B] >= 0)
         pair_questions = questions.take(torch.from_numpy(condition_2B[there])[:, None].to(device))
-        parts.append(
-            head.pool(words.take(torch.from_numpy(place[sentence_2B[there]]).to(device)), pair_questions)[:, 0]
-        )
+        pair_words = words.take(torch.from_numpy(place[sentence_2B[there]]).to(device))
+        parts.append((pool or head.pool)(pair_words, pair_questions)[:, 0])
         order.append(there)
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
@@ -158,10 +159,12 @@ def fit_condition_head(
         special["rates"] = {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / width}
     config = recipe.fit_config(seed, **special)
     module = wrap(module)
-    rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
+    rated = train.rated[train.ratings[train.rated] != NOT_APPLICABLE]
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     if pseudo_labelled is not None:
-        batches = with_pseudo_labelled(batches, train.groups, len(pseudo_labelled.ratings), seed)
+        batches = with_pseudo_labelled(batches, train, len(pseudo_labelled.ratings), seed)
+    if (train.epochs > 0).any():
+        batches = with_drawn(batches, train.epochs)
     return fit(module, batches, _loss(train, recipe, pseudo_labelled), head_evaluation(validation), config, state=state)
 
 
@@ -180,13 +183,28 @@ def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed
     return batches
 
 
-def with_pseudo_labelled(batches: Batches, groups_N: np.ndarray, pseudo_labelled: int, seed: int) -> Batches:
+def with_drawn(batches: Batches, epochs_N: np.ndarray) -> Batches:
+    """The batches, each with a part of the rows that are drawn for the epoch; without batches, `DRAWN_ALONE` at a time.
+
+    After the last epoch that has some, those of the first come again.
+    """
+
+    def both(epoch: int) -> Iterator[np.ndarray]:
+        rows = np.flatnonzero(epochs_N == (epoch - 1) % int(epochs_N.max()) + 1)
+        rated = list(batches(epoch)) or [rows[:0]] * -(-len(rows) // DRAWN_ALONE)
+        for batch, part in zip(rated, np.array_split(rows, len(rated)), strict=True):
+            yield np.concatenate([batch, part])
+
+    return both
+
+
+def with_pseudo_labelled(batches: Batches, train: PairIndex, pseudo_labelled: int, seed: int) -> Batches:
     """The batches, each with `MORE_CONDITIONS` pseudo-labelled rows of each of its pairs of sentences, whose words it
     reads anyway.
 
-    pseudo_labelled: number of these rows, which follow the N rated ones in the order of the groups.
+    pseudo_labelled: number of these rows, which follow the N others in the order of the groups of rated ones.
     """
-    names, group_N = np.unique(groups_N, return_inverse=True)
+    names, group_N = np.unique(train.groups[train.rated], return_inverse=True)  # rated rows stand first
     each = pseudo_labelled // len(names)
 
     def both(epoch: int) -> Iterator[np.ndarray]:
@@ -195,7 +213,7 @@ def with_pseudo_labelled(batches: Batches, groups_N: np.ndarray, pseudo_labelled
             groups = np.unique(group_N[rows])
             orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
             yield np.concatenate(
-                [rows, len(groups_N) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)]
+                [rows, len(train.ratings) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)]
             )
 
     return both
@@ -203,20 +221,25 @@ def with_pseudo_labelled(batches: Batches, groups_N: np.ndarray, pseudo_labelled
 
 def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
     """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
-    error of the pseudo-labelled rows to what the teachers say."""
-    pairs = train if pseudo_labelled is None else train.then(pseudo_labelled)
-    count, targets = len(train.ratings), unit_ratings(torch.tensor(train.ratings))
+    errors of the rows drawn from labels, and of the pseudo-labelled ones to what the teachers say."""
+    ratings = torch.tensor(train.ratings)
+    drawn = torch.from_numpy(train.epochs != 0)
+    targets, kinds = torch.where(drawn, ratings, unit_ratings(ratings)), drawn.int()
+    pairs = train
     if pseudo_labelled is not None:
+        pairs = train.then(pseudo_labelled)
         targets = torch.cat([targets, torch.tensor(pseudo_labelled.ratings)])
+        kinds = torch.cat([kinds, torch.full((len(pseudo_labelled.ratings),), 2)])
+    losses = ((recipe.loss, 1.0), (Loss.SQUARED, 1.0), (Loss.SQUARED, DISTILLED_WEIGHT))
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         cosines_BM = gather(module(pairs, shard(batch)), len(batch))
-        targets_B = targets[batch].to(cosines_BM.device)
-        rated = int((batch < count).sum())  # they stand first
-        loss = nested_loss(cosines_BM[:rated], targets_B[:rated], recipe.loss)
-        if pseudo_labelled is None:
-            return loss
-        return loss + DISTILLED_WEIGHT * nested_loss(cosines_BM[rated:], targets_B[rated:], Loss.SQUARED)
+        targets_B, kinds_B = (part[batch].to(cosines_BM.device) for part in (targets, kinds))
+        found = cosines_BM.new_zeros(())
+        for kind, (loss, weight) in enumerate(losses):
+            if (rows_B := kinds_B == kind).any():
+                found = found + weight * nested_loss(cosines_BM[rows_B], targets_B[rows_B], loss)
+        return found
 
     return of_batch
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raycase.data.fetch import model_folder
+from raycase.data.labelled import labels_of, read_labelled
 from raycase.data.places import Paths
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs
+from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
@@ -42,9 +43,11 @@ from raycase.training.condition_teachers import (
 )
 from raycase.training.encoder_fit import compute_of
 from raycase.training.job import TrainingJob, fit_metrics
+from raycase.training.labelled_pairs import parted, with_pairs_of
 from raycase.training.loop import FitState
 from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
 from raycase.training.runner import Fitting, Runner
+from raycase.training.says_fit import with_says
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -75,6 +78,17 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of what they and the heads
     of --teachers say, each of the same weight."""
 
+    train: str = ""
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless
+    there is --labelled."""
+    validation: str = ""
+    """Validation pairs, which select the best epoch; never trained on. Default: drawn from a fifth of the labelled
+    texts, which are then not trained on."""
+    labelled: tuple[str, ...] = ()
+    """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
+    labels: tuple[str, ...] = ()
+    """A JSON of the same name for each table of --labelled: wordings, groups and answers (docs/training.md)."""
+
     SYSTEM = "condition-pooling"
     RECIPE = HeadRecipe
     FROZEN = True
@@ -103,9 +117,37 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         models = [resolve(model).describe() for model in self.teacher_models]
         return super().identity(config, parts) | ({"teacher_models": models} if models else {})
 
+    @property
+    def sources(self) -> dict[str, Any]:
+        """Files, folders and globs that are read, by flag."""
+        rated = {"--train": self.train or None, "--validation": self.validation or None}
+        return super().sources | rated | {"--labelled": self.labelled, "--labels": self.labels}
+
+    def check_flags(self) -> None:
+        """Raise RequestError for flags out of their range, or without data."""
+        super().check_flags()
+        if not (self.train or self.labelled) or (self.train and not self.validation):
+            raise RequestError("expected --train and --validation, or --labelled, or all three")
+
+    def read_parts(self) -> tuple[Any, ...]:
+        """Rated pairs and those drawn from labelled texts to train on, rated pairs to validate with, and the labelled
+        texts. Raises RequestError."""
+        read = zip(self.labelled, labels_of(self.labelled, self.labels), strict=True)
+        sets = [read_labelled(uri, labels, "--labelled") for uri, labels in read]
+        if self.train:
+            train, validation = super().read_parts()
+            return with_pairs_of(train, sets, self.epochs, self.seed), validation, *sets
+        if self.validation:
+            validation = read_rated(self.validation, "--validation")
+            return with_pairs_of(None, sets, self.epochs, self.seed), validation, *sets
+        taught, left = zip(*(parted(labelled, self.seed) for labelled in sets), strict=True)
+        drawn = with_pairs_of(None, left, 1, self.seed)
+        validation = replace(drawn, ratings=1 + 4 * drawn.ratings, drawn=None)
+        return with_pairs_of(None, taught, self.epochs, self.seed), validation, *sets
+
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Runner) -> list[PairStates]:
         """The states of sentences and conditions."""
-        return [pair_states(rated, config, runner, self) for rated in parts]
+        return [pair_states(rated, config, runner, self) for rated in parts[:2]]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of the head on the frozen encoder."""
@@ -125,11 +167,12 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         fitting, recipe = fit_condition_head, self.recipe
         teachers: list[FitState] = []
         if self.teachers or self.teacher_models:
-            further = further_pairs(train, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
-            said = [self._said_by_model(model, parts[0], train, further, runner) for model in self.teacher_models]
+            rated = train.take(train.rated)
+            further = further_pairs(rated, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
+            said = [self._said_by_model(model, parts[0], rated, further, runner) for model in self.teacher_models]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
                 teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / "frozen"))
-                said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), train, further))
+                said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), rated, further))
             fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
             recipe = replace(recipe, epochs=DISTILLED_EPOCHS)
         state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
@@ -141,7 +184,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         unfrozen = UnfrozenEncoder(
             config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu)
         )
-        tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts, data, strict=True)]
+        tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts[:2], data, strict=True)]
         fitting = partial(fitting, unfrozen=unfrozen)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
         state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
@@ -174,7 +217,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         train, validation = fitted.read
-        head = with_plain_part(fitted.head, train, validation, config, self.recipe)
+        first = train.take(np.flatnonzero((train.epochs == 0) | (train.epochs == 1)))
+        head = with_plain_part(fitted.head, first, validation, config, self.recipe)
+        head, says = with_says(head, train, self.seed)
         metrics = {
             **record,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
@@ -185,6 +230,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             **fit_metrics(fitted.state),
             **fitted.metrics,
             "validation": head_correlations(head, validation, head.config.nested),
+            **({"says": says} if says else {}),
             "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), data[1]),
             "parameters": sum(weights.numel() for weights in fitted.state.weights.values()),
         }
@@ -209,6 +255,7 @@ def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runne
         condition_index=conditions.codes,
         groups=rated.groups,
         ratings=rated.ratings,
+        epochs=rated.epochs,
     )
 
 

@@ -23,6 +23,7 @@ from raycase.encoder.token_states import StateReader, TokenStates
 from raycase.systems.condition_pooling import ConditionPoolingConfig
 from raycase.systems.pairs import prepare_rated
 
+SAYS = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
 # which sentences (B,), their states (B, T, W), which tokens are real (B, T), f(s) (B, P)
 Part = tuple[np.ndarray, Tensor, Tensor, Tensor]
@@ -36,6 +37,18 @@ class PairIndex:
     condition_index: np.ndarray  # (N,)
     groups: np.ndarray  # (N,) equal for pairs of the same two sentences, which share a batch
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+    # (N,) the epoch that trains on a pair drawn from labels, rated in [0, 1]; 0: rated, trained on in every epoch;
+    # SAYS: a text twice, rated 1 if it says something of the condition, else 0
+    epochs: np.ndarray
+
+    @property
+    def rated(self) -> np.ndarray:
+        """The rows of the pairs that were rated: (R,)."""
+        return np.flatnonzero(self.epochs == 0)
+
+    def take(self, rows: np.ndarray) -> Self:
+        """These pairs."""
+        return replace(self, **{f.name: getattr(self, f.name)[rows] for f in fields(PairIndex)})
 
     def then(self, others: PairIndex) -> Self:
         """These pairs, then others of the same sentences and conditions."""
@@ -97,6 +110,7 @@ class PairTokens(PairIndex):
             condition_index=prepared.condition[index_N2[:, 0]],
             groups=rated.groups,
             ratings=rated.ratings,
+            epochs=rated.epochs,
         )
 
     def numbered_as(self, pairs: PairIndex) -> PairTokens:

@@ -35,6 +35,7 @@ def further_pairs(train: PairStates, seed: int, count: int = FURTHER) -> PairInd
         condition_index=further_GK.reshape(-1),
         groups=groups.repeat(count),
         ratings=np.zeros(further_GK.size, np.float32),
+        epochs=np.zeros(further_GK.size, np.int64),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from raycase.corpus.tasks import RayFlag
 from raycase.data.fetch import model_folder
 from raycase.data.hub import dataset_of
+from raycase.data.labelled import LabelledTexts
 from raycase.data.places import Folder, Paths, check_paths
 from raycase.data.provenance import provenance
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
@@ -131,7 +132,7 @@ class TrainingJob(RayFlag, ABC):
         return {
             "model": config.describe(),
             "compute": self.compute,
-            "data": {part: read.data_sha256 for part, read in zip(("train", "validation"), parts, strict=True)},
+            "data": {part: read.data_sha256 for part, read in named_parts(parts).items()},
             "recipe": self.recipe.record,
             "seed": self.seed,
         }
@@ -191,12 +192,17 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
         "embed_seconds": round(embedded - began, 1),
         "on_gpu": runner.on_gpu,
         "recipe": job.recipe.record,
-        "data": data_metrics(dict(zip(("train", "validation"), parts, strict=True))),
+        "data": data_metrics(named_parts(parts)),
         "provenance": provenance(),
     }
     metrics = job.save(config, data, fitted, record)
     checkpoints.remove()
     return metrics
+
+
+def named_parts(parts: Sequence[Any]) -> dict[str, Any]:
+    """The parts of `read_parts` by name: what follows training and validation data are labelled texts."""
+    return dict(zip(("train", "validation", *(Path(part.uri).stem for part in parts[2:])), parts, strict=True))
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:
@@ -216,9 +222,12 @@ def data_metrics(parts: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for part, read in parts.items():
         found[part] = {"file": Path(read.uri).name, "rows": len(read), "sha256": read.data_sha256}
+        if isinstance(read, LabelledTexts):
+            found[part] |= {"columns": len(read.columns), "left_out": read.left_out}
         if dataset := dataset_of(read.uri):
             found[part]["dataset"] = dataset
         if isinstance(read, RatedPairs):
+            found[part] |= {"rows": int((read.epochs == 0).sum()), "drawn": int((read.epochs != 0).sum())}
             found[part]["not_applicable"] = int((read.ratings == NOT_APPLICABLE).sum())
     return found
 

@@ -108,8 +108,8 @@ class FrozenHeadRecipe(FitRecipe):
     dim: int | None = None
     """Dimension of the vectors. Default: 512, or that of the encoder's states where it is larger, so that the plain
     vector has room."""
-    activation: Activation = Activation.GELU
-    """Non-linearity of the words' values."""
+    activation: Activation | None = None
+    """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
     dropout: float = 0.3
     """Dropout on the states of words and conditions."""
     gate: bool = True
@@ -174,6 +174,7 @@ class HeadRecipe(FrozenHeadRecipe):
             head_dim=self.head_dim,
             output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
             activation=self.activation,
+            last_dim=None if self.activation else states_dim // len(self.layers),
             dropout=self.dropout,
             gate=self.gate,
             nested=tuple(sorted(set(self.nested))),

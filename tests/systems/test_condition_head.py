@@ -10,7 +10,7 @@ from scipy.special import erf, expit, softmax
 
 from raycase.systems.condition_head import ConditionHead, HeadConfig, ZeroShotHead
 
-CONFIG = HeadConfig(states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
+CONFIG = HeadConfig(activation="gelu", states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
 COUNTS = [4, 1, 7]  # tokens of each sentence
 
 
@@ -51,7 +51,8 @@ def formula(weights, config, h_TW, e_W):
         for k, at in enumerate(each)
     ]
     w_T = softmax(w["mix.weight"] @ e_W + w["mix.bias"]) @ softmax(np.array(logits), axis=1)
-    vector_D = w_T @ gelu(h_TW @ w["values.0.weight"].T + w["values.0.bias"])
+    values_TD = h_TW @ w["values.0.weight"].T + w["values.0.bias"]
+    vector_D = w_T @ (gelu(values_TD) if config.activation else values_TD)
     if config.gate:
         vector_D = vector_D * expit(w["gate.weight"] @ e_W + w["gate.bias"])
     return w_T, vector_D
@@ -82,7 +83,19 @@ def check(head, each_formula):
     assert weights[:, :, 0].std() > 0.01, "expected weights that depend on sentence and condition"
 
 
-@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"heads": 1}, {"heads": 1, "head_dim": 9}])
+def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform():
+    head = ConditionHead(replace(CONFIG, activation=None, last_dim=3)).eval()
+    (h_TW, _, _), whole, real = padded()
+    words, questions = head.read(whole, real), head.ask(states(2, seed=9))
+    values = words.values[0, : len(h_TW)].detach()
+    torch.testing.assert_close(values @ values.T, h_TW[:, -3:] @ h_TW[:, -3:].T)
+    assert (questions.gate == questions.gate[0, 0]).all()
+    alone = replace(questions, mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
+    weights = head.weights(words, alone.take(torch.arange(2).expand(3, -1)))
+    torch.testing.assert_close(weights[2], torch.full((2, 7), 1 / 7), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}])
 def test_the_formula(changes):
     config = replace(CONFIG, **changes)
     head = head_of(config)

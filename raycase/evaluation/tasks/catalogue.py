@@ -7,7 +7,7 @@ from typing import Any
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.report import ranked_values, render_ranked
-from raycase.evaluation.tasks import csts, entailment, kgc, rerank, sts
+from raycase.evaluation.tasks import csts, entailment, kgc, labelled, rerank, sts
 from raycase.systems.contracts import VectorsOf
 
 RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
@@ -20,6 +20,7 @@ TASKS: dict[str, Task] = {
     "eis": ENTAILMENT,
     "sts": STS,
     "pairs": STS,
+    "labelled": Task(read=labelled.read, measure=labelled.measure, **RANKED),
     "rerank": Task(read=rerank.read, measure=rerank.measure, **RANKED),
 }
 

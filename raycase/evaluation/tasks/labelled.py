@@ -1,0 +1,101 @@
+"""Labelled texts: do texts that are near each other under a condition say the same of it.
+
+Shapes: N texts that say something, D dimensions, M measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from raycase.data.inputs import find_input
+from raycase.data.labelled import LabelledTexts, labels_of, read_labelled
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import Model
+from raycase.evaluation.procedure import EmbedPairs
+from raycase.evaluation.report import RankedSystem, rank_systems
+
+NEAREST, AT_ONCE = 10, 1024
+MEASURES = ("group", "label")
+ALL = "mean of the columns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tables:
+    """The tables that a URI names."""
+
+    uri: str
+    tables: list[LabelledTexts]
+
+
+def read(job: EvaluateJob) -> Tables:
+    """Read each table of --data with its JSON. Raises RequestError."""
+    files = [file.uri for file in find_input(job.data, "--data")]
+    tables = [
+        read_labelled(uri, labels, "--data") for uri, labels in zip(files, labels_of(files, job.labels), strict=True)
+    ]
+    return Tables(uri=job.data, tables=tables)
+
+
+def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+    """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
+    condition, and their differences from the first model's without."""
+    systems = []
+    for model in models:
+        for what, conditional in (("without a condition", False), (model.config.label, True)):
+            values: dict[str, np.ndarray] = {}
+            for table in data.tables:
+                before = "" if len(data.tables) == 1 else f"{PurePosixPath(table.uri).stem}, "
+                for column, near_NM in zip(table.columns, _of_table(table, model, embed, conditional), strict=True):
+                    values[before + column.name] = near_NM
+            means_CM = np.stack([near_NM.mean(0) for near_NM in values.values()])
+            name = model.name if conditional else f"{model.name}, unconditional"
+            systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
+    rows = sum(map(len, data.tables))
+    return rank_systems(
+        job,
+        title="Labelled texts",
+        about=f"{rows:,} texts. Of the {NEAREST} texts nearest to each one under a column's condition, the share x 100 "
+        "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
+        "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns.",
+        data={"rows": rows, "sha256": [table.data_sha256 for table in data.tables]},
+        measures=MEASURES,
+        groups=[{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
+        systems=systems,
+    )
+
+
+def _of_table(table: LabelledTexts, model: Model, embed: EmbedPairs, conditional: bool) -> Iterator[np.ndarray]:
+    """`MEASURES` x 100 of each text that has a label in a column, column after column: (N, M) each."""
+    rows = [np.flatnonzero([bool(labels) for labels in column.labels]) for column in table.columns]
+    if conditional:
+        wordings = [column.wordings[0] for column in table.columns]
+        pairs = [(table.texts[row], word) for word, of in zip(wordings, rows, strict=True) for row in of]
+        vectors = np.split(model.project(embed(pairs, model)), np.cumsum([len(of) for of in rows])[:-1])
+    else:
+        plain_TD = embed(table.texts, model)
+        vectors = [plain_TD[of] for of in rows]
+    for column, of, vectors_ND in zip(table.columns, rows, vectors, strict=True):
+        labels = [column.labels[row] for row in of]
+        kinds = [[column.coarse(cell) for cell in labels], labels]
+        near = nearest(vectors_ND, NEAREST).tolist()
+        yield 100 * np.array(
+            [[np.mean([bool(kind[row] & kind[n]) for n in near[row]]) for kind in kinds] for row in range(len(of))]
+        )
+
+
+def nearest(vectors_ND: np.ndarray, k: int) -> np.ndarray:
+    """The k nearest others of each vector by cosine, or all where there are fewer: (N, k)."""
+    unit_ND = F.normalize(torch.from_numpy(vectors_ND), dim=-1)
+    found = []
+    for start in range(0, len(unit_ND), AT_ONCE):
+        cosines_nN = unit_ND[start : start + AT_ONCE] @ unit_ND.T
+        cosines_nN.diagonal(start).fill_(-torch.inf)
+        found.append(cosines_nN.topk(min(k, len(unit_ND) - 1)).indices)
+    return torch.cat(found).numpy()

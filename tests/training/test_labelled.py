@@ -1,0 +1,149 @@
+"""Labelled texts: what is read and left out, pairs drawn by hand-worked rules, a model that learns from them alone."""
+
+import json
+import random
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import WORDS, to_csv, vectors_of
+from uncached import open_local_runner
+
+import raycase
+from raycase.data.labelled import read_labelled
+from raycase.errors import RequestError
+from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import auc
+from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.tasks.labelled import nearest
+from raycase.training import job as jobs
+from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.labelled_pairs import with_pairs_of
+from raycase.training.says_fit import calibration_error
+
+train = partial(jobs.train, open_runner=open_local_runner)
+ABOUT = {
+    "color": {
+        "conditions": ["color", "color of the dress"],
+        "groups": {"red": "warm", "yellow": "warm"},
+        "answers": {"red": ["red 7"]},
+    },
+    "number": {"conditions": ["number of people"], "soft_nulls": True},
+}
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """A table of 240 texts with a color and a number, of which one in six is unsaid; and its JSON."""
+    folder, chance = tmp_path_factory.mktemp("labelled"), random.Random(0)
+    rows = []
+    for row in range(240):
+        color, number = chance.choice(["red", "yellow", "blue", "green"]), chance.choice(["two", "five", "nine"])
+        said = [color, number, chance.choice(WORDS[3:]), chance.choice(WORDS[3:]), str(row)]
+        if row % 6 == 0:
+            said[row % 12 // 6] = "of"
+        chance.shuffle(said)
+        rows.append([" ".join(said), color if color in said else "", number if number in said else ""])
+    (folder / "a.json").write_text(json.dumps({"columns": ABOUT}))
+    return to_csv(pd.DataFrame(rows, columns=["text", "color", "number"]), folder / "a.csv"), str(folder / "a.json")
+
+
+def test_without_a_json_columns_are_conditions_and_what_teaches_nothing_is_left_out(tmp_path, capsys):
+    frame = pd.DataFrame({"text": list("abcdea"), "id": range(6), "time_of_day": ["x|y", "x", None, "y", "y ", "x"]})
+    read = read_labelled(to_csv(frame, tmp_path / "t.csv"), None, "--labelled")
+    assert read.texts == list("abcde")
+    [column] = read.columns
+    assert column.wordings == ("time of day",)
+    assert column.labels == tuple(map(frozenset, ["xy", "x", "", "y", "y"]))
+    assert len(read.left_out) == 2 and "'id'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("about", "said"),
+    [
+        ({"color": {"conditions": []}}, "with words"),
+        ({"color": {"conditions": [" "]}}, "with words"),
+        ({"color": {"conditions": ["a"], "answers": {"red": [""]}}}, "with words"),
+        ({"color": {"conditions": ["a", "a"]}}, "'a' twice"),
+        ({"color": {"groups": {}}}, "conditions"),
+        ({"shape": {"conditions": ["a"]}}, "shape"),
+        ([], "columns"),
+    ],
+)
+def test_bad_json(tables, tmp_path, about, said):
+    (tmp_path / "b.json").write_text(json.dumps({"columns": about}))
+    with pytest.raises(RequestError, match=said):
+        read_labelled(tables[0], str(tmp_path / "b.json"), "--labelled")
+
+
+def test_pairs_are_rated_by_labels_and_groups(tables):
+    read = read_labelled(*tables, "--labelled")
+    drawn = with_pairs_of(None, [read], 2, seed=0)
+    cells = zip(*(column.labels for column in read.columns), strict=True)
+    said = dict(zip(read.texts, cells, strict=True))
+    said["red 7"] = (frozenset({"red"}), frozenset())
+    says = []
+    for first, second, condition, rating in zip(
+        drawn.sentences1, drawn.sentences2, drawn.conditions, drawn.ratings, strict=True
+    ):
+        of = int(condition == "number of people")
+        if first == second:
+            says.append(bool(said[first][0]) == bool(rating) and not of)
+            continue
+        labels = said[first][of] | said[second][of]
+        expected = 1 if len(labels) == 1 else 0.4 if labels == {"red", "yellow"} else 0
+        assert rating == np.float32(expected)
+    assert len(says) == len(read) and all(says), "the numbers of people that are missing may be said"
+    assert {*drawn.epochs.tolist()} == {-1, 1, 2} and {*drawn.conditions} == {
+        w for c in ABOUT.values() for w in c["conditions"]
+    }
+    assert 0.15 < (drawn.ratings == 1).mean() < 0.4
+    again = with_pairs_of(None, [read], 2, seed=0)
+    assert again.data_sha256 == drawn.data_sha256 != with_pairs_of(None, [read], 2, seed=1).data_sha256
+
+
+def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
+    shape = {
+        "layers": (0.0, 1.0),
+        "heads": 4,
+        "head_dim": 16,
+        "dim": 32,
+        "epochs": 4,
+        "dropout": 0.1,
+        "learning_rate": 1e-2,
+    }
+    job = ConditionPoolingJob(
+        labelled=tables[:1], labels=tables[1:], **shape, model=str(tiny_model), output=str(tmp_path / "m")
+    )
+    metrics = train(job)
+    assert metrics["data"]["a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
+    asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
+    plain, trained = evaluate(EvaluateJob(model=(job.output,), **asked), vectors_of=vectors_of)["systems"]
+    for column in ("color", "number"):
+        before, after = (system["figures"][column]["label"]["value"] for system in (plain, trained))
+        assert after > max(before, 95), column
+    read, loaded = read_labelled(*tables, "--labelled"), raycase.load(job.output, device="cpu")
+    found = loaded.states(read.texts, "color")
+    assert auc(found, np.array([bool(labels) for labels in read.columns[0].labels])) > 0.8
+    assert {"auc", "calibration_error", "texts"} == set(metrics["says"]) and 0 <= found.min() <= found.max() <= 1
+    np.testing.assert_allclose(loaded.states(read.texts[:1], "color"), found[:1], atol=1e-4)
+    with pytest.raises(ValueError, match="says nothing"):
+        raycase.load(f"condition-pooling:{tiny_model}", device="cpu").states(["a dog"], "color")
+
+
+def test_the_calibration_error_by_hand():
+    probabilities, said = np.array([0.05, 0.05, 0.95, 0.95]), np.array([0, 1, 1, 1])
+    assert calibration_error(probabilities, said) == pytest.approx(100 * (0.5 * 0.45 + 0.5 * 0.05))
+
+
+def test_the_nearest_by_hand():
+    vectors = np.array([[1, 0], [1, 0.1], [0, 1], [-1, 0.1]], dtype=np.float32)
+    assert nearest(vectors, 1)[:, 0].tolist() == [1, 0, 1, 2]
+    assert nearest(vectors, 10).shape == (4, 3)
+
+
+@pytest.mark.parametrize("flags", [{}, {"train": "a.csv"}, {"labelled": ("a.csv",), "labels": ("b.json", "c.json")}])
+def test_without_data_there_is_no_fit(tables, tmp_path, flags):
+    with pytest.raises(RequestError, match="expected"):
+        train(ConditionPoolingJob(**flags, output=str(tmp_path / "m")))
