@@ -7,7 +7,8 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile what it imports
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 PAIRS = --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv
-TEACHERS := bi-encoder-0 bi-encoder-1 cross-encoder-0
+PUBLIC := banking77 clinc150 goemotions mams nlupp_banking
+TABLES := $(wildcard datasets/labelled/*.csv)
 
 .PHONY: help demo test test-cluster test-long chaos lint size docs site bundle model wheel bench cuda-build-check clean
 
@@ -52,23 +53,18 @@ bundle:                    ## build raycase/explore/page/regl-scatterplot.js fro
 	npm ci --no-audit --no-fund --prefix bundle
 	npm run --prefix bundle build
 
-model: .venv/ready $(TEACHERS:%=out/%/raycase.json)  ## train the models that ship, raycase/models/*, from the C-STS in DATA
-	$(call train-model,minilm-conditional,--model minilm --nested 64 128 256 --teachers 4)
-	$(call train-model,mpnet-conditional,--model $(MPNET) --head-dim 32 --nested 64 128 256 \
-		--plain-rise 3.6 3.8 3.8 4.0 --teacher-models $(TEACHERS:%=out/%))
+model: .venv/ready         ## train the models that ship, raycase/models/*-v2, from C-STS and the public texts in DATA and our own
+	$(call train-model,minilm-conditional,$(TABLES) $(PUBLIC:%=$(DATA)/labelled/%.csv),--model minilm)
+	$(call train-model,mpnet-conditional,$(TABLES),--model $(MPNET) --head-dim 32)
 
 define train-model
-	rm -rf out/$(1)
-	$(BIN)/raycase train condition-pooling $(PAIRS) $(2) --seed 0 --output out/$(1)
-	(echo; cat docs/$(1).md) >> out/$(1)/README.md
-	mkdir -p raycase/models/$(1)
-	cp out/$(1)/* raycase/models/$(1)/
+	rm -rf out/$(1)-v2
+	$(BIN)/raycase train condition-pooling $(PAIRS) --labelled $(2) --labels $(patsubst %.csv,%.json,$(2)) $(3) \
+		--nested 64 128 256 --teacher-models $(1) --plain-share 0.4 --plain-rise 1.4 2.0 4.2 5.0 --seed 0 --output out/$(1)-v2
+	(echo; cat docs/$(1)-v2.md) >> out/$(1)-v2/README.md
+	mkdir -p raycase/models/$(1)-v2
+	cp out/$(1)-v2/* raycase/models/$(1)-v2/
 endef
-
-# What mpnet-conditional learns from: two minutes each on a GPU, an hour and a half on two cores.
-out/%/raycase.json: .venv/ready
-	name=$*; $(BIN)/raycase train $${name%-*} $(PAIRS) --model $(MPNET) --batch-size 64 --learning-rate 5e-5 \
-		--seed $${name##*-} --output out/$*
 
 wheel: .venv/ready         ## build a wheel and a source archive into dist/
 	$(BIN)/python -m build

@@ -62,7 +62,7 @@ def _several(values: str | Iterable[str]) -> tuple[str, ...]:
 
 
 @names_arguments
-def load(model: Place = "minilm-conditional", **options: Any) -> Embeds:
+def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
     """Load a model that ships, an encoder of the table, a Hugging Face id or a folder.
 
     options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
@@ -175,7 +175,7 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
     Examples:
         >>> model = raycase.to_mteb(raycase.load(), condition="color of the clothes")
         >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
-        ('raycase/minilm-conditional', 512)
+        ('raycase/minilm-conditional-v2', 512)
     """
     _check_embeds(model)
     try:

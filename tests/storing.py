@@ -18,11 +18,12 @@ WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color"
 def model_folder(folder, **options):
     """A model folder whose head has a plain part that half of the texts have a share of."""
     config = condition_pooling(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
-    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,)}
+    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "says": True}
     shape |= {"plain_dim": small.DIM, "plain_vector_dim": small.DIM}
     head_config = HeadConfig(states_dim=config.states_dim, **shape | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(head_config), scale=0.2)
+    head.says.net[-1].bias.data -= 0.65  # about half of the texts say something
     if head.plain is not None:
         train, validation = torch.randn(2, 400, config.states_dim)
         head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, head_config.output_dim))

@@ -62,7 +62,7 @@ class CorpusFlags:
     Default: 288."""
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model of the job that the output was begun by, else minilm-conditional."""
+    Default: the model of the job that the output was begun by, else minilm-conditional-v2."""
 
 
 @dataclass(frozen=True, kw_only=True)

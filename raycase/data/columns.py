@@ -22,6 +22,7 @@ from raycase.data.schema import (
     RANK,
     ROW_OF_PAIR,
     SCORE,
+    STATED,
     VECTOR,
     WEIGHTS,
 )
@@ -215,7 +216,7 @@ def check_kept(field: pa.Field, flag: str) -> None:
     problem = None
     if not field.name or any(character in field.name for character in ".`\0"):
         problem = "a name that is empty or has a dot, a backtick or a NUL"
-    elif field.name in (*RESERVED_COLUMNS, WEIGHTS, *OF_LANCE):
+    elif field.name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
         problem = "a name that an index or its answers have for themselves"
     elif not _is_storable(field.type):
         problem = f"the type {visible(field.type, MOST_LABEL)}"

@@ -19,9 +19,10 @@ from raycase.errors import RequestError, first_line
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
 METRICS, CARD = "metrics.json", "README.md"  # of a model folder, and no part of the model
 OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
-DEFAULT_MODEL = "minilm-conditional"  # its encoder is in the package of the extra `minilm`
+DEFAULT_MODEL = "minilm-conditional-v2"  # its encoder is in the package of the extra `minilm`
 MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
-INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional": MPNET}  # a model that ships -> its encoder
+INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional-v2": MPNET}  # a model that ships -> its encoder
+INSIDE |= {"minilm-conditional": "minilm", "mpnet-conditional": MPNET}  # those before
 SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder, wherever raycase is installed
 MOST_POINTER = 1024  # bytes of one of Git LFS
 ALWAYS_READ = ("config.json", "tokenizer.json", "model.safetensors")  # where they are there

@@ -26,6 +26,7 @@ from raycase.data.storage import locate
 from raycase.errors import RequestError, first_line, is_words, note
 
 TEXT, SEPARATOR = "text", "|"
+LEAST_UNSAID = 0.05  # share of a column's texts
 Label = frozenset[str]  # the labels of a cell; empty where the text says nothing
 
 
@@ -56,6 +57,12 @@ class LabelledColumn:
     groups: Mapping[str, str]
     answers: Mapping[str, tuple[str, ...]]
     says_known: bool
+
+    @property
+    def said(self) -> np.ndarray | None:
+        """Whether each text says something of the condition, (N,); None where that is not known, or of nearly all."""
+        said_N = np.array([bool(labels) for labels in self.labels])
+        return said_N if self.says_known and (~said_N).mean() >= LEAST_UNSAID else None
 
     def coarse(self, labels: Label) -> Label:
         """The groups of labels; those of a label without one are itself."""

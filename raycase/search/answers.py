@@ -5,14 +5,14 @@ Shapes: Q queries, k neighbours, H rows of an answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.data.columns import RESERVED_COLUMNS
-from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
+from raycase.data.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, STATED
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -32,17 +32,18 @@ def answer_table(
     condition: str | None,
     scores_Qk: np.ndarray,
     offsets_Qk: np.ndarray,
-    *,
     pooled: bool = False,
+    states: Callable[[str, np.ndarray], np.ndarray] | None = None,
 ) -> pa.Table:
     """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
 
     `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched;
-    `pooled`: from stored words.
+    `pooled`: from stored words; `states`: gives the probabilities that rows say something of it.
     """
     query_H, rank_H = (offsets_Qk >= 0).nonzero()
     names = returned_columns(dataset)
-    rows = dataset.take(offsets_Qk[query_H, rank_H], columns=names)
+    offsets_H = offsets_Qk[query_H, rank_H]
+    rows = dataset.take(offsets_H, columns=names)
     columns: dict[str, Any] = {
         QUERY: pa.array(np.asarray(query_index, dtype=np.int64)[query_H]),
         ASKED: pa.array([asked[i] for i in query_H.tolist()], pa.string()),
@@ -51,6 +52,8 @@ def answer_table(
         RANK: pa.array(rank_H + 1, pa.int32()),
         SCORE: pa.array(scores_Qk[query_H, rank_H], pa.float32()),
     }
+    if states is not None and condition is not None:
+        columns[STATED] = pa.array(states(condition, offsets_H), pa.float32())
     return pa.table(columns | {name: rows[name] for name in names})
 
 

@@ -38,6 +38,8 @@ from raycase.systems.registry import stores_words
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+LEAST_STATED = 0.5
+TELLING = "that are pooled from stored words by a model trained on labelled texts"
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
@@ -125,6 +127,7 @@ class Index(Shared):
         unconditional: bool = False,
         exact_condition: bool = False,
         phrases: bool = False,
+        stated: bool = False,
         options: Options = DEFAULT_OPTIONS,
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
@@ -133,7 +136,7 @@ class Index(Shared):
         `pooled`), or answered under the nearest that it has (column `condition` beside `asked`). Without conditions, an
         id scores the mean of its cosines under those that it has, in an approximate index only if it is among the best
         under one. Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept
-        columns; fewer than k rows where there are fewer. Raises RequestError.
+        columns, and `stated` where it is asked for; fewer than k rows where there are fewer. Raises RequestError.
 
         Args:
             where: filter on id and the kept columns, in SQL.
@@ -141,6 +144,7 @@ class Index(Shared):
             unconditional: search the plain vectors f(s).
             exact_condition: raise RequestError for a condition that the index does not have.
             phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
+            stated: leave out rows that, by `states_at`, more likely than not say nothing of the condition.
             options: how an approximate index is used.
         """
         sentences = [sentences] if isinstance(sentences, str) else sentences
@@ -148,15 +152,9 @@ class Index(Shared):
             conditions = [conditions] * len(sentences)
         if conditions is not None and (unconditional or len(conditions) != len(sentences)):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
-        if phrases and (conditions is None or not stores_words(self.encoder.config)):
-            got = "no condition" if conditions is None else self.model
-            raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
-        if query_condition is not None:
-            if conditions is None:
-                raise RequestError("query_condition: expected a condition of the rows beside it, got none")
-            check_conditions(self.encoder.config, [query_condition])
+        self._check_conditional(conditions, query_condition, phrases=phrases, stated=stated)
         passing = self._checked(where)
         asked: Sequence[str | None] = conditions or [None] * len(sentences)
         with filter_errors(self.dataset, passing), lance_errors(self.root):
@@ -165,23 +163,38 @@ class Index(Shared):
             else:
                 condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
                 searched = [condition_of[name] for name in asked]
-                found = self._under(sentences, searched, k, passing, options, query_condition, phrases=phrases)
+                nearest = self._stated if stated else self._nearest
+                nearest = partial(nearest, k=k, where=passing, options=options)
+                found = self._under(sentences, searched, nearest, query_condition, phrases=phrases)
+            states = self.states_at if stated else None
             answers = [
                 answer_table(
-                    self.dataset, batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name)
+                    self.dataset, batch, [asked[i] for i in batch], name, *nearest, self.is_pooled(name), states
                 )
                 for batch, name, nearest in found
             ]
-        table = pa.concat_tables([no_answers(self.dataset), *answers])
+        table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
         return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+
+    def _check_conditional(
+        self, conditions: Sequence[str] | None, query_condition: str | None, *, phrases: bool, stated: bool
+    ) -> None:
+        """Raise RequestError for what needs a condition, or a model, that is not there."""
+        if phrases and (conditions is None or not stores_words(self.encoder.config)):
+            got = "no condition" if conditions is None else self.model
+            raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
+        if query_condition is not None:
+            if conditions is None:
+                raise RequestError("query_condition: expected a condition of the rows beside it, got none")
+            check_conditions(self.encoder.config, [query_condition])
+        if stated and (conditions is None or not all(map(self.tells, conditions))):
+            raise RequestError(f"stated: expected conditions {TELLING}, got {', '.join(conditions or ['none'])}")
 
     def _under(
         self,
         sentences: Sequence[str],
         conditions: Sequence[str | None],
-        k: int,
-        where: Filter | None,
-        options: Options,
+        nearest: Callable[[np.ndarray, str | None], Nearest],
         query_condition: str | None,
         *,
         phrases: bool,
@@ -192,7 +205,7 @@ class Index(Shared):
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
                 vectors_QD = self.embed([sentences[i] for i in batch], query_condition or condition, phrases=phrases)
-                yield batch, condition, self._nearest(vectors_QD, condition, k, where, options)
+                yield batch, condition, nearest(vectors_QD, condition)
 
     def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
         """By the mean of the cosines under the conditions that an id has."""
@@ -265,6 +278,25 @@ class Index(Shared):
         """`_nearest` by comparing every vector, or so many candidates by sketches."""
         return self.all_rows.nearest(vectors_QD, condition, k, where, candidates)
 
+    def _stated(
+        self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options
+    ) -> Nearest:
+        """`_nearest` among the rows that say something of the condition: of each query, more and more are looked at."""
+        rows, found = self.rows(condition), []
+        for vector_1D in np.split(vectors_QD, len(vectors_QD)):
+            looked_at = left = 0
+            while left < k and looked_at < rows:
+                looked_at = min(rows, max(2 * k, 4 * looked_at))
+                cosines_1L, offsets_1L = self._nearest(vector_1D, condition, looked_at, where, options)
+                there_L = offsets_1L[0] >= 0
+                there_L[there_L] = self.states_at(condition, offsets_1L[0][there_L]) >= LEAST_STATED
+                left = int(there_L.sum())
+            order_k = np.argsort(~there_L, kind="stable")[:k]
+            kept = np.where(there_L, cosines_1L, -np.inf), np.where(there_L, offsets_1L, -1)
+            found.append([part_1L[0, order_k] for part_1L in kept])
+        cosines_Qk, offsets_Qk = (np.stack(parts) for parts in zip(*found, strict=True))
+        return cosines_Qk, offsets_Qk
+
     def _is_exact(self, rows: int, options: Options) -> bool:
         """Whether a search among so many rows compares every vector."""
         return options.exact or not self.metadata.is_approximate(rows)
@@ -301,6 +333,19 @@ class Index(Shared):
             found, vectors = zip(*self.pooled.at(condition, offsets_N[order_N]), strict=True)
             vectors_ND = torch.cat(vectors).numpy()[np.argsort(np.concatenate(found))]
             return vectors_ND[np.argsort(order_N)]
+
+    def tells(self, condition: str | None) -> bool:
+        """Whether it is known what the rows' stored words say of a condition: something or nothing."""
+        return self.is_pooled(condition) and self.encoder.says is not None
+
+    @exclusive
+    def states_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:
+        """The probabilities that the rows at these offsets say something of a condition that the index `tells`: (N,)
+        float32. Raises RequestError and WorkError."""
+        assert self.encoder.says is not None
+        offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
+        with lance_errors(self.root):
+            return self.pooled.states_at(condition, offsets_M, self.encoder.says)[row_N]
 
     def _checked(self, where: str | None) -> Filter | None:
         return None if where is None else checked_filter(self.dataset, self.root, where, "where")

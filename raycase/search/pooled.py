@@ -24,7 +24,7 @@ from raycase.search.exact import Block
 from raycase.search.lance_files import OFFSET, offsets_of, scan
 from raycase.search.metadata import IndexMetadata
 from raycase.search.word_files import read_basis, read_sketch
-from raycase.systems.condition_head import Questions
+from raycase.systems.condition_head import Questions, Says
 from raycase.systems.word_pooling import UnpackedWords, WordPooler, unpack_words
 from raycase.systems.word_sketch import AXES_ROWS, LEVELS, SketchPooler, principal_axes
 
@@ -147,6 +147,14 @@ class PooledVectors(_OfRows):
         last bits depend on which rows are pooled together."""
         found, vectors = zip(*self._blocks(condition, self.rows.at(offsets_B), torch.float64), strict=True)
         return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(found)))]
+
+    def states_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
+        """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
+        states_B = np.empty(len(offsets_B), np.float32)
+        for found_N, basis, words in self.rows.at(offsets_B):
+            states_N = self.pooler(basis, condition, torch.float32).states(words, says)[:, 0]
+            states_B[np.searchsorted(offsets_B, found_N[words.order])] = states_N.numpy()
+        return states_B
 
     def _blocks(
         self, condition: str, batches: Iterable[RowBatch], dtype: torch.dtype = torch.float32

@@ -66,6 +66,9 @@ class SearchJob(RayFlag):
     """Number of neighbours."""
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    stated: bool = False
+    """Leave out texts that say nothing of the condition. For an index with stored words, by condition-pooling that was
+    trained on labelled texts."""
     exact_condition: bool = False
     """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; an index
     without them is searched under the nearest of its conditions, which is named."""
@@ -187,6 +190,7 @@ def _answers(
             unconditional=job.unconditional,
             exact_condition=job.exact_condition,
             phrases=bool(job.phrase),
+            stated=job.stated,
             options=EFFORTS[job.effort],
         )
         done.replaced |= dict.fromkeys(zip(table[ASKED].to_pylist(), table[CONDITION].to_pylist(), strict=True))

@@ -30,8 +30,8 @@ class ServeJob:
     index: str | None = None
     """Output of `raycase index`, local or on object storage. Default: embeddings and explanations alone."""
     model: str | None = None
-    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional; with --index it is the
-    folder of the index's model, if it has moved."""
+    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v2; with --index it is
+    the folder of the index's model, if it has moved."""
     host: str = HERE
     """Address to listen on. Any other than 127.0.0.1 needs a token: the environment variable RAYCASE_TOKEN, or
     --token-file."""

@@ -166,7 +166,7 @@ class Service:
             return {
                 ASKED: asked.condition,
                 CONDITION: found.condition,
-                "rows": len(found.clusters.offsets),
+                "rows": len(found.clusters.offsets) + len(found.unstated),
                 "silhouette": found.clusters.silhouette,
                 "clusters": facet_table(found, index).to_pylist(),
             }

@@ -195,24 +195,22 @@ class ConditionHead(Head):
         nn.init.orthogonal_(self.keys.weight)
         self.queries.weight.data.copy_(self.keys.weight.data)
         function = ACTIVATIONS[Activation(config.activation)]() if config.activation else nn.Identity()
-        linear = nn.Linear(width, config.output_dim)
-        self.values = nn.Sequential(linear, function)
+        self.values = nn.Sequential(nn.Linear(width, config.output_dim), function)
         self.mix = nn.Linear(width, config.heads)
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
         self.says = Says(config) if config.says else None
-        if config.last_dim:
-            self._start_from_states(linear, config.last_dim)
         self.plain = None if config.plain_dim is None else PlainPart(config)
 
     @torch.no_grad()
-    def _start_from_states(self, values: nn.Linear, last_dim: int) -> None:
-        """Values are at first the states of the last layer, turned, with one gate for all conditions; the last head
-        weighs all words alike, and stays so: its share is that of the plain mean under a condition."""
-        nn.init.zeros_(values.weight)
-        nn.init.zeros_(values.bias)
-        nn.init.orthogonal_(values.weight[:, -last_dim:])
+    def start_from_states(self, last_dim: int) -> None:
+        """Values begin training as the states of the last layer, of this dimension, turned, with one gate for all
+        conditions; the last head weighs all words alike, and stays so: its share is that of the plain mean."""
+        weight, bias = self.values[0].parameters()
+        nn.init.zeros_(weight)
+        nn.init.zeros_(bias)
+        nn.init.orthogonal_(weight[:, -last_dim:])
         if self.gate is not None:
             nn.init.zeros_(self.gate.weight)
             nn.init.ones_(self.gate.bias)

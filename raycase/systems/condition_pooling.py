@@ -34,6 +34,7 @@ from raycase.systems.condition_head import (
     ConditionHead,
     Head,
     Questions,
+    Says,
     Words,
     ZeroShotHead,
     load_head,
@@ -300,18 +301,24 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         self._read(prepared, pair_index, average)
         return vectors_PD[prepared.rows]
 
+    @property
+    def says(self) -> Says | None:  # type: ignore[override]
+        return self.head.says
+
     @torch.inference_mode()
-    def states(self, texts: Texts, condition: str) -> np.ndarray:
-        """The probability that each text says something of the condition: N -> (N,) float32.
+    def states(self, texts: Texts, condition: Texts) -> np.ndarray:
+        """The probability that each text says something of the condition, or of its own one: N -> (N,) float32.
 
         Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of
         which some say nothing.
         """
-        says = self.head.says
-        if says is None:
+        if (says := self.says) is None:
             raise ValueError(f"expected a model that knows when a text says nothing, got {self.config.model}")
-        each = as_texts(texts, "texts")
-        prepared = self.config.prepare(each, [condition] * len(each))
+        each, asked = as_texts(texts, "texts"), as_texts(condition, "condition")
+        asked = asked * len(each) if isinstance(condition, str) else asked
+        if len(asked) != len(each):
+            raise ValueError(f"condition: expected one, or one for each of {len(each)} texts, got {len(asked)}")
+        prepared = self.config.prepare(each, asked)
         _check_accepted(prepared, each)
         pair_index = accepted_pairs(prepared)
         found_K = np.empty(len(prepared.condition), np.float32)

@@ -23,6 +23,7 @@ from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.words import Word, words_of
+from raycase.systems.condition_head import Says
 from raycase.systems.pairs import Encoded
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
@@ -58,6 +59,7 @@ class Embeds(Loaded):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
 
     warned = False  # that a text was cut
+    says: Says | None = None  # what tells whether a text says anything of a condition
 
     @property
     def dim(self) -> int:

@@ -100,7 +100,7 @@ def _note_untrained(model: str) -> None:
     """Say once what a model's vectors under conditions are, and how to better ones."""
     note(
         f"{model}: vectors under conditions by condition pooling without training; better ones: raycase train "
-        f"condition-pooling --model {model}, or --model {' or '.join(SHIPPED)}"
+        f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
     )
 
 

@@ -55,7 +55,6 @@ class HeadConfig(TopConfig):
     """Shape of a trained head."""
 
     states_dim: Width
-    last_dim: Width | None = None  # of the last layer, where the values start as its states
     heads: Width = 8
     head_dim: Width = 64
     activation: Activation | None = None

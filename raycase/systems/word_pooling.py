@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raycase.data.stored_words import Ragged, StoredWords
 from raycase.errors import RequestError
-from raycase.systems.condition_head import Questions
+from raycase.systems.condition_head import Questions, Says
 from raycase.systems.word_codes import WordCodes
 
 MOST_PRODUCT = 1e30  # of a code and its factor: sums of them are finite
@@ -98,7 +98,7 @@ class WordPooler:
         queries_CHK = questions.queries.to(dtype) * temperatures[:, None]
         asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys.to(dtype)) * codes.steps
         self.asked = asked_CHM.flatten(0, 1)
-        self.mix = questions.mix.to(dtype)
+        self.mix, self.queries = questions.mix.to(dtype), questions.queries
         values_MD = codes.values.to(dtype) * codes.steps[:, None]
         mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
         dim = len(mean_D)
@@ -106,9 +106,21 @@ class WordPooler:
         self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in gates_CD]
         check_products(self.asked, *(product for pair in self.back for product in pair))
 
-    @torch.no_grad()
     def pool(self, words: UnpackedWords) -> Tensor:
         """Vectors of the texts, in the order of `words`, under each condition: (N, C, D), not normalised."""
+        return join_plain_part(self._pool(words), words, words.vectors)
+
+    @torch.no_grad()
+    def states(self, words: UnpackedWords, says: Says) -> Tensor:
+        """The probability that each text, in the order of `words`, says something of each condition: (N, C)."""
+        peaks_NCH = self.asked.new_empty(len(words.counts), *self.mix.shape)
+        pooled_NCD = self._pool(words, peaks_NCH)
+        queries_NCHK = self.queries.expand(len(pooled_NCD), -1, -1, -1)
+        return says(says.features(pooled_NCD, queries_NCHK, peaks_NCH)).sigmoid()
+
+    @torch.no_grad()
+    def _pool(self, words: UnpackedWords, peaks_NCH: Tensor | None = None) -> Tensor:
+        """Vectors without the plain part, (N, C, D); into `peaks`, how far a token's logit is above the mean."""
         count, (conditions, heads) = len(words.counts), self.mix.shape
         components = self.asked.shape[1]
         pooled_NCM = self.asked.new_empty(count, conditions, components)
@@ -116,10 +128,11 @@ class WordPooler:
         for where, codes_NSM in words.groups(TOKENS_AT_ONCE):
             tokens_NSM = room[: codes_NSM.shape[0] * codes_NSM.shape[1]].view(codes_NSM.shape).copy_(codes_NSM)
             logits_CHNS = (self.asked @ tokens_NSM.flatten(0, 1).T).view(conditions, heads, *codes_NSM.shape[:2])
+            if peaks_NCH is not None:
+                peaks_NCH[where] = (logits_CHNS.amax(-1) - logits_CHNS.mean(-1)).permute(2, 0, 1)
             weights_CNS = (logits_CHNS.softmax(-1) * self.mix[..., None, None]).sum(1)
             torch.bmm(weights_CNS.transpose(0, 1), tokens_NSM, out=pooled_NCM[where])
-        pooled_NCD = torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
-        return join_plain_part(pooled_NCD, words, words.vectors)
+        return torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
 
 
 def check_products(*products: Tensor) -> None:

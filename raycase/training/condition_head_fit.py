@@ -146,7 +146,10 @@ def fit_condition_head(
     torch.manual_seed(seed)
     if unfrozen is None:
         assert isinstance(train, PairStates)
-        module = HeadCosine(ConditionHead(recipe.head(train.dim)))
+        head = ConditionHead(recipe.head(train.dim))
+        if recipe.activation is None:
+            head.start_from_states(train.dim // len(recipe.layers))
+        module = HeadCosine(head)
     else:
         head = ConditionHead(recipe.head(unfrozen.config.states_dim))
         head.load_state_dict(unfrozen.head)

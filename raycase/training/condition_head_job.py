@@ -19,7 +19,7 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
-from raycase.systems.condition_head import ConditionHead, ZeroShotHead
+from raycase.systems.condition_head import ConditionHead, ZeroShotHead, load_head
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
 from raycase.systems.model_card import head_card
 from raycase.systems.pair_scores import reads_conditions
@@ -197,14 +197,19 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     def _said_by_model(
         self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, runner: Runner
     ) -> np.ndarray:
-        """What a trained model says of the further pairs, on the scale of ratings: (N,)."""
+        """What a trained model says of the further pairs, on the scale of ratings: (N,). A head on the same states is
+        asked without its encoder."""
+        applies = train.ratings != NOT_APPLICABLE
+        teacher = resolve(model)
+        if head := _head_on(self.config(), teacher):
+            of_rated, of_further = (said_by_head(head, train, pairs) for pairs in (train, further))
+            return on_the_scale_of_ratings(of_further, of_rated[applies], train.ratings[applies])
         sentences, conditions = (indexed.values for indexed in indexed_texts(rated))
         both = train.then(further)
         index_N2, condition_N = both.sentence_index.tolist(), both.condition_index.tolist()
         rows = [(sentences[i], sentences[j], conditions[c]) for (i, j), c in zip(index_N2, condition_N, strict=True)]
         name = f"--teacher-models: sentences of {rated.uri} under its and further conditions"
         scores = runner.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
-        applies = train.ratings != NOT_APPLICABLE
         of_rated, of_further = np.split(scores, [len(train.ratings)])
         return on_the_scale_of_ratings(of_further, of_rated[applies], train.ratings[applies])
 
@@ -217,8 +222,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     ) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`."""
         train, validation = fitted.read
-        first = train.take(np.flatnonzero((train.epochs == 0) | (train.epochs == 1)))
-        head = with_plain_part(fitted.head, first, validation, config, self.recipe)
+        familiar = train.take(train.rated if len(train.rated) else np.flatnonzero(train.epochs == 1))
+        head = with_plain_part(fitted.head, familiar, validation, config, self.recipe)
         head, says = with_says(head, train, self.seed)
         metrics = {
             **record,
@@ -238,6 +243,15 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         card = head_card(self.folder.name, trained, metrics)
         write_head_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
         return metrics
+
+
+def _head_on(config: ConditionPoolingConfig, teacher: Any) -> ConditionHead | None:
+    """The head of a teacher that reads the states of this system without head, else None."""
+    if not isinstance(teacher, ConditionPoolingConfig) or teacher.head is None or teacher.local is None:
+        return None
+    if replace(teacher, head=None, model=config.model).describe() != config.describe():
+        return None
+    return load_head(teacher.head, teacher.local).eval()
 
 
 def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: TrainingJob) -> PairStates:

@@ -21,7 +21,6 @@ from raycase.training.condition_pairs import SAYS
 SAME, SAME_GROUP, OTHER = 1.0, 0.4, 0.0  # targets of the cosine
 LABELS, TEXTS_OF_EACH = 4, 3  # of a cluster
 ANSWERS = 0.27  # share of answers among the texts of a cluster, where a label has some
-LEAST_UNSAID = 0.05  # share of a column's texts
 # Clusters of a column in an epoch: so many for one of 150 texts, in proportion to the cube root of the texts, so that
 # large sets do not drown small ones; of all columns at least so many.
 CLUSTERS, OF_TEXTS, LEAST_CLUSTERS = 4, 150, 512
@@ -96,9 +95,8 @@ class _Column:
 
     def says(self) -> Iterator[tuple[str, bool]]:
         """Each text and whether it says something of the condition, where that is known and some say nothing."""
-        unsaid = sum(not labels for labels in self.column.labels)
-        if self.column.says_known and unsaid >= LEAST_UNSAID * len(self.texts):
-            yield from ((text, bool(labels)) for text, labels in zip(self.texts, self.column.labels, strict=True))
+        if (said_N := self.column.said) is not None:
+            yield from zip(self.texts, said_N.tolist(), strict=True)
 
     def cluster(self, random: np.random.Generator) -> Iterator[tuple[str, str, float]]:
         """Pairs of a cluster, with ratings."""

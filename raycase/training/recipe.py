@@ -174,7 +174,6 @@ class HeadRecipe(FrozenHeadRecipe):
             head_dim=self.head_dim,
             output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
             activation=self.activation,
-            last_dim=None if self.activation else states_dim // len(self.layers),
             dropout=self.dropout,
             gate=self.gate,
             nested=tuple(sorted(set(self.nested))),

@@ -30,7 +30,7 @@ def cli(capsys, *arguments):
         ({"--conditions": "\ufeff"}, "beside them and the prompt, got '\\ufeff': empty condition"),
         ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
         ({"--condition-column": "text"}, "got --conditions and --condition-column"),
-        ({"--model": "minilm9"}, "expected one of minilm-conditional, mpnet-conditional, minilm, simcse-bert-base"),
+        ({"--model": "minilm9"}, "expected one of minilm-conditional-v2, mpnet-conditional-v2, minilm-cond"),
         ({"--prompt": "loud"}, "--prompt"),
         ({"--dim": "4"}, "--dim: expected a dimension that"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),

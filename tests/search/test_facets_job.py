@@ -6,9 +6,11 @@ from unittest import mock
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import storing
 from helpers import embed_here, embedded
 from indexed import refuse
 
+import raycase
 from raycase.corpus.request import EmbedJob
 from raycase.search import facet_words
 from raycase.search.build import IndexJob, build
@@ -74,6 +76,26 @@ def test_words_of_reviews_are_no_function_words(data, tmp_path):
     assert len(found) == 6
     for carried in found:
         assert len({word["word"] for word in carried} - FUNCTION_WORDS) >= 3
+
+
+def test_rows_that_say_nothing_are_a_group_of_their_own(tmp_path, capsys):
+    model = storing.model_folder(tmp_path)
+    rows = storing.texts(90)
+    words = storing.stored(tmp_path / "a", model, rows)
+    uri, files = storing.indexed(tmp_path / "i.lance", words), {n: str(tmp_path / n) for n in ("output", "assignments")}
+    condition = "what they wear on their heads"
+    result = facets(asked(uri, condition=condition, clusters=4, stated=True, **files))
+    states = raycase.load(model, device="cpu").states([row["text"] for row in rows], condition)
+    found, of_rows = (pq.read_table(files[name]).to_pylist() for name in files)
+    assert result["rows"] == 90 == sum(facet["rows"] for facet in found) == len(of_rows)
+    assert [facet["cluster"] for facet in found] == [1, 2, 3, 4, 0] and result["clusters"] == 4
+    assert found[-1]["rows"] == result["not_stated"] > 9 and sum(facet["share"] for facet in found) == pytest.approx(1)
+    for row, state in zip(of_rows, states, strict=True):
+        assert (row["cosine"] is None) == (row["cluster"] == 0)
+        assert row["cluster"] == 0 or state > 0.45
+        assert row["cluster"] > 0 or state < 0.55
+    assert f"{result['not_stated'] / 90:.1%}  not stated" in capsys.readouterr().out
+    assert facets(asked(uri, condition=condition, clusters=4))["not_stated"] == 0
 
 
 def test_a_cluster_of_function_words_alone_is_named_by_its_nearest_text(grouped, capsys, monkeypatch):

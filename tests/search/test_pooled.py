@@ -72,6 +72,26 @@ def test_eight_threads_get_what_one_gets(home, index):
     assert found == [ask(index, *each) for each in asked]
 
 
+def test_stated_leaves_out_rows_that_say_nothing(home, index, model):
+    texts = [row["text"] for row in storing.texts(250)]
+    states = model.states(texts, ASKED)
+    assert 25 < (states < 0.5).sum() < 225
+    whole, found = index.search(QUERIES, ASKED, 250), index.search(QUERIES, ASKED, 20, stated=True)
+    said = dict(enumerate(index.states_at(ASKED, np.arange(250)).tolist()))
+    whole = whole.append_column("stated", [[said[row] for row in whole["id"].to_pylist()]])
+    np.testing.assert_allclose(whole["stated"], states[whole["id"].to_numpy()], atol=0.02)
+    for query in range(2):
+        best = [row["id"] for row in whole.to_pylist() if row["query"] == query and row["stated"] >= 0.5]
+        answers = [row for row in found.to_pylist() if row["query"] == query]
+        assert [row["id"] for row in answers] == best[:20] and [row["rank"] for row in answers] == list(range(1, 21))
+    few = index.search(QUERIES, ASKED, 20, "id < 30", stated=True)
+    assert 0 < len(few) == sum(row["id"] < 30 and row["stated"] >= 0.5 for row in whole.to_pylist())
+    every = index.search(QUERIES, ASKED, 250, stated=True)["id"].to_pylist()
+    assert sorted(every) == sorted(row["id"] for row in whole.to_pylist() if row["stated"] >= 0.5)
+    with pytest.raises(RequestError, match=r"^stated: expected conditions that are pooled"):
+        index.search(QUERIES, None, 3, unconditional=True, stated=True)
+
+
 def test_pooled_answers_are_those_of_the_vectors(index, home, model, capsys):
     """Within the rounding, stated here: cosines to 0.01, and nine of ten neighbours."""
     answers = index.search(QUERIES, ASKED, k=10)

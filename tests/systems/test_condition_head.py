@@ -84,7 +84,8 @@ def check(head, each_formula):
 
 
 def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform():
-    head = ConditionHead(replace(CONFIG, activation=None, last_dim=3)).eval()
+    head = ConditionHead(replace(CONFIG, activation=None)).eval()
+    head.start_from_states(3)
     (h_TW, _, _), whole, real = padded()
     words, questions = head.read(whole, real), head.ask(states(2, seed=9))
     values = words.values[0, : len(h_TW)].detach()

@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+import tiny
 from helpers import WORDS, to_csv, vectors_of
 from uncached import open_local_runner
 
@@ -119,17 +120,39 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     metrics = train(job)
     assert metrics["data"]["a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
-    plain, trained = evaluate(EvaluateJob(model=(job.output,), **asked), vectors_of=vectors_of)["systems"]
+    report = evaluate(EvaluateJob(model=(job.output,), **asked), vectors_of=vectors_of)
+    plain, trained = report["systems"]
     for column in ("color", "number"):
         before, after = (system["figures"][column]["label"]["value"] for system in (plain, trained))
         assert after > max(before, 95), column
     read, loaded = read_labelled(*tables, "--labelled"), raycase.load(job.output, device="cpu")
     found = loaded.states(read.texts, "color")
     assert auc(found, np.array([bool(labels) for labels in read.columns[0].labels])) > 0.8
+    assert report["says"]["m"]["value"] == pytest.approx(
+        100 * auc(found, np.array([bool(labels) for labels in read.columns[0].labels])), abs=0.5
+    )
+    assert "says anything of a column's condition, AUC x 100: m 9" in (tmp_path / "r" / "report.md").read_text()
+    with pytest.raises(ValueError, match="one for each of 1 texts, got 2"):
+        loaded.states(["a"], ["color", "number"])
     assert {"auc", "calibration_error", "texts"} == set(metrics["says"]) and 0 <= found.min() <= found.max() <= 1
     np.testing.assert_allclose(loaded.states(read.texts[:1], "color"), found[:1], atol=1e-4)
     with pytest.raises(ValueError, match="says nothing"):
         raycase.load(f"condition-pooling:{tiny_model}", device="cpu").states(["a dog"], "color")
+
+
+def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables, tmp_path):
+    """As intfloat/multilingual-e5-small: a BERT with the tokenizer of XLM-R."""
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    tiny.save_model(folder, "bert", tiny.save_tokenizer(folder, tiny.unigram()))
+    shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1}
+    job = ConditionPoolingJob(labelled=tables[:1], **shape, model=str(folder), output=str(tmp_path / "m"))
+    assert train(job)["validation"]["spearman"] > 0
+    texts = ["Zwei Hunde spielen mit einem Ball.", "Un chien dort.", "Two dogs play."]
+    loaded = raycase.load(job.output, device="cpu")
+    found = loaded.encode_grid(texts, ["Farbe", "number of people"])
+    assert found.shape == (3, 2, 16) and np.isfinite(found).all()
+    assert np.ptp(found, axis=0).max() > 1e-3 and loaded.states(texts, "Farbe").shape == (3,)
 
 
 def test_the_calibration_error_by_hand():

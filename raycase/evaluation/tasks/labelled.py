@@ -17,9 +17,11 @@ import torch.nn.functional as F
 from raycase.data.inputs import find_input
 from raycase.data.labelled import LabelledTexts, labels_of, read_labelled
 from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import auc
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs
-from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.evaluation.report import RankedSystem, interval, mean_interval, rank_systems
+from raycase.systems.condition_pooling import ConditionPoolingConfig
 
 NEAREST, AT_ONCE = 10, 1024
 MEASURES = ("group", "label")
@@ -58,17 +60,33 @@ def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: Embe
             name = model.name if conditional else f"{model.name}, unconditional"
             systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
     rows = sum(map(len, data.tables))
-    return rank_systems(
+    says = {model.name: _says(job, data, model) for model in models}
+    told = [f"{name} {interval(figure)}" for name, figure in says.items() if figure]
+    return {"says": says} | rank_systems(
         job,
         title="Labelled texts",
         about=f"{rows:,} texts. Of the {NEAREST} texts nearest to each one under a column's condition, the share x 100 "
         "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
-        "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns.",
+        "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns."
+        + ("\n\nWhether a text says anything of a column's condition, AUC x 100: " + ", ".join(told) if told else ""),
         data={"rows": rows, "sha256": [table.data_sha256 for table in data.tables]},
         measures=MEASURES,
         groups=[{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
         systems=systems,
     )
+
+
+def _says(job: EvaluateJob, data: Tables, model: Model) -> dict[str, float] | None:
+    """AUC x 100 of the probability that a text says something, the mean of the columns that leave some texts out; None
+    of a model that does not tell."""
+    known = [(t.texts, c.wordings[0], said) for t in data.tables for c in t.columns if (said := c.said) is not None]
+    if not known or not isinstance(model.config, ConditionPoolingConfig) or not (head := model.config.head):
+        return None
+    if not head.says:
+        return None
+    loaded = model.config.load()
+    found = [100 * auc(loaded.states(texts, condition), said) for texts, condition, said in known]
+    return mean_interval(np.array(found), resamples=job.resamples, seed=job.seed)
 
 
 def _of_table(table: LabelledTexts, model: Model, embed: EmbedPairs, conditional: bool) -> Iterator[np.ndarray]:
