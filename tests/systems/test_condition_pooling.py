@@ -22,7 +22,7 @@ from raycase.systems.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
 LAYERS = {"bert": [0, 2, 3], "qwen": [1, 2]}
-HEAD = {"heads": 3, "head_dim": 5, "output_dim": 7}
+HEAD = {"activation": "gelu", "heads": 3, "head_dim": 5, "output_dim": 7}
 
 
 @pytest.fixture(scope="module")

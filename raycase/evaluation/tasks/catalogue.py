@@ -20,8 +20,8 @@ TASKS: dict[str, Task] = {
     "eis": ENTAILMENT,
     "sts": STS,
     "pairs": STS,
-    "labelled": Task(read=labelled.read, measure=labelled.measure, **RANKED),
     "rerank": Task(read=rerank.read, measure=rerank.measure, **RANKED),
+    "labelled": Task(read=labelled.read, measure=labelled.measure, **RANKED),
 }
 
 
