@@ -143,9 +143,12 @@ def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
 
 
 def labels_of(tables: Sequence[str], labels: Sequence[str]) -> list[str | None]:
-    """The JSON of each table, which has its name. Raises RequestError for one without a table."""
+    """The JSON of each table, which has its name. Raises RequestError for one without a table, and for a name twice."""
     by_name = {PurePosixPath(uri).stem: uri for uri in labels}
     stems = [PurePosixPath(uri.rstrip("/")).stem for uri in tables]
+    for names in (stems, [PurePosixPath(uri).stem for uri in labels]):
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            raise RequestError(f"expected labelled tables of different names, got {twice[0]} twice; rename one")
     if len(tables) == len(labels) == 1:
         return [*labels]
     if alone := sorted(set(by_name) - set(stems)):

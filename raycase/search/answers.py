@@ -32,6 +32,7 @@ def answer_table(
     condition: str | None,
     scores_Qk: np.ndarray,
     offsets_Qk: np.ndarray,
+    *,
     pooled: bool = False,
     states: Callable[[str, np.ndarray], np.ndarray] | None = None,
 ) -> pa.Table:

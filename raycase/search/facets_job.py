@@ -109,7 +109,8 @@ def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     unstated = _unstated(index, condition, blocks()) if job.stated else np.empty(0, np.int64)
     unweighed = why_unweighed(index, job.text_column, job.model)
-    clusters = find_clusters(partial(_without, blocks, unstated), job.clusters, most=job.most_clusters, seed=job.seed)
+    stated = partial(_without, blocks, unstated) if job.stated else blocks
+    clusters = find_clusters(stated, job.clusters, most=job.most_clusters, seed=job.seed)
     with lance_errors(index.root):
         weighs = unweighed is None and text is not None
         return FoundFacets(

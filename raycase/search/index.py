@@ -38,7 +38,7 @@ from raycase.systems.registry import stores_words
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-LEAST_STATED = 0.5
+LEAST_STATED = 0.5  # probability
 TELLING = "that are pooled from stored words by a model trained on labelled texts"
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
@@ -166,11 +166,9 @@ class Index(Shared):
                 nearest = self._stated if stated else self._nearest
                 nearest = partial(nearest, k=k, where=passing, options=options)
                 found = self._under(sentences, searched, nearest, query_condition, phrases=phrases)
-            states = self.states_at if stated else None
+            table_of = partial(answer_table, self.dataset, states=self.states_at if stated else None)
             answers = [
-                answer_table(
-                    self.dataset, batch, [asked[i] for i in batch], name, *nearest, self.is_pooled(name), states
-                )
+                table_of(batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name))
                 for batch, name, nearest in found
             ]
         table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")

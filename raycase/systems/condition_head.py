@@ -29,7 +29,7 @@ from raycase.systems.plain_part import Plain, PlainPart
 from raycase.systems.top import ACTIVATIONS, Activation, HeadConfig, load_weights
 
 LEAST_TEMPERATURE = 1e-3
-SAYS_HIDDEN, PEAK = 64, 10.0
+SAYS_HIDDEN, PEAK = 64, 10.0  # of `Says`: its hidden layer, and what a peak is divided by
 WEIGHTS = "head.safetensors"  # in a model folder
 
 

@@ -59,7 +59,7 @@ Each sentence is encoded once, whatever the number of conditions."""
     if says := metrics.get("says"):
         what += f"""
 Whether a text says anything of a condition: AUC {says["auc"]:.1f} x 100, expected calibration error
-{says["calibration_error"]:.1f} %, on {says["texts"]:,} texts under conditions that were left out."""
+{says["calibration_error"]:.1f} %, on {says["texts"]:,} left-out texts, each under a condition."""
     return _rated_card(name, what, config, metrics, before="without training")
 
 

@@ -138,8 +138,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             train, validation = super().read_parts()
             return with_pairs_of(train, sets, self.epochs, self.seed), validation, *sets
         if self.validation:
-            validation = read_rated(self.validation, "--validation")
-            return with_pairs_of(None, sets, self.epochs, self.seed), validation, *sets
+            return with_pairs_of(None, sets, self.epochs, self.seed), read_rated(self.validation, "--validation"), *sets
         taught, left = zip(*(parted(labelled, self.seed) for labelled in sets), strict=True)
         drawn = with_pairs_of(None, left, 1, self.seed)
         validation = replace(drawn, ratings=1 + 4 * drawn.ratings, drawn=None)
@@ -249,9 +248,8 @@ def _head_on(config: ConditionPoolingConfig, teacher: Any) -> ConditionHead | No
     """The head of a teacher that reads the states of this system without head, else None."""
     if not isinstance(teacher, ConditionPoolingConfig) or teacher.head is None or teacher.local is None:
         return None
-    if replace(teacher, head=None, model=config.model).describe() != config.describe():
-        return None
-    return load_head(teacher.head, teacher.local).eval()
+    same = replace(teacher, head=None, model=config.model).describe() == config.describe()
+    return load_head(teacher.head, teacher.local).eval() if same else None
 
 
 def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: TrainingJob) -> PairStates:

@@ -202,7 +202,8 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
 
 def named_parts(parts: Sequence[Any]) -> dict[str, Any]:
     """The parts of `read_parts` by name: what follows training and validation data are labelled texts."""
-    return dict(zip(("train", "validation", *(Path(part.uri).stem for part in parts[2:])), parts, strict=True))
+    tables = (f"labelled: {Path(part.uri).stem}" for part in parts[2:])  # `labels_of` has seen that their names differ
+    return dict(zip(("train", "validation", *tables), parts, strict=True))
 
 
 def fit_metrics(state: FitState) -> dict[str, Any]:

@@ -3,7 +3,6 @@ group.
 
 They come in clusters, a few texts of a few labels under one wording of a condition, each with each: a text goes through
 the head once for all of its pairs. Some of the texts are replaced by answers, phrases that say nothing but the label.
-
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from helpers import WORDS, to_csv, vectors_of
 from uncached import open_local_runner
 
 import raycase
-from raycase.data.labelled import read_labelled
+from raycase.data.labelled import labels_of, read_labelled
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
@@ -105,20 +105,13 @@ def test_pairs_are_rated_by_labels_and_groups(tables):
 
 
 def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
-    shape = {
-        "layers": (0.0, 1.0),
-        "heads": 4,
-        "head_dim": 16,
-        "dim": 32,
-        "epochs": 4,
-        "dropout": 0.1,
-        "learning_rate": 1e-2,
-    }
+    shape = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32}
+    shape |= {"epochs": 4, "dropout": 0.1, "learning_rate": 1e-2}
     job = ConditionPoolingJob(
         labelled=tables[:1], labels=tables[1:], **shape, model=str(tiny_model), output=str(tmp_path / "m")
     )
     metrics = train(job)
-    assert metrics["data"]["a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
+    assert metrics["data"]["labelled: a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
     report = evaluate(EvaluateJob(model=(job.output,), **asked), vectors_of=vectors_of)
     plain, trained = report["systems"]
@@ -170,3 +163,9 @@ def test_the_nearest_by_hand():
 def test_without_data_there_is_no_fit(tables, tmp_path, flags):
     with pytest.raises(RequestError, match="expected"):
         train(ConditionPoolingJob(**flags, output=str(tmp_path / "m")))
+
+
+@pytest.mark.parametrize("names", [(("a.csv", "b/a.csv"), ()), (("a.csv",), ("a.json", "b/a.json"))])
+def test_tables_of_one_name_are_refused(names):
+    with pytest.raises(RequestError, match="of different names, got a twice"):
+        labels_of(*names)

@@ -80,9 +80,8 @@ def _says(job: EvaluateJob, data: Tables, model: Model) -> dict[str, float] | No
     """AUC x 100 of the probability that a text says something, the mean of the columns that leave some texts out; None
     of a model that does not tell."""
     known = [(t.texts, c.wordings[0], said) for t in data.tables for c in t.columns if (said := c.said) is not None]
-    if not known or not isinstance(model.config, ConditionPoolingConfig) or not (head := model.config.head):
-        return None
-    if not head.says:
+    head = model.config.head if isinstance(model.config, ConditionPoolingConfig) else None
+    if not known or head is None or not head.says:
         return None
     loaded = model.config.load()
     found = [100 * auc(loaded.states(texts, condition), said) for texts, condition, said in known]
