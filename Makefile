@@ -32,7 +32,7 @@ chaos: .venv/ready         ## jobs under random kills and failures, for MINUTES 
 
 lint: .venv/ready          ## format, style, types, import contracts, generated pages, the site
 	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/flags.py --check

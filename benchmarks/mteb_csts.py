@@ -7,11 +7,10 @@ both apart.
 
 from typing import Any
 
+from datasets import DatasetDict
 from mteb._evaluators import AnySTSEvaluator
 from mteb.abstasks.sts import AbsTaskSTS, STSMetrics
 from mteb.abstasks.task_metadata import TaskMetadata
-
-from datasets import DatasetDict
 
 
 class CSTS(AbsTaskSTS):
