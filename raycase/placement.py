@@ -80,12 +80,26 @@ def prepare(request: Request, plan: Plan, *, ray: bool | None = None) -> Execute
 
 
 def embed(job: EmbedJob) -> dict[str, Any]:
-    """Run or resume the job by the rule, or estimate it; returns what its last line says.
+    """Run or resume the job by the rule, then index its output, or estimate it; returns what its last line says.
 
     Raises RequestError and WorkError.
     """
     began = time.time()
-    return dry_run(job) if job.dry_run else run(check_embed(job), began, prepare=prepare)
+    if job.dry_run:
+        return dry_run(job)
+    result = run(check_embed(job), began, prepare=prepare)
+    return result | {"index": _indexed(job.index, result["output"])} if job.index else result
+
+
+def _indexed(index: str, output: str) -> str:
+    """Index an output that is complete; returns where. Raises RequestError and WorkError."""
+    from raycase.search.build import IndexJob, build
+
+    try:
+        return str(build(IndexJob(embeddings=(output,), output=index))["output"])
+    except RequestError as error:
+        said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
+        raise RequestError(f"{said}; the output is complete, and not indexed: {output}") from error
 
 
 def score(job: ScoreJob) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
 from raycase.data.inputs import LANCE, InputFile, Listing, list_input, readable
 from raycase.data.lance_dataset import open_version
-from raycase.data.places import check_paths
+from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.schema import BITS, FLOATS, Dtype
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
@@ -108,6 +108,8 @@ class EmbedJob(RunFlags, CorpusFlags):
     indexes and joins read the other two."""
     normalize: bool = False
     """Write vectors of length 1."""
+    index: str | None = None
+    """Then index the output for `raycase search`: a Lance dataset, new or of the same model, to which it is added."""
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
 
@@ -174,7 +176,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             "--prompt": prompt_file(job.prompt),
         },
         opens={"--model": model_folder(job.model)},
-        writes={"--output": output_folder(job.output)},
+        writes={"--output": output_folder(job.output), "--index": Folder(job.index, ("data", INDEX), mark=INDEX)},
     )
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
@@ -257,9 +259,10 @@ def _check_condition_flags(job: EmbedJob) -> None:
             f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
             f"{'' if job.any_condition else ' without it'}"
         )
-    if job.any_condition and (job.normalize or job.dtype not in FLOATS):
+    indexed = "--any-condition" if job.any_condition else "--index" if job.index else ""
+    if indexed and (job.dtype not in FLOATS or (job.any_condition and job.normalize)):
         raise RequestError(
-            f"--any-condition: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes and "
+            f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes and "
             f"`materialize`, got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
         )
 

@@ -1,5 +1,7 @@
 """Indexes are built, grow, survive killed builds; wrong builds are refused."""
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,6 +13,7 @@ from altered import alter
 from helpers import embed_here, embedded
 from indexed import CONDITIONS, QUERIES, refuse, rows
 
+from raycase.cli import main
 from raycase.corpus.request import EmbedJob
 from raycase.errors import RequestError, WorkError
 from raycase.search import build as build_module
@@ -39,6 +42,30 @@ def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
     assert build(job)["rows_added"] == 240
     assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
+
+
+def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_model, capsys):
+    texts, index = tmp_path / "t.csv", str(tmp_path / "i.lance")
+    texts.write_text("text\na red dress\ntwo dogs\n")
+    begin = ["embed", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--input", str(texts)]
+    begin += ["--conditions", "color", "--no-ray", "--output"]
+    lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
+    for _ in range(2):  # the second time there is nothing to do
+        main([*begin, str(tmp_path / "out"), "--index", index])
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["index"] == index
+        assert Index.open(index).metadata.conditions == {"color": 2}
+    for output, other, message in (
+        ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete, and not indexed"),
+        ("new", str(tmp_path / "out"), "--index: expected another place than --output|in the index or output"),
+        ("out/in", index, "--output: expected another place"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([*begin, str(tmp_path / output), "--index", other])
+        assert re.search(message, capsys.readouterr().err)
+    with pytest.raises(SystemExit, match="2"):
+        main([*begin, str(tmp_path / "new"), "--index", str(tmp_path / "new.lance"), "--dtype", "int8"])
+    assert "--index: expected vectors as the model gives them" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
 
 
 def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
