@@ -79,13 +79,17 @@ def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: Embe
 def _says(job: EvaluateJob, data: Tables, model: Model) -> dict[str, float] | None:
     """AUC x 100 of the probability that a text says something, the mean of the columns that leave some texts out; None
     of a model that does not tell."""
-    known = [(t.texts, c.wordings[0], said) for t in data.tables for c in t.columns if (said := c.said) is not None]
     head = model.config.head if isinstance(model.config, ConditionPoolingConfig) else None
-    if not known or head is None or not head.says:
+    if head is None or not head.says:
         return None
-    loaded = model.config.load()
-    found = [100 * auc(loaded.states(texts, condition), said) for texts, condition, said in known]
-    return mean_interval(np.array(found), resamples=job.resamples, seed=job.seed)
+    loaded, found = model.config.load(), []
+    for table in data.tables:
+        told = [(column.wordings[0], said) for column in table.columns if (said := column.said) is not None]
+        if told:  # in one call, since each text is encoded once in a call
+            asked = [condition for condition, _ in told for _ in table.texts]
+            states = np.split(loaded.states([*table.texts] * len(told), asked), len(told))
+            found += [100 * auc(of_column, said) for of_column, (_, said) in zip(states, told, strict=True)]
+    return mean_interval(np.array(found), resamples=job.resamples, seed=job.seed) if found else None
 
 
 def _of_table(table: LabelledTexts, model: Model, embed: EmbedPairs, conditional: bool) -> Iterator[np.ndarray]:

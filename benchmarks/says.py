@@ -1,0 +1,84 @@
+"""What tells whether a text says anything of a condition: the model, its neighbours, or labels of the same column.
+
+    python benchmarks/says.py --model minilm-conditional-v2 --data 'datasets/labelled/test/*.csv' \\
+        --labels datasets/labelled/test/*.json
+
+AUC x 100, the mean over columns that leave some texts out, in three ways: the probability of `model.states`; how near
+the five nearest vectors under the condition are; and ridge regression on the vectors under the condition, trained on
+four fifths of the column's texts and asked for the other fifth.
+
+Shapes: N texts, D dimensions.
+"""
+
+import argparse
+
+import numpy as np
+from turns import finish
+
+import raycase
+from raycase.data.inputs import find_input
+from raycase.data.labelled import labels_of, read_labelled
+from raycase.data.vectors import l2_normalize
+from raycase.evaluation.metrics import auc
+
+NEAREST, PARTS, RIDGE = 5, 5, 1.0  # RIDGE: times the mean squared length of the centred vectors
+
+
+def nearness(unit_ND):
+    """Mean cosine of each vector's nearest others: (N,)."""
+    cosines_NN = unit_ND @ unit_ND.T
+    np.fill_diagonal(cosines_NN, -np.inf)
+    return np.sort(cosines_NN, axis=1)[:, -NEAREST:].mean(1)
+
+
+def by_labels(unit_ND, said_N):
+    """AUC x 100 of ridge regression, the mean over the parts that were left out."""
+    part_N = np.arange(len(said_N)) % PARTS
+    found = []
+    for part in range(PARTS):
+        train, left = part_N != part, part_N == part
+        if len(set(said_N[left])) < 2:
+            continue
+        mean_D = unit_ND[train].mean(0)
+        centred_nD = unit_ND[train] - mean_D
+        gram_nn = centred_nD @ centred_nD.T
+        gram_nn += RIDGE * np.trace(gram_nn) / len(gram_nn) * np.eye(len(gram_nn))
+        weights_D = centred_nD.T @ np.linalg.solve(gram_nn, said_N[train] - said_N[train].mean())
+        found.append(100 * auc((unit_ND[left] - mean_D) @ weights_D, said_N[left]))
+    return np.mean(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--labels", nargs="*", default=())
+    args = parser.parse_args()
+    model = raycase.load(args.model)
+    files = [file.uri for file in find_input(args.data, "--data")]
+    columns = {}
+    for uri, labels in zip(files, labels_of(files, tuple(args.labels)), strict=True):
+        table = read_labelled(uri, labels, "--data")
+        told = [column for column in table.columns if column.said is not None]
+        if not told:
+            continue
+        vectors_NCD = model.encode_grid(table.texts, [column.wordings[0] for column in told])
+        asked = [column.wordings[0] for column in told for _ in table.texts]
+        states_CN = np.split(model.states([*table.texts] * len(told), asked), len(told))
+        for column, unit_ND, states_N in zip(told, l2_normalize(vectors_NCD).swapaxes(0, 1), states_CN, strict=True):
+            said_N = np.array(column.said)
+            columns[f"{uri.rpartition('/')[2]}: {column.name}"] = (
+                100 * auc(states_N, said_N),
+                100 * auc(nearness(unit_ND), said_N),
+                by_labels(unit_ND, said_N.astype(np.float64)),
+            )
+    print("| column | states | nearest | labels of the column |\n|---|---|---|---|")
+    for name, values in sorted(columns.items(), key=lambda item: -item[1][0]):
+        print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} |")
+    means = np.mean(list(columns.values()), axis=0)
+    figures = dict(zip(("states", "nearest", "labels"), means.tolist(), strict=True))
+    finish({"ratios": {}, "columns": len(columns), "auc": figures})
+
+
+if __name__ == "__main__":
+    main()
