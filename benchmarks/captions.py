@@ -168,15 +168,15 @@ def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed:
             values |= share(model.project(vectors_TCD[:, column]), condition)
         what = f"{model.config.label}: {model.config.formula}"
         conditional.append(RankedSystem(name=model.name, what=what, values=values))
-    return rank_systems(
+    ranked = rank_systems(
         job,
         title=f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
         about=about(data),
         data=described(data),
         measures=[MEASURE],
-        groups=groups(data, attributes),
         systems=[*systems.values(), *conditional],
     )
+    return ranked | {"groups": groups(data, attributes)}
 
 
 def about(data: CaptionData) -> str:

@@ -87,7 +87,6 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedP
             "qrels": "qrels_dev.csv",
         },
         measures=MEASURES,
-        groups=[{"name": name, "queries": int(rows_Q.sum())} for name, rows_Q in groups.items()],
         systems=systems,
     )
 

@@ -23,7 +23,7 @@ from raycase.distributed import tune
 from raycase.placement import vectors
 from raycase.systems.contracts import pair_vectors
 from raycase.training.projector import ProjectorJob, projector_evaluation
-from raycase.training.sweep import BUILT_IN, Sweep, by_cell
+from raycase.training.sweep import Sweep, by_cell
 
 TRAINED = "trained g"
 STYLES = {  # Okabe and Ito's colors, distinct dashes and marks
@@ -137,8 +137,6 @@ if __name__ == "__main__":
     parser.add_argument("--model", default="minilm", help="encoder")
     parser.add_argument("--prompt", help="of sentence and condition; default: the encoder's")
     parser.add_argument("--pooling", help="default: the encoder's")
-    parser.add_argument(
-        "--dims", type=int, nargs="+", default=BUILT_IN["case"]["grids"]["figure4"]["dim"], help="dimensions"
-    )
+    parser.add_argument("--dims", type=int, nargs="+", default=[50, *range(100, 1001, 100)], help="dimensions")
     parser.add_argument("--seeds", type=int, default=3, help="of each trained g, and of the random projections")
     main(parser.parse_args())

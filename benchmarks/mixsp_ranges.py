@@ -20,12 +20,12 @@ from turns import finish, has_matplotlib, png
 
 from raycase.data.rated import RatedPairs
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, find_models
+from raycase.evaluation.models import Model, find_models, no_condition
 from raycase.evaluation.procedure import embedder, load_scorer, plain_scores
 from raycase.evaluation.report import interval, mean_interval, number, table
-from raycase.evaluation.tasks import sts
+from raycase.papers.mixsp import task as sts
+from raycase.papers.mixsp.model import UPPER, MixSpConfig
 from raycase.placement import vectors
-from raycase.systems.mixsp import UPPER, MixSpConfig
 
 GRID = 512  # points at which a density is computed
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one
@@ -89,7 +89,7 @@ def main(arguments):
     )
     pairs, embed = sts.read(job), embedder(job, arguments.data, vectors(None).vectors_of)
     found, drawn = {}, {}
-    for model in find_models(job):
+    for model in find_models(job, no_condition):
         curves = densities(plain_scores(job, model, pairs.sentences1, pairs.sentences2, embed), pairs.ratings)
         router = router_accuracy(model, pairs, job) if isinstance(model.config, MixSpConfig) else None
         found[model.name] = {"overlap": curves and 100 * overlap(*curves), "router": router}

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from raycase.data.json_values import from_json, loads
 from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, table
-from raycase.evaluation.tasks.catalogue import TASKS
+from raycase.evaluation.tasks.catalogue import find_task
 
 
 class _Trained(TypedDict):
@@ -162,7 +162,7 @@ def record_of(folder: Path) -> Any:
 def main(arguments):
     """Compare and print."""
     metrics = loads((Path(arguments.report) / "metrics.json").read_text(encoding="utf-8"))
-    figures = TASKS[metrics["task"]].values(metrics)
+    figures = find_task(metrics["task"]).values(metrics)
     names = [model if model in figures else Path(model).name for model in arguments.model]  # as the report has them
     records = {name: record_of(Path(model)) for name, model in zip(names, arguments.model, strict=True)}
     lines = compare_seeds(records, figures)

@@ -185,31 +185,8 @@ def job(tiny_model, tmp_path):
 
 
 @pytest.fixture
-def inferences(tmp_path):
-    """Planted: an explicit entailment says a premise's first word again, an implied one its second."""
-
-    import pandas as pd
-
-    from raycase.data.rated import KINDS
-
-    def write(name, first):
-        random = np.random.default_rng(len(name))
-        words = ["dog", "dress", "people", "woman", "bar", "red"]
-        rows = []
-        for n in range(24):
-            a, b, c, d = random.permutation(words)[:4]
-            rows.append((f"{first} {n} {a} {b}", f"{a} {n}", f"{b} {b} {n}", f"{c} {n}", f"{d} {d} {n}"))
-        path = tmp_path / f"{name}.csv"
-        pd.DataFrame(rows, columns=KINDS).to_csv(path, index=False)
-        return str(path)
-
-    return {"train": write("train", "a"), "validation": write("validation", "two")}
-
-
-@pytest.fixture
 def scored(tmp_path):
     """Planted: the score counts the word that the second sentence shares with the first."""
-
     import pandas as pd
 
     def write(name, seed, column="score"):

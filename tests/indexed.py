@@ -44,7 +44,7 @@ def index_of_thirty(folder, tiny_model):
     """An index of 30 texts under "color", by a fine-tuned system; gives its URI and the text of each id."""
     import torch
 
-    from raycase.systems.baselines import bi_encoder
+    from raycase.papers.baselines.model import bi_encoder
 
     torch.manual_seed(0)
     bi_encoder(str(tiny_model)).trainable().save(folder / "bi")

@@ -1,10 +1,12 @@
-"""A system is a module of its configuration and weights, a training job, and a line in each room's table.
+"""A system is a folder with its configuration and weights and a training job, and a line in the table of papers.
 
 Here one that the package does not have, f(s) + f(c), embeds, trains, sweeps and evaluates with nothing else touched.
 """
 
 import json
+import sys
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -17,15 +19,14 @@ import raycase
 from raycase.cli import main, parse
 from raycase.corpus.request import EmbedJob
 from raycase.encoder.loading import load_encoder
-from raycase.systems import registry
+from raycase.papers import PAPERS
 from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import accepted_pairs, encoded
-from raycase.training import catalogue
-from raycase.training.rated_jobs import RatedJob
+from raycase.training.encoder_fit import RatedJob
 from raycase.training.sweep import changed
 
-# ------------------------------------------------------------------------------------------- what stands in systems/
+# ------------------------------------------------------------------------------- what stands in papers/sum/model.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +53,9 @@ class Sum(Embedder):
         return encoded(prepared, accepted, found, work)
 
 
+# ------------------------------------------------------------------------------- what stands in papers/sum/train.py
+
+
 @dataclass(frozen=True, kw_only=True)
 class SumJob(RatedJob):
     """The sum of both vectors."""
@@ -65,9 +69,11 @@ class SumJob(RatedJob):
 
 @pytest.fixture
 def flags(monkeypatch, rated, tmp_path):
-    """The tables' lines, and what trains it."""
-    monkeypatch.setitem(registry.SYSTEMS, "sum", SumConfig.read)
-    monkeypatch.setitem(catalogue.TRAIN_JOBS, "sum", SumJob)
+    """The line of the table, and the words that train it."""
+    monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", "", ""))
+    monkeypatch.setitem(sys.modules, "raycase.papers.sum.model", SimpleNamespace(SYSTEMS={"sum": SumConfig}))
+    monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(JOBS={"sum": SumJob}))
+    monkeypatch.delitem(sys.modules, "raycase.training.catalogue", raising=False)  # which reads the table once
     files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]
     options = ["--model", small.save_bert(tmp_path / "encoder"), "--compute", "float32", "--epochs", "2", "--no-ray"]
     return ["sum", *files, *options, "--learning-rate", "1e-3"]

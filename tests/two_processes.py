@@ -16,11 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raycase.data.stored_words import StoredStates
 from raycase.errors import WorkError
-from raycase.systems.baselines import cross_encoder
+from raycase.papers.baselines.model import cross_encoder
+from raycase.papers.csr.model import csr
 from raycase.systems.condition_head import ConditionHead
 from raycase.systems.condition_pooling import condition_pooling
 from raycase.systems.contracts import PairVectors
-from raycase.systems.csr import csr
 from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens

@@ -168,10 +168,8 @@ class ScoreResult(PairResult):
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Without the blanks around texts, as `raycase evaluate` reads them."""
-        from raycase.systems.pair_scores import prepare_pairs
-
         firsts, seconds = ([text.strip() for text in side] for side in texts)
-        return prepare_pairs(config, firsts, seconds, conditions and [text.strip() for text in conditions])
+        return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
 
     def compute(self, system: Any, prepared: Prepared) -> Any:
         from raycase.systems.pair_scores import score_pairs

@@ -10,7 +10,6 @@ from enum import StrEnum
 from typing import TypeVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
 
@@ -45,20 +44,6 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
 def check_pooled(count_VB: np.ndarray) -> None:
     """Each view of each row pools a token: texts without one are refused before."""
     assert (count_VB > 0).all(), "expected at least one text token to pool; reject empty texts on reading"
-
-
-class Compose(StrEnum):
-    """How the vector of a sentence and that of a condition become one."""
-
-    HADAMARD = "hadamard"  # elementwise product
-    CONCAT = "concat"  # side by side
-
-
-def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
-    """The vector of a tri-encoder (Deshpande et al., 2023): (N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
-    if how is Compose.HADAMARD:
-        return sentence_ND * condition_ND
-    return torch.cat([sentence_ND, condition_ND], dim=1)
 
 
 Integers = TypeVar("Integers", Tensor, np.ndarray)

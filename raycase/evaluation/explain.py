@@ -14,7 +14,7 @@ from raycase.data.places import check_paths
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
 from raycase.search.marks import has_styles, in_bold, in_words, looked_at
-from raycase.systems.registry import resolve, weighs_words
+from raycase.systems.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[list[Wor
 
     Raises RequestError for a model that has no such weights, and for texts that cannot be embedded.
     """
-    config = resolve(model)
-    if not weighs_words(config):
+    config: Any = resolve(model)
+    if not config.weighs_words:
         raise RequestError(
             "--model: expected a model that weighs words (condition-pooling, as condition-pooling:minilm, or csr in "
             f"tri form, as csr:minilm), got {model}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from raycase.corpus.tasks import RayFlag
 from raycase.data.fetch import MODEL_FILE, model_folder
@@ -14,11 +14,16 @@ from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import METRICS
+from raycase.systems.registry import of_papers
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
 TASK_OF = {"labels": "labelled", "split": "kgc", "threshold_from": "rte"}  # flags that one task alone has
 SAVED = "model"  # of --threshold-from: each model's own
+if TYPE_CHECKING:
+    TaskName = str
+else:
+    TaskName = Literal["csts", "labelled", "rerank", *of_papers("tasks")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,7 @@ class TaskFlags:
     text and a column for each condition, or a glob of tables."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
-    task: Literal["csts", "kgc", "rte", "eis", "sts", "pairs", "rerank", "labelled"] = "csts"
+    task: TaskName = "csts"
     """csts: the cosine of two sentences under a condition, against people's rating of their similarity. kgc: knowledge
     graph completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis:
     which of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two
@@ -68,30 +73,32 @@ class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 
 
-def check_request(job: EvaluateJob) -> Path:
-    """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
+def check_request(job: EvaluateJob, *, folder: bool = False) -> Path:
+    """Check what does not depend on the task's data; returns the report's folder. Raises RequestError.
+
+    folder: --data is one, of certain files.
+    """
     threshold = None if job.threshold_from == SAVED else job.threshold_from
-    certain = job.task == "kgc"  # a folder of certain files
     check_paths(
         reads={
-            "--data": None if certain else job.data,
+            "--data": None if folder else job.data,
             "--threshold-from": threshold,
             "--prompt": prompt_file(job.prompt),
             "--labels": job.labels,
         },
         opens={
-            "--data": job.data if certain else None,
+            "--data": job.data if folder else None,
             "--model": [*filter(None, map(model_folder, job.model))],
         },
         writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
     )
-    folder = open_report_folder(job.output)
+    report = open_report_folder(job.output)
     resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
     ranges = at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples, "model": (bool(job.model), "some")}
     for name, task in TASK_OF.items():
         ranges[name] = (not getattr(job, name) or job.task == task, f"none but for --task {task}")
     check_ranges(job, ranges)
-    return folder
+    return report
 
 
 def open_report_folder(output: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,12 +47,34 @@ class Model:
         return vectors_ND if self.projector is None else project(self.projector, vectors_ND)
 
 
-def find_models(job: EvaluateJob) -> list[Model]:
-    """Resolve the job's models and load their projectors.
+# What a task expects of a model's configuration, if this one does not fit; None if it does.
+
+
+def any_condition(config: Any) -> str | None:
+    """Fits models that take any condition, those that score pairs among them."""
+    return None if config.known_conditions is None else "models that take any condition"
+
+
+def vectors(config: Any) -> str | None:
+    """Fits models that give vectors."""
+    return None if embeds(config) else "models that give vectors"
+
+
+def no_condition(config: Any) -> str | None:
+    """Fits models that need no condition."""
+    fits = config.known_conditions == () or (embeds(config) and config.known_conditions is None)
+    return None if fits else "models that need no condition"
+
+
+def find_models(job: EvaluateJob, expected: Callable[[Any], str | None] = any_condition) -> list[Model]:
+    """Resolve the job's models, check what is expected of them and load their projectors.
 
     Raises RequestError for an unknown or broken model, one that does not fit the task, and one that is given twice.
     """
-    configs = _resolve_models(job)
+    configs: list[Any] = [resolve(name, **job.prompt_choices) for name in job.model]
+    for name, config in zip(job.model, configs, strict=True):
+        if (instead := expected(config)) is not None:
+            raise RequestError(f"--model: expected {instead} for --task {job.task}, got {name}: {config.label}")
     folders = [_local_folder(config) for config in configs]
     first = next(filter(None, folders), Path(job.output).absolute())
     return [
@@ -64,30 +86,6 @@ def find_models(job: EvaluateJob) -> list[Model]:
         )
         for name, config, folder in zip(_model_names(job, configs), configs, folders, strict=True)
     ]
-
-
-def _resolve_models(job: EvaluateJob) -> list[Any]:
-    """The models' configurations, each checked against the task."""
-    configs: list[Any] = []
-    for name in job.model:
-        config = resolve(name, **job.prompt_choices)
-        if (expected := _expected_instead(job.task, config)) is not None:
-            raise RequestError(f"--model: expected {expected} for --task {job.task}, got {name}: {config.label}")
-        configs.append(config)
-    return configs
-
-
-def _expected_instead(task: str, config: Any) -> str | None:
-    """What the task expects of a model, if this one does not fit; None if it does."""
-    vectors, conditions = embeds(config), config.known_conditions
-    if task in ("sts", "pairs", "rerank"):
-        fits = conditions == () or (vectors and conditions is None)
-        return None if fits else "models that need no condition"
-    if task == "eis":
-        return None if conditions else "models with two vectors a sentence (dualcse)"
-    if not vectors and task != "csts":
-        return "models that give vectors"
-    return None if conditions is None or task == "rte" else "models that take any condition"
 
 
 def _model_names(job: EvaluateJob, configs: Sequence[Any]) -> Sequence[str]:

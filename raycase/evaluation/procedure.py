@@ -16,8 +16,15 @@ from raycase.data.storage import locate
 from raycase.data.vectors import pair_cosines
 from raycase.errors import WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
-from raycase.evaluation.models import Model, find_models
-from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ValuesBySystem, write_report
+from raycase.evaluation.models import Model, any_condition, find_models, vectors
+from raycase.evaluation.report import (
+    UNDEFINED_VALUES,
+    WHY_UNDEFINED,
+    ValuesBySystem,
+    ranked_values,
+    render_ranked,
+    write_report,
+)
 from raycase.systems.contracts import VectorsOf
 from raycase.systems.registry import embeds
 
@@ -42,8 +49,10 @@ class Task:
     measure: Callable[
         [EvaluateJob, Any, Sequence[Model], EmbedPairs], dict[str, Any]
     ]  # the task's part of metrics.json
-    values: Callable[[dict[str, Any]], ValuesBySystem]  # of metrics.json
-    render: Callable[[dict[str, Any]], str]  # metrics.json to the report in Markdown
+    expected: Callable[[Any], str | None] = lambda config: vectors(config) or any_condition(config)  # of a model
+    folder: bool = False  # --data is a folder of certain files
+    values: Callable[[dict[str, Any]], ValuesBySystem] = ranked_values  # of metrics.json
+    render: Callable[[dict[str, Any]], str] = render_ranked  # metrics.json to the report in Markdown
 
 
 def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str, Any]:
@@ -52,9 +61,9 @@ def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str
     Everything is checked before anything is embedded; nothing is written before everything is measured.
     """
     start = time.time()
-    folder = check_request(job)
+    folder = check_request(job, folder=task.folder)
     data = task.read(job)
-    models = find_models(job)
+    models = find_models(job, task.expected)
     metrics = {
         "task": job.task,
         **task.measure(job, data, models, embedder(job, data.uri, vectors_of)),

@@ -87,11 +87,10 @@ def rank_systems(
     about: str,
     data: dict[str, Any],
     measures: Sequence[str],
-    groups: Sequence[dict[str, Any]],
     systems: Sequence[RankedSystem],
 ) -> dict[str, Any]:
     """A task's part of `metrics.json`: each system's figures by group of queries and measure, and their differences
-    from the first system's; `groups` of queries have a name and a number of queries."""
+    from the first system's."""
     settings = {"resamples": job.resamples, "seed": job.seed}
     columns = list(enumerate(measures))
     first = systems[0]
@@ -116,7 +115,7 @@ def rank_systems(
         "about": about,
         "data": data,
         "measures": list(measures),
-        "groups": list(groups),
+        "groups": [{"name": name, "queries": len(of_group)} for name, of_group in first.values.items()],
         "systems": compared,
         "settings": settings | {"compute": job.compute},
     }

@@ -16,7 +16,6 @@ from raycase.errors import MOST_SHOWN, RequestError, note, visible
 from raycase.search.answers import TEXT
 from raycase.search.index import Index
 from raycase.search.marks import has_styles, in_bold, in_words, looked_at
-from raycase.systems.registry import weighs_words
 
 SHOWN_CHARACTERS = 100  # of a kept column
 
@@ -93,7 +92,7 @@ def unweighable(index: Index, text: str) -> str | None:
         return f"expected the texts in a column that the index keeps ({', '.join(index.columns)}), got {text!r}"
     if not pa.types.is_string(index.dataset.schema.field(text).type):
         return f"expected texts in {text!r}, got {index.dataset.schema.field(text).type}"
-    if not weighs_words(index.encoder.config):
+    if not index.encoder.config.weighs_words:
         return f"expected an index of a model that weighs words (condition-pooling, csr), got one of {index.model}"
     return None
 

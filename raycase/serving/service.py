@@ -31,7 +31,7 @@ from raycase.serving.serve_job import ServeSettings
 from raycase.systems.contracts import NestedConfig, check_conditions
 from raycase.systems.embeds import Embeds
 from raycase.systems.pairs import tokens_of_pairs
-from raycase.systems.registry import resolve_embedder, weighs_words
+from raycase.systems.registry import resolve_embedder
 
 Answered = TypeVar("Answered")
 log = logging.getLogger(__name__)
@@ -184,7 +184,7 @@ class Service:
     def explain(self, asked: ExplainRequest) -> dict[str, Any]:
         """The words of each text under each condition with their weights. Raises RequestError."""
         model: Any = self.encoder
-        if not weighs_words(model.config):
+        if not model.config.weighs_words:
             raise RequestError("expected a model that weighs words (condition-pooling, csr), got another")
         pairs = [(text, condition) for text in asked.texts for condition in asked.conditions]
         texts, conditions = ([*each] for each in zip(*pairs, strict=True))

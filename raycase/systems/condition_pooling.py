@@ -82,6 +82,14 @@ class ConditionPoolingConfig(NestedConfig):
     keep: TokenSpan | None = None
     basis: str | None = None
 
+    @classmethod
+    def untrained(cls, model: str, pooling: Pooling | None) -> ConditionPoolingConfig:
+        return condition_pooling(model, pooling=pooling)
+
+    @property
+    def weighs_words(self) -> bool:
+        return True
+
     @property
     def top(self) -> HeadConfig | None:
         return self.head

@@ -19,6 +19,7 @@ from raycase.data.fetch import folder_here
 from raycase.data.json_values import from_json
 from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.data.storage import Location, sha256_of_file
+from raycase.data.vectors import cosines
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
@@ -34,13 +35,17 @@ class SystemConfig(ABC):
     """A system without its weights: an encoder, and the choices of the system.
 
     SYSTEM: its name in `raycase.json`; WEIGHTS: the file of those beside the encoder's; known_conditions: the only ones
-    that it accepts, `()` where it accepts none; None: any. model: the name, id or folder it was requested by; folder:
-    where training saved it (or URI).
+    that it accepts, `()` where it accepts none; None: any. figure_names: what it says of a pair of sentences, the score
+    first; TEXTS_OF_PAIR: rows that `prepare_pairs` makes of one. model: the name, id or folder it was requested by;
+    folder: where training saved it (or URI). One that needs no training has `untrained(model, pooling)`, too, which is
+    found by its name, a colon and the encoder's.
     """
 
     SYSTEM: ClassVar[str]
     WEIGHTS: ClassVar[str]
     known_conditions: ClassVar[tuple[str, ...] | None] = None
+    figure_names: ClassVar[tuple[str, ...]] = ("score",)
+    TEXTS_OF_PAIR: ClassVar[int]
 
     model: str
     encoder: EncoderSpec
@@ -51,6 +56,20 @@ class SystemConfig(ABC):
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
         choices = {n: v for n, v in values.items() if n not in ("system", "encoder")}
         return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
+
+    @property
+    def weighs_words(self) -> bool:
+        """Whether the system, once loaded, can say which words a condition looked at (`word_weights`)."""
+        return False
+
+    @abstractmethod
+    def prepare_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
+    ) -> Prepared:
+        """Tokenise pairs of sentences, each distinct text or pair once. Loads no weights.
+
+        Raises ValueError for lists of different length.
+        """
 
     @property
     @abstractmethod
@@ -109,6 +128,8 @@ class SystemConfig(ABC):
 class EmbedderConfig(SystemConfig):
     """A system that embeds, without its weights."""
 
+    TEXTS_OF_PAIR: ClassVar[int] = 2
+
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
         """A system for each view; their vectors side by side are what this system computes before its projector."""
@@ -124,6 +145,16 @@ class EmbedderConfig(SystemConfig):
     @abstractmethod
     def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
         """Tokens of each pair's prompts: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
+
+    def prepare_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
+    ) -> Prepared:
+        return self.prepare([*firsts, *seconds], None if conditions is None else [*conditions, *conditions])
+
+    def pair_figures(self, *vectors: np.ndarray) -> np.ndarray:
+        """The figures of pairs by what `prepare_pairs` gave, `TEXTS_OF_PAIR` times (N, D): (N, K). Here the cosine."""
+        first_ND, second_ND = vectors
+        return cosines(first_ND, second_ND)[:, None]
 
     @abstractmethod
     def load(self, **options: Any) -> Embeds:

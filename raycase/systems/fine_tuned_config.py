@@ -151,6 +151,24 @@ class PromptEncoderConfig(FineTunedEmbedderConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SentenceEncoderConfig(PromptEncoderConfig):
+    """f(s): the sentence alone."""
+
+    SYSTEM: ClassVar[str] = "sentence-encoder"
+    known_conditions: ClassVar[tuple[str, ...] | None] = ()
+
+    @property
+    def formula(self) -> str:
+        return "f(s)"
+
+
+def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
+    return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApartConfig(FineTunedEmbedderConfig):
     """A system that encodes sentence and condition apart."""
 
@@ -166,7 +184,7 @@ class ApartConfig(FineTunedEmbedderConfig):
 class ScorerConfig(FineTunedConfig):
     """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
 
-    figure_names: ClassVar[tuple[str, ...]] = ("score",)  # what it says of a pair, the score first
+    TEXTS_OF_PAIR: ClassVar[int] = 1
 
     @property
     def has_extra(self) -> bool:
@@ -178,6 +196,23 @@ class ScorerConfig(FineTunedConfig):
     ) -> TokenBatch:
         """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
         weights. Raises ValueError for lists of different length."""
+
+    def prepare_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
+    ) -> Prepared:
+        pairs = list(zip(firsts, seconds, conditions or [""] * len(firsts), strict=True))
+        index_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
+        firsts, seconds, under = ([pair[side] for pair in index_of] for side in range(3))
+        none_M = np.zeros(len(index_of), dtype=np.int64)
+        return Prepared(
+            rows=np.array([index_of[pair] for pair in pairs], dtype=np.int64),
+            conditions=None,
+            sentence=none_M,
+            condition=none_M,
+            pairs=[self.tokens(firsts, seconds, None if conditions is None else under)],
+            alone=[],
+            bases=[],
+        )
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""

@@ -1,27 +1,20 @@
-"""Scores of pairs of sentences by any system: what `raycase score` writes of each pair.
-
-A system that embeds gives the cosine of both vectors under the condition, DualCSE the entailment of the second sentence
-by the first and how implicit each is, a scorer what it says itself.
+"""Scores of pairs of sentences by any system, its `figure_names`: what `raycase score` writes of each pair.
 
 Shapes: N pairs of sentences, M distinct (sentence, condition) or pairs of sentences, P of these for each pair of
-sentences, K figures, D dimensions.
+sentences, K figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from raycase.data.schema import Reason
-from raycase.data.vectors import cosines
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
-from raycase.systems.contracts import EmbedderConfig
-from raycase.systems.dualcse import EXPLICIT, IMPLICIT, DualCseConfig, entailment, implicitness
-from raycase.systems.fine_tuned_config import ScorerConfig
+from raycase.systems.contracts import SystemConfig
 from raycase.systems.registry import embeds
 
 SCORE = "score"
@@ -47,68 +40,25 @@ class Scored:
         return np.isfinite(self.figures).all(axis=1)
 
 
-def figure_names(config: EmbedderConfig | ScorerConfig) -> tuple[str, ...]:
-    """What a system says of a pair of sentences: the score, and figures beside it."""
-    if isinstance(config, ScorerConfig):
-        return config.figure_names
-    return (SCORE, "implicitness1", "implicitness2") if isinstance(config, DualCseConfig) else (SCORE,)
-
-
-def figure_columns(config: EmbedderConfig | ScorerConfig, score: str) -> list[str]:
+def figure_columns(config: SystemConfig, score: str) -> list[str]:
     """The names of the columns of these figures: `score` of the score, `score_range` of the range."""
-    return [score, *(f"{score}_{name}" for name in figure_names(config)[1:])]
+    return [score, *(f"{score}_{name}" for name in config.figure_names[1:])]
 
 
-def reads_conditions(config: EmbedderConfig | ScorerConfig) -> bool:
-    """Whether the score of a pair depends on a condition. DualCSE's two are no such conditions: a score takes both."""
+def reads_conditions(config: SystemConfig) -> bool:
+    """Whether the score of a pair depends on a condition. Known ones are no such conditions: a score takes all."""
     return config.known_conditions is None
 
 
-def prepare_pairs(
-    config: EmbedderConfig | ScorerConfig,
-    firsts: Sequence[str],
-    seconds: Sequence[str],
-    conditions: Sequence[str] | None,
-) -> Prepared:
-    """Tokenise pairs of sentences, each distinct one once: N -> `Prepared` of P N rows. Loads no weights.
-
-    Raises ValueError for lists of different length.
-    """
-    if isinstance(config, ScorerConfig):
-        return _prepare_scored(config, firsts, seconds, conditions)
-    if isinstance(config, DualCseConfig):
-        meanings = [EXPLICIT] * len(firsts) + [IMPLICIT] * len(firsts)
-        return config.prepare([*firsts, *firsts, *seconds, *seconds], [*meanings, *meanings])
-    return config.prepare([*firsts, *seconds], None if conditions is None else [*conditions, *conditions])
-
-
-def _prepare_scored(
-    config: ScorerConfig, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
-) -> Prepared:
-    """Tokenise each distinct pair of sentences under its condition, for a scorer."""
-    pairs = list(zip(firsts, seconds, conditions or [""] * len(firsts), strict=True))
-    index_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-    firsts, seconds, under = ([pair[side] for pair in index_of] for side in range(3))
-    none_M = np.zeros(len(index_of), dtype=np.int64)
-    return Prepared(
-        rows=np.array([index_of[pair] for pair in pairs], dtype=np.int64),
-        conditions=None,
-        sentence=none_M,
-        condition=none_M,
-        pairs=[config.tokens(firsts, seconds, None if conditions is None else under)],
-        alone=[],
-        bases=[],
-    )
-
-
 def score_pairs(system: Any, prepared: Prepared) -> Scored:
-    """Score what `prepare_pairs` returned, by the loaded system of its configuration."""
+    """Score what `prepare_pairs` of its configuration returned, by a loaded system."""
     config = system.config
-    parts = 1 if not embeds(config) else 4 if isinstance(config, DualCseConfig) else 2
-    rows_PN = np.stack(np.split(prepared.rows, parts))
+    rows_PN = prepared.rows.reshape(config.TEXTS_OF_PAIR, -1)
     if embeds(config):
         encoded = system.encode_prepared(prepared)
-        figures_NK, work = _cosines(*np.split(encoded.vectors, parts)), encoded.work
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
+            figures_NK = config.pair_figures(*np.split(encoded.vectors, config.TEXTS_OF_PAIR))
+        work = encoded.work
     else:
         batch = prepared.pairs[0]
         accepted = np.flatnonzero(batch.refused < 0)
@@ -124,17 +74,3 @@ def score_pairs(system: Any, prepared: Prepared) -> Scored:
         work=work,
         distinct=len(set(map(tuple, rows_PN.T.tolist()))),
     )
-
-
-def _cosines(*vectors: np.ndarray) -> np.ndarray:
-    """The figures of a system that embeds, of both sentences' vectors, or of DualCSE's four: (N, K)."""
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
-        if len(vectors) == 2:
-            return cosines(*vectors)[:, None]
-        explicit1_ND, implicit1_ND, explicit2_ND, implicit2_ND = vectors
-        figures = (
-            entailment(explicit1_ND, implicit1_ND, explicit2_ND),
-            implicitness(explicit1_ND, implicit1_ND),
-            implicitness(explicit2_ND, implicit2_ND),
-        )
-        return np.stack(figures, axis=1)

@@ -1,10 +1,14 @@
-"""From a name or a folder to a system: `resolve` finds its configuration, `load` also loads its weights."""
+"""From a name or a folder to a system: `resolve` finds its configuration, `load` also loads its weights.
+
+What papers add is found by the table of `raycase.papers`, and imported when it is asked for: no room imports a paper.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, fields, replace
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from threading import RLock
 from typing import Any, TypeGuard
@@ -16,36 +20,36 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, note, visible
-from raycase.systems import baselines, case, condition_pooling, csr, dualcse, lora, mixsp
+from raycase.systems import case
 from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.contracts import EmbedderConfig, NestedConfig
-from raycase.systems.csr import CsrConfig
-from raycase.systems.fine_tuned_config import ScorerConfig
+from raycase.systems.contracts import EmbedderConfig, NestedConfig, SystemConfig
+from raycase.systems.fine_tuned_config import SentenceEncoderConfig
 
-# `system` in `raycase.json` -> the function that reads the folder
-SYSTEMS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
-    kind.SYSTEM: kind.read
-    for kind in (
-        case.CaseConfig,
-        ConditionPoolingConfig,
-        baselines.BiEncoderConfig,
-        baselines.TriEncoderConfig,
-        baselines.CrossEncoderConfig,
-        baselines.SentenceEncoderConfig,
-        CsrConfig,
-        dualcse.DualCseConfig,
-        lora.LoraConfig,
-        mixsp.MixSpConfig,
-    )
+KINDS = {"systems": "model", "jobs": "train", "objectives": "train", "tasks": "task"}  # module of a paper that has them
+SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
+    kind.SYSTEM: kind for kind in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
 }
-# before the name of an encoder -> the function that makes the system without training
-UNTRAINED: dict[str, Callable[..., Any]] = {
-    "condition-pooling:": condition_pooling.condition_pooling,
-    "csr:": csr.untrained,
-    "tri-encoder:": baselines.tri_encoder,
-}
-
 _loading = RLock()  # transformers sets torch's default type while it loads, for all threads
+
+
+def of_papers(kind: str) -> dict[str, str]:
+    """The names that papers add of one of `KINDS`, each with its paper."""
+    column, papers = list(KINDS).index(kind), import_module("raycase.papers").PAPERS
+    return {name: paper for paper, columns in papers.items() for name in columns[column].split()}
+
+
+def of_paper(kind: str, name: str) -> Any:
+    """What a paper adds under this name. Raises KeyError where none does."""
+    module = import_module(f"raycase.papers.{of_papers(kind)[name]}.{KINDS[kind]}")
+    return getattr(module, kind.upper())[name]
+
+
+def find_system(name: str) -> Any:
+    """The class of a system's configuration. Raises RequestError for an unknown name."""
+    known = [*SYSTEMS, *of_papers("systems")]
+    if name not in known:
+        raise RequestError(f"system: expected one of {', '.join(known)}, got {name!r}")
+    return SYSTEMS.get(name) or of_paper("systems", name)
 
 
 def resolve(
@@ -55,7 +59,7 @@ def resolve(
     pooling: Pooling | str | None = None,
     subtract: bool | None = None,
     dim: int | None = None,
-) -> EmbedderConfig | ScorerConfig:
+) -> SystemConfig:
     """Find a system without loading its weights.
 
     model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
@@ -71,10 +75,11 @@ def resolve(
     return config if dim is None else _cut(config, dim)
 
 
-def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
+def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
     """The whole system of this name, id or folder, with its choices checked."""
-    if prefix := next(filter(model.startswith, UNTRAINED), ""):
-        untrained = UNTRAINED[prefix](model.removeprefix(prefix), pooling=choices["pooling"])
+    name, _, encoder = model.partition(":")
+    if encoder and name in (*SYSTEMS, *of_papers("systems")) and hasattr(kind := find_system(name), "untrained"):
+        untrained = kind.untrained(encoder, choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         return replace(untrained, model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
@@ -84,7 +89,7 @@ def _find(model: str, choices: dict[str, Any]) -> EmbedderConfig | ScorerConfig:
     if not file.is_file():
         if model in ENCODERS or choices["prompt"]:
             return case.resolve(model, **choices)
-        untrained = condition_pooling.condition_pooling(model, pooling=choices["pooling"])
+        untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])
         _check_choices(model, untrained.fixed, choices)
         _note_untrained(model)
         return untrained
@@ -104,11 +109,11 @@ def _note_untrained(model: str) -> None:
     )
 
 
-def _read(file: Path, folder: str) -> EmbedderConfig | ScorerConfig:
+def _read(file: Path, folder: str) -> SystemConfig:
     """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
     try:
         values = loads(file.read_text(encoding="utf-8"))
-        return SYSTEMS[values["system"]](folder, values)
+        return find_system(values["system"]).read(folder, values)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
@@ -131,7 +136,7 @@ def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
     return {f"prompt: {name}": value for name, value in values.items()} | others
 
 
-def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
+def _cut(config: SystemConfig, dim: int) -> EmbedderConfig:
     """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
     if isinstance(config, NestedConfig) and dim in config.nested:
         return replace(config, cut=dim)
@@ -142,21 +147,14 @@ def _cut(config: EmbedderConfig | ScorerConfig, dim: int) -> EmbedderConfig:
     )
 
 
-def embeds(config: EmbedderConfig | ScorerConfig) -> TypeGuard[EmbedderConfig]:
+def embeds(config: SystemConfig) -> TypeGuard[EmbedderConfig]:
     """Whether a system produces embeddings; otherwise it scores pairs."""
     return isinstance(config, EmbedderConfig)
 
 
-def stores_words(config: EmbedderConfig | ScorerConfig) -> TypeGuard[ConditionPoolingConfig]:
+def stores_words(config: SystemConfig) -> TypeGuard[ConditionPoolingConfig]:
     """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
     return isinstance(config, ConditionPoolingConfig)
-
-
-def weighs_words(
-    config: EmbedderConfig | ScorerConfig,
-) -> TypeGuard[ConditionPoolingConfig | CsrConfig]:
-    """Whether a system, once loaded, can say which words a condition looked at (`word_weights`)."""
-    return stores_words(config) or (isinstance(config, CsrConfig) and config.weighs_words)
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:

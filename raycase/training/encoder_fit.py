@@ -1,4 +1,4 @@
-"""Fine-tuning a system (`raycase.systems`) for an objective; the objective of rated pairs; the job.
+"""Fine-tuning a system for an objective; the objective of rated pairs; the jobs.
 
 Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
@@ -6,10 +6,10 @@ Shapes: N rated pairs, B pairs of a batch, b of one process.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from raycase.systems.fine_tuned_config import FineTunedConfig
 from raycase.systems.fine_tuned_module import RatedTexts, pair_scores
 from raycase.systems.model_card import tuned_card
 from raycase.systems.model_folder import write_folder
+from raycase.systems.registry import of_paper, of_papers
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import (
     Batches,
@@ -39,7 +40,6 @@ from raycase.training.losses import LOSSES, correlations, unit_ratings
 from raycase.training.recipe import RatedRecipe, TuneRecipe
 from raycase.training.runner import Fitting
 
-PairLoss = Callable[[Tensor, Tensor], Tensor]
 POOL = 16  # batches whose pairs are sorted by length together
 
 
@@ -66,6 +66,11 @@ class Objective(ABC):
 
     config: Any  # of the system
     compute: torch.dtype = torch.float32  # of matrix products
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """The settings of the loss that are not the recipe's, for fingerprints."""
+        return ()
 
     @abstractmethod
     def texts(self, parts: Sequence[Any]) -> Sequence[Any]:
@@ -126,38 +131,33 @@ class PairObjective(Objective):
     TASK = "rated"
     SELECT = "spearman"
 
-    loss: PairLoss | None = None  # over scores and ratings (B,). None: that of a `RatedRecipe`
+    def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
+        """The loss over what the module gives for a whole batch."""
+        return LOSSES[recipe.loss](scores_B, unit_ratings(ratings_B))
 
     def texts(self, parts: Sequence[RatedPairs]) -> list[TunePairs]:
-        """The pairs, tokenised."""
         return [TunePairs.of(self.config, rated) for rated in parts]
 
     def module(self, system: Any) -> Any:
-        """The system with a score for each pair."""
         return pair_scores(system)
 
     def batches(self, train: TunePairs, recipe: TuneRecipe, seed: int) -> Batches:
-        """Batches of pairs of similar length."""
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
         return length_batches(train.texts.lengths, train.groups, rated, recipe.batch_size, seed)
 
     def batch_loss(self, train: TunePairs, recipe: TuneRecipe) -> BatchLoss:
-        """The loss over the scores of a whole batch of pairs."""
         ratings_N = torch.tensor(train.ratings)
-        loss = self.loss or _rated_loss(recipe)
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
             rows_b, count = computed_rows(batch)
             with self.autocast(module):
                 scores_b = module(train.texts.take(rows_b))[:count]
             scores_B = gather(scores_b, len(batch))
-            return loss(scores_B, ratings_N[batch].to(scores_B.device))
+            return self.loss(scores_B, ratings_N[batch].to(scores_B.device), recipe)
 
         return of_batch
 
     def evaluation(self, train: TunePairs, validation: TunePairs) -> Evaluation:
-        """The `correlations` of the system's scores."""
-
         def evaluate(module: nn.Module) -> dict[str, float]:
             module = unwrapped(module)
             with self.autocast(module):
@@ -196,13 +196,12 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
 
 
-def _rated_loss(recipe: TuneRecipe) -> PairLoss:
-    """The loss of a recipe with ratings, over scores and ratings (B,)."""
-    assert isinstance(recipe, RatedRecipe)
-    return lambda scores_B, ratings_B: LOSSES[recipe.loss](scores_B, unit_ratings(ratings_B))
+# ------------------------------------------------------------------------------------------------------------- the jobs
 
-
-# -------------------------------------------------------------------------------------------------------------- the job
+if TYPE_CHECKING:
+    TrainingTask = str
+else:
+    TrainingTask = Literal["rated", *of_papers("objectives")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,28 +216,20 @@ class FineTuneJob(TrainingJob):
     def objective(self, config: FineTunedConfig) -> Objective:
         """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
 
-    @property
-    def terms(self) -> dict[str, Any]:
-        """The settings of the loss that are not the recipe's."""
-        return {}
-
     def check_flags(self) -> None:
-        """Raise RequestError for flags out of their range, or that contradict each other."""
         self.recipe.check()
         check_ranges(self)
         self.objective(self.config())
 
     def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        """Everything that determines the weights."""
-        return super().identity(config, parts) | {"task": [self.objective(config).TASK, *self.terms.values()]}
+        objective = self.objective(config)
+        return super().identity(config, parts) | {"task": [objective.TASK, *objective.terms]}
 
     def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
-        """The texts, tokenised."""
         train, validation = self.objective(self.config()).texts(shared)
         return train, validation
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
-        """The fine-tuning in the number format of the processor."""
         return partial(fit_tuned, objective=self._objective(on_gpu=on_gpu))
 
     def _objective(self, *, on_gpu: bool) -> Objective:
@@ -247,7 +238,6 @@ class FineTuneJob(TrainingJob):
     def save(
         self, config: FineTunedConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
-        """Write the model folder of a fit; returns the contents of `metrics.json`."""
         objective = self._objective(on_gpu=record["on_gpu"])
         metrics = {
             **record,
@@ -261,6 +251,38 @@ class FineTuneJob(TrainingJob):
         restore(objective.module(system), fitted.best)
         write_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics), system.save)
         return metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedJob(FineTuneJob, RatedRecipe):
+    """Fine-tune an encoder on rated pairs."""
+
+    RECIPE = RatedRecipe
+
+    def objective(self, config: FineTunedConfig) -> Objective:
+        return PairObjective(config=config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedOrGraphJob(RatedJob):
+    """Fine-tune an encoder on rated pairs, or for what a paper adds."""
+
+    NOT_SWEPT: ClassVar[Sequence[str]] = ("task",)
+
+    task: TrainingTask = "rated"
+    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion; --train and --validation are
+    then .tsv files of head, relation, tail, with entities.tsv and relations.tsv in the folder of --train, and the loss
+    is SimKGC's."""
+
+    def objective(self, config: FineTunedConfig) -> Any:
+        return super().objective(config) if self.task == "rated" else of_paper("objectives", self.task)(config=config)
+
+    def read_parts(self) -> tuple[Any, Any]:
+        return (
+            super().read_parts()
+            if self.task == "rated"
+            else self.objective(self.config()).read(self.train, self.validation)
+        )
 
 
 def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:

@@ -16,11 +16,10 @@ from torch import Tensor, nn
 from raycase.data.fetch import is_trained
 from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
-from raycase.systems.baselines import BiEncoderConfig
 from raycase.systems.case import CaseConfig, write_case_folder
 from raycase.systems.case import resolve as resolve_case
 from raycase.systems.contracts import PairVectors, pair_vectors
-from raycase.systems.lora import LoraConfig
+from raycase.systems.fine_tuned_config import PromptEncoderConfig
 from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project
 from raycase.systems.registry import resolve
 from raycase.systems.top import MOST_WIDTH, Activation
@@ -175,7 +174,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         if not is_trained(self.model):
             return resolve_case(self.model, **self.text_choices, subtract=self.subtract)
         system = resolve(self.model, **self.prompt_choices | {"subtract": None})
-        if not isinstance(system, (BiEncoderConfig, LoraConfig)):
+        if not isinstance(system, PromptEncoderConfig) or system.known_conditions is not None:
             raise RequestError(
                 f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model "
                 f"{self.model}"

@@ -6,6 +6,7 @@ A cell is a choice of flags, a trial a cell with a seed. Each trial that ended i
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import statistics
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from fractions import Fraction
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pandas as pd
@@ -26,7 +27,6 @@ from raycase.training.job import TrainingJob
 SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"
 RESULTS = (TRIALS, "results.parquet", "results.csv", "results.md", "tune", BEST)
 SAMPLERS = ("choice", "uniform", "loguniform", "randint", "lograndint")
-BUILT_IN: dict[str, Any] = json.loads(files("raycase.training").joinpath("sweeps.json").read_text(encoding="utf-8"))
 
 Choices = Mapping[str, Any]  # flag -> value, as a grid or a search gave it
 Space = Mapping[str, Mapping[str, list[Any]]]  # flag -> {"uniform": [0, 0.5]}: a function of `ray.tune`, its arguments
@@ -65,6 +65,12 @@ class Sweep(TuneFlags):
     training: TrainingJob
 
     @property
+    def built_in(self) -> dict[str, Any]:
+        """The search space and the grids of the system, which stand beside the module of its job."""
+        file = Path(inspect.getfile(type(self.training))).with_name("sweeps.json")
+        return json.loads(file.read_text(encoding="utf-8")).get(self.training.SYSTEM, {}) if file.is_file() else {}
+
+    @property
     def root(self) -> Location:
         """The output folder."""
         return locate(str(self.training.folder))
@@ -89,7 +95,7 @@ class Sweep(TuneFlags):
         """The cells of the grid, each once: the product of an object of lists, or those of several. Raises
         RequestError."""
         assert self.grid is not None
-        built_in = BUILT_IN.get(self.training.SYSTEM, {}).get("grids", {})
+        built_in = self.built_in.get("grids", {})
         if not self.grid.endswith(".json") and self.grid not in built_in:
             raise RequestError(f"--grid: expected {', '.join([*built_in, 'a file NAME.json'])}, got {self.grid}")
         grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in[self.grid]
@@ -108,8 +114,7 @@ class Sweep(TuneFlags):
 
     def search_space(self) -> Space:
         """What a search chooses from; its values are those of flags. Raises RequestError."""
-        own = BUILT_IN.get(self.training.SYSTEM, {}).get("space", {})
-        space = json_file(self.space, "--space") if self.space else own
+        space = json_file(self.space, "--space") if self.space else self.built_in.get("space", {})
         try:
             for flag, sampler in space.items():
                 [(kind, given)] = sampler.items()

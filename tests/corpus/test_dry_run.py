@@ -7,8 +7,9 @@ import small
 from helpers import embed_here
 
 from raycase.corpus.dry_run import dry_run, encode_sample
-from raycase.systems.baselines import bi_encoder, sentence_encoder
-from raycase.systems.dualcse import dualcse
+from raycase.papers.baselines.model import bi_encoder
+from raycase.papers.dualcse.model import dualcse
+from raycase.systems.fine_tuned_config import sentence_encoder
 
 UNTRAINED = ("condition-pooling", "csr", "tri-encoder")
 TRAINED = {"bi-encoder": bi_encoder, "dualcse": dualcse, "sentence-encoder": sentence_encoder}

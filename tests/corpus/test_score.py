@@ -20,18 +20,16 @@ from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
 from raycase.corpus.written import open_written
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation.entailment_metrics import entailment_correct
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.systems.baselines import bi_encoder, cross_encoder, sentence_encoder
-from raycase.systems.dualcse import dualcse, implicitness
-from raycase.systems.mixsp import mixsp
+from raycase.papers.baselines.model import bi_encoder, cross_encoder
+from raycase.papers.mixsp.model import mixsp
+from raycase.systems.fine_tuned_config import sentence_encoder
 
 SYSTEMS = {
     "bi": bi_encoder,
     "cross": cross_encoder,
     "mixsp": lambda model: mixsp(model, ranges=(2.0, 4.0)),
-    "dualcse": dualcse,
     "sentence": sentence_encoder,
 }
 CHOICES = {"prompt": "concat-sc", "pooling": "mean"}
@@ -105,32 +103,6 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
         np.testing.assert_allclose(table["similarity"], outputs[:, 0].sigmoid(), atol=1e-5)
         np.testing.assert_allclose(table["similarity_probability"], probability, atol=1e-5)
         assert table["similarity_range"].to_pylist() == [(0.0, 2.0, 4.0)[i] for i in place]
-
-
-def test_dualcse_says_entailment_and_implicitness(job, models, inferences):
-    """A file of premises and hypotheses, whose accuracy is that of `evaluate --task rte`."""
-    frame = pd.read_csv(inferences["validation"])
-    pairs = frame.melt(id_vars="premise", var_name="kind", value_name="hypothesis")
-    pairs.to_json(path := f"{job.output}.jsonl", orient="records", lines=True)
-    names = {"sentence1_column": "premise", "sentence2_column": "hypothesis"}
-    score_here(replace(job, model=models["dualcse"], input=path, **names))
-    table = read_scores(job.output)
-    model = loaded("dualcse", models)
-    r1, u1, r2, u2 = (
-        model.embed(list(pairs[s]), c) for s in ("premise", "hypothesis") for c in ("explicit", "implicit")
-    )
-    np.testing.assert_allclose(table["score"], np.maximum(cosines(r1, r2), cosines(u1, r2)), atol=1e-5)
-    np.testing.assert_allclose(table["score_implicitness1"], implicitness(r1, u1), atol=1e-5)
-    np.testing.assert_allclose(table["score_implicitness2"], implicitness(r2, u2), atol=1e-5)
-    report = EvaluateJob(model=(models["dualcse"],), data=inferences["validation"], output=f"{job.output}-report")
-    for task in ("rte", "eis"):
-        metrics = evaluate(replace(report, task=task, compute="float32", resamples=100), vectors_of=vectors_of)
-        value = metrics["systems"][0]["figures"]["all"]["accuracy"]["value"]
-        scores, implicit1, implicit2 = (
-            table[name].to_numpy().reshape(4, -1).T for name in ("score", "score_implicitness1", "score_implicitness2")
-        )
-        correct = entailment_correct(scores) if task == "rte" else implicit1 > implicit2
-        assert value == pytest.approx(100 * correct.mean(), abs=1.1)  # a pair on the other side of a threshold
 
 
 def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
@@ -232,7 +204,6 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
         ({"score_column": "label"}, "--score-column: expected a name that no other column has, got 'label'"),
         ({"model": "cross", "unconditional": True}, "--unconditional: expected a model that gives vectors"),
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected scores under cond"),
-        ({"model": "dualcse", "condition_column": "condition"}, "--condition-column: expected scores under"),
         ({"model": "nowhere"}, "--model"),
         ({"dim": 8}, "--dim: expected a dimension that"),
         ({"limit": 0}, "--limit: expected at least 1"),

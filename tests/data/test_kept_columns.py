@@ -15,9 +15,9 @@ from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
 from raycase.data.reader import KEEP, read_span
 from raycase.errors import RequestError
+from raycase.papers.baselines.model import bi_encoder
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
-from raycase.systems.baselines import bi_encoder
 
 NOON = datetime.datetime(2024, 2, 29, 12, 34, 56, 789012)
 DAY, TIME = datetime.date(2024, 2, 29), datetime.time(1, 2, 3, 4000)

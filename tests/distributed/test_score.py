@@ -10,8 +10,8 @@ from helpers import call_job, read_scores, score_here
 
 from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
+from raycase.papers.mixsp.model import mixsp
 from raycase.placement import score
-from raycase.systems.mixsp import mixsp
 
 
 @pytest.mark.cluster

@@ -24,10 +24,10 @@ from raycase.data.rated import read_rated
 from raycase.distributed.embed import prepare_ray
 from raycase.distributed.train import make_scaling, open_runner
 from raycase.errors import RequestError
+from raycase.papers.csr.train import CsrJob
 from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.projector import best_projector, fit_projector
-from raycase.training.rated_jobs import CsrJob
 
 train = partial(jobs.train, open_runner=open_runner)
 HERE, ON_RAY = VectorCache(lambda *_: in_process), VectorCache(prepare_ray)

@@ -7,6 +7,7 @@ import pytest
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request, open_report_folder
 from raycase.evaluation.tasks.catalogue import TASKS
+from raycase.systems.registry import of_papers
 
 
 def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
@@ -38,4 +39,4 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 
 
 def test_the_table_has_every_task():
-    assert tuple(TASKS) == get_type_hints(EvaluateJob)["task"].__args__
+    assert (*TASKS, *of_papers("tasks")) == get_type_hints(EvaluateJob)["task"].__args__

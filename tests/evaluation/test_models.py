@@ -8,9 +8,11 @@ from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
-from raycase.systems.baselines import cross_encoder, sentence_encoder
-from raycase.systems.dualcse import dualcse
-from raycase.systems.mixsp import mixsp
+from raycase.evaluation.tasks.catalogue import find_task
+from raycase.papers.baselines.model import cross_encoder
+from raycase.papers.dualcse.model import dualcse
+from raycase.papers.mixsp.model import mixsp
+from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):
@@ -39,4 +41,4 @@ def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_mode
     make(str(tiny_model)).trainable().save(tmp_path / "model")
     asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
     with pytest.raises(RequestError, match=message):
-        find_models(asked)
+        find_models(asked, find_task(task).expected)

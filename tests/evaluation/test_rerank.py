@@ -14,10 +14,10 @@ import raycase
 from raycase.data.rated import read_candidates
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.ranking import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.systems.baselines import sentence_encoder
-from raycase.systems.mixsp import mixsp
+from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
+from raycase.papers.mixsp.model import mixsp
+from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ from indexed import index_of_thirty
 
 import raycase
 from raycase.errors import RequestError
+from raycase.papers.baselines.model import bi_encoder, cross_encoder
+from raycase.papers.mixsp.model import mixsp
 from raycase.search import search_job
 from raycase.search.rescore import find_scorer, rerank
 from raycase.search.search_job import SearchJob, search
-from raycase.systems.baselines import bi_encoder, cross_encoder
-from raycase.systems.mixsp import mixsp
 
 
 class Longest:

@@ -17,7 +17,7 @@ from raycase.cli import main
 from raycase.data.hub import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
-from raycase.systems.baselines import bi_encoder
+from raycase.papers.baselines.model import bi_encoder
 from raycase.systems.push import PushJob, push
 from raycase.systems.registry import resolve
 

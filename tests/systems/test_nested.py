@@ -7,7 +7,7 @@ from nested_models import NESTED, SAVE
 
 import raycase
 from raycase.errors import RequestError
-from raycase.systems.baselines import sentence_encoder
+from raycase.systems.fine_tuned_config import sentence_encoder
 from raycase.systems.registry import resolve
 
 SENTENCES = ["a red dress", "two people play with a dog", "two people play with a dog"]

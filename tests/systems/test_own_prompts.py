@@ -17,9 +17,8 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.systems.baselines import bi_encoder
+from raycase.papers.baselines.model import bi_encoder, lora
 from raycase.systems.case import save
-from raycase.systems.lora import lora
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 from raycase.training.projector import ProjectorJob

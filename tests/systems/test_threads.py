@@ -10,12 +10,12 @@ import small
 import torch
 from helpers import wait_for
 
-from raycase.systems.baselines import bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.csr.model import csr
+from raycase.papers.dualcse.model import dualcse
+from raycase.papers.mixsp.model import mixsp
 from raycase.systems.condition_pooling import condition_pooling
-from raycase.systems.csr import csr
-from raycase.systems.dualcse import dualcse
 from raycase.systems.embeds import Embeds, WeighsWords
-from raycase.systems.mixsp import mixsp
 from raycase.systems.registry import resolve
 
 MAKE = {

@@ -12,7 +12,7 @@ from uncached import open_local_runner
 
 from raycase.data.rated import read_rated
 from raycase.errors import RequestError
-from raycase.systems.pair_scores import prepare_pairs, score_pairs
+from raycase.systems.pair_scores import score_pairs
 from raycase.systems.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
@@ -104,7 +104,7 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
     for folder, saying in zip(folders, said, strict=False):
         system = load(folder, dtype=torch.float32)
         texts = [[*rated.sentences1, *firsts], [*rated.sentences2, *seconds], [*rated.conditions, *under]]
-        of_rated, scores = np.split(score_pairs(system, prepare_pairs(system.config, *texts)).figures[:, 0], [100])
+        of_rated, scores = np.split(score_pairs(system, system.config.prepare_pairs(*texts)).figures[:, 0], [100])
         applies = rated.ratings != -1
         slope, offset = np.polyfit(of_rated[applies], (rated.ratings[applies] - 1) / 4, 1)
         assert saying[rows] == pytest.approx(slope * scores + offset, abs=1e-3)

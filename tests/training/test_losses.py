@@ -5,13 +5,7 @@ import pytest
 import torch
 from scipy.stats import pearsonr
 
-from raycase.training.losses import (
-    LOSSES,
-    Loss,
-    pearson_loss,
-    squared_error,
-    unit_ratings,
-)
+from raycase.training.losses import LOSSES, Loss, pearson_loss, squared_error, unit_ratings
 
 
 def batch(seed=0, rows=12):

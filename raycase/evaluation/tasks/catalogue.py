@@ -1,28 +1,26 @@
-"""The table of tasks."""
+"""The table of tasks: our own, and those of the papers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.models import no_condition
 from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.report import ranked_values, render_ranked
-from raycase.evaluation.tasks import csts, entailment, kgc, labelled, rerank, sts
+from raycase.evaluation.tasks import csts, labelled, rerank
 from raycase.systems.contracts import VectorsOf
+from raycase.systems.registry import of_paper
 
-RANKED: dict[str, Any] = {"values": ranked_values, "render": render_ranked}
-STS = Task(read=sts.read, measure=sts.measure, **RANKED)
-ENTAILMENT = Task(read=entailment.read, measure=entailment.measure, **RANKED)
 TASKS: dict[str, Task] = {
-    "csts": Task(read=csts.read, measure=csts.measure, values=csts.csts_values, render=csts.render_csts),
-    "kgc": Task(read=kgc.read, measure=kgc.measure, **RANKED),
-    "rte": ENTAILMENT,
-    "eis": ENTAILMENT,
-    "sts": STS,
-    "pairs": STS,
-    "rerank": Task(read=rerank.read, measure=rerank.measure, **RANKED),
-    "labelled": Task(read=labelled.read, measure=labelled.measure, **RANKED),
+    "csts": csts.TASK,
+    "labelled": Task(read=labelled.read, measure=labelled.measure),
+    "rerank": Task(read=rerank.read, measure=rerank.measure, expected=no_condition),
 }
+
+
+def find_task(name: str) -> Task:
+    """The task of this name."""
+    return TASKS.get(name) or of_paper("tasks", name)
 
 
 def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
@@ -30,4 +28,4 @@ def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
-    return run_task(job, TASKS[job.task], vectors_of=vectors_of)
+    return run_task(job, find_task(job.task), vectors_of=vectors_of)

@@ -20,8 +20,8 @@ from raycase.evaluation.metrics import (
     correlation_estimates,
     vector_spread,
 )
-from raycase.evaluation.models import Model, before_g, encoder_name, is_case, setting, training_metrics
-from raycase.evaluation.procedure import EmbedPairs, scores_by_scorer
+from raycase.evaluation.models import Model, any_condition, before_g, encoder_name, is_case, setting, training_metrics
+from raycase.evaluation.procedure import EmbedPairs, Task, scores_by_scorer
 from raycase.evaluation.report import (
     NOT_AVAILABLE,
     ValuesBySystem,
@@ -196,3 +196,6 @@ def _vectors(models: Sequence[dict[str, Any]]) -> str:
             rows.append([model["name"], f"`{formula}`", dim, *correlations, number(v["isotropy"], 4), mean])
     header = ["model", "vectors", "dimensions", "Spearman", "Spearman without -1", "isotropy", "cos to mean"]
     return table(header, rows)
+
+
+TASK = Task(read=read, measure=measure, expected=any_condition, values=csts_values, render=render_csts)

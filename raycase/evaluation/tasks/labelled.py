@@ -71,7 +71,6 @@ def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: Embe
         + ("\n\nWhether a text says anything of a column's condition, AUC x 100: " + ", ".join(told) if told else ""),
         data={"rows": rows, "sha256": [table.data_sha256 for table in data.tables]},
         measures=MEASURES,
-        groups=[{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
         systems=systems,
     )
 

@@ -14,7 +14,6 @@ from raycase.data.rated import CandidateSets, read_candidates, texts_sha256
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, plain_scores
-from raycase.evaluation.ranking import reciprocal_rank_at, tied_average_precision
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.systems.registry import embeds
 
@@ -53,7 +52,6 @@ def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embe
             "sha256": texts_sha256((*row.query, "", *row.positive, "", *row.negative) for row in data.rows),
         },
         measures=MEASURES,
-        groups=[{"name": "all", "queries": len(data.rows)}],
         systems=systems,
     )
 
@@ -66,3 +64,25 @@ def rank_candidates(data: CandidateSets, score_of: dict[tuple[str, str], float])
         fits_N = np.arange(len(scores_N)) < len(row.positive)
         found.append([tied_average_precision(scores_N, fits_N), reciprocal_rank_at(scores_N, fits_N, FIRST)])
     return 100 * np.array(found)
+
+
+def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:
+    """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs.
+
+    So scikit-learn and MTEB have it. relevant_N: bool; 0 without relevant items.
+    """
+    if not relevant_N.any():
+        return 0.0
+    at_least_RN = scores_N >= scores_N[relevant_N][:, None]
+    return float(np.mean((at_least_RN & relevant_N).sum(1) / at_least_RN.sum(1)))
+
+
+def reciprocal_rank_at(scores_N: np.ndarray, relevant_N: np.ndarray, k: int) -> float:
+    """1 / rank of the first relevant item in a ranking by scores, 0 if it is not among the first k.
+
+    Among equal scores it comes last: constant scores are no ranking. relevant_N: bool.
+    """
+    if not relevant_N.any():
+        return 0.0
+    rank = 1 + int((scores_N[~relevant_N] >= scores_N[relevant_N].max()).sum())
+    return 1 / rank if rank <= k else 0.0

@@ -1,0 +1,12 @@
+"""The papers: a folder and a line of this table each. Without both, nothing is left of a paper.
+
+The rooms find by the table what a paper adds, and import it when it is asked for (`raycase.systems.registry`).
+"""
+
+PAPERS: dict[str, tuple[str, str, str, str]] = {
+    # folder: names in SYSTEMS of model.py, in JOBS and OBJECTIVES of train.py, in TASKS of task.py
+    "baselines": ("bi-encoder tri-encoder cross-encoder lora", "bi-encoder tri-encoder cross-encoder lora", "", ""),
+    "csr": ("csr", "csr", "kgc", "kgc"),
+    "dualcse": ("dualcse", "dualcse simcse", "", "rte eis"),
+    "mixsp": ("mixsp", "mixsp sentence-encoder", "", "sts pairs"),
+}

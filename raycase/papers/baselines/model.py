@@ -1,0 +1,276 @@
+"""The systems that the papers compare with: C-STS's three encoders (Deshpande et al., 2023), and low-rank adapters.
+
+A bi-encoder reads sentence and condition as one text, where a condition acts best. A tri-encoder encodes each text
+once, whatever it is paired with, and predicts similarity much worse. A cross-encoder reads both sentences and the
+condition together and scores pairs: it produces no embeddings, so nothing can be stored or searched. LoRA (Hu et al.,
+2022; the baseline of CASE, section 4.4) trains adapters on the attention's projections of a frozen encoder.
+
+Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, without_weights
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import OwnPrompt
+from raycase.encoder.several_texts import separated
+from raycase.encoder.sources import load_config, load_tokenizer
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError, at_least, check_ranges
+from raycase.systems.fine_tuned_config import (
+    ApartConfig,
+    PromptEncoderConfig,
+    ScorerConfig,
+    read_elsewhere,
+    starting_encoder,
+)
+from raycase.systems.fine_tuned_module import Embedder, PromptEncoder, Scorer, training_options, with_dropout
+from raycase.systems.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
+
+MOST_RANK = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderConfig(PromptEncoderConfig):
+    """f("c: s"): sentence and condition as one text."""
+
+    SYSTEM: ClassVar[str] = "bi-encoder"
+
+
+def bi_encoder(
+    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
+) -> BiEncoderConfig:
+    """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
+    default = None if own else "concat-cs:all"
+    spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+
+
+# ------------------------------------------------------------------------------------------------------- tri-encoder
+
+
+class Compose(StrEnum):
+    """How the vector of a sentence and that of a condition become one."""
+
+    HADAMARD = "hadamard"  # elementwise product
+    CONCAT = "concat"  # side by side
+
+
+def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
+    """(N, D), (N, D) -> (N, D), or (N, 2 D) side by side."""
+    return sentence_ND * condition_ND if how is Compose.HADAMARD else torch.cat([sentence_ND, condition_ND], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderConfig(ApartConfig):
+    """compose(f(s), f(c)), without weights."""
+
+    SYSTEM: ClassVar[str] = "tri-encoder"
+
+    compose: Compose = Compose.HADAMARD
+
+    @classmethod
+    def untrained(cls, model: str, pooling: Pooling | None) -> TriEncoderConfig:
+        return tri_encoder(model, pooling=pooling)
+
+    @property
+    def dim(self) -> int:
+        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+
+    @property
+    def text_of_pair(self) -> str | None:
+        """That of the sentence, the encoder's part of a pair."""
+        return SENTENCE.pattern if read_elsewhere(self.encoder) else None
+
+    def load(self, **options: Any) -> TriEncoder:
+        return TriEncoder(self, load_encoder(self.encoder, **options))
+
+
+class TriEncoder(Embedder):
+    """compose(f(s), f(c))."""
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        if prepared.conditions is None:
+            return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
+        sentence_N, condition_N = (
+            torch.from_numpy(index[prepared.rows]) for index in (prepared.sentence, prepared.condition)
+        )
+        sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
+        return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
+
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        pair_index = accepted_pairs(prepared)
+        sentences, sentence_index = np.unique(prepared.sentence[pair_index], return_inverse=True)
+        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(sentences))
+        vectors_KD = sentences_SD[sentence_index]
+        if prepared.conditions is not None:
+            conditions_CD, condition_index, new_work = self.memory.of(
+                prepared, pair_index, lambda new: self.encoder.encode(prepared.bases[0].take(new))
+            )
+            work += new_work
+            first_KD, second_KD = (torch.from_numpy(v) for v in (vectors_KD, conditions_CD[condition_index]))
+            vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
+        return encoded(prepared, pair_index, vectors_KD, replace(work, tokens=tokens_apart(prepared, pair_index)))
+
+
+def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
+    """The system before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
+    return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)
+
+
+# ----------------------------------------------------------------------------------------------------- cross-encoder
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderConfig(ScorerConfig):
+    """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
+
+    SYSTEM: ClassVar[str] = "cross-encoder"
+
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
+        triples = list(zip(sentences1, sentences2, conditions or (), strict=True))
+        return separated(load_tokenizer(self.encoder), triples, shortened=2)
+
+    def load(self, **options: Any) -> CrossEncoder:
+        scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
+        self.load_extra(scorer.head)
+        return scorer
+
+
+class CrossEncoder(Scorer):
+    """[CLS] through dropout and one linear layer: a score."""
+
+    def __init__(self, config: CrossEncoderConfig, encoder: TextEncoder) -> None:
+        super().__init__(config, encoder)
+        self.head = nn.Linear(encoder.dim, 1, device=encoder.model.device)
+        self.dropout = nn.Dropout(getattr(encoder.model.config, "hidden_dropout_prob", 0.0))
+
+    def forward(self, batch: TokenBatch) -> Tensor:
+        """Scores with a gradient: (N,)."""
+        return self._scored(self.dropout(self.encoder.pooled(batch)))
+
+    @torch.inference_mode()
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
+        encoded_ND, work = self.encoder.encode(batch)
+        cls_ND = torch.from_numpy(encoded_ND).to(self.encoder.model.device)
+        return self._scored(cls_ND)[:, None].cpu().numpy(), work
+
+    def _scored(self, cls_ND: Tensor) -> Tensor:
+        with torch.autocast(cls_ND.device.type, enabled=False):  # 16 bits would leave many scores equal
+            return self.head(cls_ND)[:, 0]
+
+
+def cross_encoder(model: str) -> CrossEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs", cls=True)
+    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False)
+    return CrossEncoderConfig(model=model, encoder=spec)
+
+
+# -------------------------------------------------------------------------------------------------------------- LoRA
+
+
+def _import_peft() -> Any:
+    """The package peft, which makes adapters. Raises RequestError where it is not installed."""
+    try:
+        import peft
+    except ImportError as error:
+        raise RequestError("LoRA: expected the package peft, got none; pip install 'raycase[lora]'") from error
+    return peft
+
+
+def attention_maps(model: nn.Module) -> list[str]:
+    """The linear maps in the attention of a model, its projections, by their names from the layer on."""
+    attention = tuple(f"{name}." for name, part in model.named_modules() if "Attention" in type(part).__name__)
+    maps = (name for name, part in model.named_modules() if isinstance(part, nn.Linear) and name.startswith(attention))
+    return sorted({re.split(r"\.\d+\.", name)[-1] for name in maps})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig(PromptEncoderConfig):
+    """A prompted encoder, fine-tuned with adapters."""
+
+    SYSTEM: ClassVar[str] = "lora"
+
+    rank: int = 32
+    alpha: float = 32.0
+    adapter_dropout: float = 0.05
+
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
+        """The system with trainable adapters beside the frozen encoder, whose weights are in the format `compute`.
+
+        dropout: of the encoder; the adapters use `adapter_dropout`.
+        """
+        peft = _import_peft()
+        adapted: list[Any] = []
+
+        def adapt(model: Any) -> None:
+            with_dropout(model, dropout)
+            settings = peft.LoraConfig(
+                r=self.rank,
+                lora_alpha=self.alpha,
+                lora_dropout=self.adapter_dropout,
+                target_modules=attention_maps(model),
+                bias="none",
+            )
+            adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
+
+        encoder = load_encoder(self.encoder, adapt=adapt, **training_options() | {"dtype": compute})
+        return AdaptedEncoder(self, encoder, adapted[0])
+
+
+def lora(
+    model: str,
+    *,
+    prompt: str | None = None,
+    pooling: Pooling | None = None,
+    own: OwnPrompt | None = None,
+    **choices: Any,
+) -> LoraConfig:
+    """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
+    _import_peft()
+    spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
+    encoder = load_config(spec.source)
+    if not attention_maps(without_weights(encoder)):
+        raise RequestError(
+            f"--model: expected an encoder with linear layers in its attention, got a {encoder.model_type}, without"
+        )
+    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), **choices)
+    ranges = {"alpha": (config.alpha > 0, "above 0"), "adapter_dropout": (0 <= config.adapter_dropout < 1, "in [0, 1)")}
+    check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | ranges)
+    return config
+
+
+class AdaptedEncoder(PromptEncoder):
+    """The encoder with adapters beside its projections, h = W x + (alpha / rank) B A x; B is 0 at first."""
+
+    def __init__(self, config: LoraConfig, encoder: TextEncoder, adapters: Any) -> None:
+        super().__init__(config, encoder)
+        self._adapters = (adapters,)  # in a tuple, or the module would list the encoder's weights twice
+
+    def save(self, folder: Path) -> None:
+        """Write the encoder, with the adapters merged into its weights, and `raycase.json`."""
+        self.whole()
+        [adapters] = self._adapters
+        self.config.save(folder, adapters.merge_and_unload())
+
+
+SYSTEMS = {kind.SYSTEM: kind for kind in (BiEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}

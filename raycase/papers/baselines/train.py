@@ -1,0 +1,79 @@
+"""Training jobs of the three encoders of C-STS and of low-rank adapters, on rated pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import TextFlags
+from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.systems.fine_tuned_config import FineTunedConfig
+from raycase.training.encoder_fit import RatedJob, RatedOrGraphJob
+from raycase.training.losses import Loss
+
+
+@dataclass(frozen=True, kw_only=True)
+class BiEncoderJob(TextFlags, RatedOrGraphJob):
+    """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
+
+    SYSTEM = "bi-encoder"
+
+    prompt: str | None = None
+    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    Default: concat-cs:all, which is "condition: sentence"."""
+
+    def config(self) -> FineTunedConfig:
+        return bi_encoder(self.model, **self.text_choices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriEncoderJob(RatedOrGraphJob):
+    """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
+
+    SYSTEM = "tri-encoder"
+
+    compose: Compose = Compose.HADAMARD
+    """How the two vectors are composed."""
+    pooling: Pooling | None = None
+    """Pooling of token vectors. Default: the encoder's."""
+
+    def config(self) -> FineTunedConfig:
+        return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossEncoderJob(RatedJob):
+    """A cross-encoder: both sentences and the condition as one text (Deshpande et al., 2023).
+
+    It scores pairs and produces no embeddings.
+    """
+
+    SYSTEM = "cross-encoder"
+
+    def config(self) -> FineTunedConfig:
+        return cross_encoder(self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraJob(TextFlags, RatedJob):
+    """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
+
+    SYSTEM = "lora"
+
+    loss: Loss = Loss.PEARSON
+    """squared, or pearson (the paper's)."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
+    prompt: str | None = None
+    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    Default: the encoder's."""
+    rank: int = 32
+    """Rank of the adapters."""
+    alpha: float = 32.0
+    """The adapters' product is multiplied by alpha / rank."""
+
+    def config(self) -> FineTunedConfig:
+        return lora(self.model, **self.text_choices, rank=self.rank, alpha=self.alpha)
+
+
+JOBS = {job.SYSTEM: job for job in (BiEncoderJob, TriEncoderJob, CrossEncoderJob, LoraJob)}

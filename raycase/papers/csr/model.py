@@ -1,0 +1,420 @@
+"""CSR, the condition-specified router (Lin et al., 2024, section 2): a condition weights the tokens of a sentence.
+
+Claim: in the last layers, the condition's [CLS] query attends to the sentence's keys, and the attention's output is
+weighted by the result. A tri-encoder, which encodes each text once, thus comes close to a bi-encoder with no added
+parameters.
+
+    score = q_c K_s^T / sqrt(d_k),  w = softmax(score),  h = (1 + w) * h'        (eq. 1)
+
+Everything before the first routed layer, and that layer's attention, is the same under every condition (appendix B):
+it is computed once a sentence, the rest once a pair.
+
+Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C conditions, T tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.last_layer import LIKE_BERT, AttentionParts, Positions, attend, positions_of
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.packing import token_budget_batches
+from raycase.encoder.pooling import Pooling, pool_mean
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import TokenSpan
+from raycase.encoder.sources import load_config
+from raycase.encoder.table import ENCODERS
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.transfers import Collector, send
+from raycase.errors import RequestError, check_ranges
+from raycase.systems.embeds import WeighsWords
+from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
+from raycase.systems.fine_tuned_module import Embedder
+from raycase.systems.pairs import (
+    Encoded,
+    accepted_pairs,
+    count_tokens,
+    encoded,
+    prepare,
+    prompt_sets,
+    tokens_apart,
+)
+
+
+class CsrForm(StrEnum):
+    """Whether sentence and condition are encoded together."""
+
+    TRI = "tri"  # sentence and condition encoded apart
+    BI = "bi"  # "c: s"; w is what [CLS] pays attention to
+
+
+class Router(StrEnum):
+    """Query and keys of the router (tri form; table 3)."""
+
+    QUERY = "query"  # the condition's query against the sentence's keys
+    HIDDEN = "hidden"  # hidden states on both sides
+
+
+class Asks(StrEnum):
+    """Which state of the condition gives the query."""
+
+    CLS = "cls"
+    WORDS = "words"  # ours, for mean-pooled encoders, whose [CLS] holds little: mean of the words; weights words alone
+
+
+class Weight(StrEnum):
+    """What the attention's output is multiplied by."""
+
+    ADDED = "1+w"
+    ONLY = "w"  # table 3
+    EVEN = "Tw"  # ours: w times the number of weighted tokens, so 1 on average in tri form
+
+
+class RoutedLayer(nn.Module):
+    """A layer of a BERT-like encoder in two halves; between them its attention output is weighted.
+
+    Wraps the library's layer. Without weights, both halves in sequence equal that layer. positions: states -> the bias
+    of relative positions, (B, H, T, T), of an encoder that has one.
+    """
+
+    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.positions = positions
+
+    @property
+    def attention(self) -> AttentionParts:
+        """The modules of its attention."""
+        return AttentionParts.of(self.layer)
+
+    def bias(self, hidden_BTD: Tensor) -> Tensor | None:
+        """What relative positions add to the scores of attention, if anything: (1, H, T, T)."""
+        return None if self.positions is None else self.positions(hidden_BTD[:1])
+
+    def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
+        heads_BTD, query_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, self.bias(hidden_BTD))
+        return self.attention.dropout(self.attention.dense(heads_BTD)), query_BTD, key_BTD
+
+    def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
+        """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
+        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
+        return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
+
+    def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
+        """The library's layer."""
+        return self.rest(hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
+
+    def cls_attention(self, hidden_BTD: Tensor, query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor) -> Tensor:
+        """What [CLS] attends to in this layer, the mean over its heads: (B, T) fp32."""
+        size, bias = self.attention.head_size, self.bias(hidden_BTD)
+        q_BHK, k_BTHK = (t.unflatten(-1, (-1, size)) for t in (query_BTD[:, 0], key_BTD))
+        score_BHT = torch.einsum("bhk,bthk->bht", q_BHK, k_BTHK).float() / math.sqrt(size)
+        if bias is not None:
+            score_BHT = score_BHT + bias[:, :, 0]
+        return score_BHT.masked_fill(~real_BT[:, None], float("-inf")).softmax(-1).mean(1)
+
+
+def words(real_BT: Tensor) -> Tensor:
+    """Mask without the first and the last token, which are special: (B, T) -> (B, T)."""
+    inner_BT = real_BT & F.pad(real_BT[:, 1:], (0, 1))
+    inner_BT[:, 0] = False
+    return inner_BT
+
+
+def router_weights(query_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tensor:
+    """w of eq. 1 over the tokens of `among_PT`, never padding: (P, D), (P, T, D), (P, T) -> (P, T) fp32."""
+    score_PT = (key_PTD @ query_PD.unsqueeze(-1)).squeeze(-1).float() / math.sqrt(key_PTD.shape[-1])
+    return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
+
+
+def weighted(attended_BTD: Tensor, w_BT: Tensor, among_BT: Tensor, weight: Weight) -> Tensor:
+    """h of eq. 1: (B, T, D), (B, T), (B, T) -> (B, T, D). `among_BT`: the tokens over which w sums to 1."""
+    match weight:
+        case Weight.ADDED:
+            factor_BT = 1 + w_BT
+        case Weight.ONLY:
+            factor_BT = w_BT
+        case Weight.EVEN:
+            factor_BT = w_BT * among_BT.sum(1, keepdim=True)
+    return attended_BTD * factor_BT.unsqueeze(-1).to(attended_BTD.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CsrConfig(ApartConfig):
+    """A CSR system without its weights."""
+
+    SYSTEM: ClassVar[str] = "csr"
+
+    form: CsrForm = CsrForm.TRI
+    router: Router = Router.QUERY
+    asks: Asks = Asks.CLS
+    routed: int = 1  # T - t: number of last layers with a router
+    weight: Weight = Weight.ADDED
+
+    @classmethod
+    def untrained(cls, model: str, pooling: Pooling | None) -> CsrConfig:
+        """CSR without training (Table 4), with the router that training takes by default; it pools by the mean."""
+        return csr(model, **default_router(model))
+
+    @property
+    def weighs_words(self) -> bool:
+        return self.form is CsrForm.TRI  # w is of a sentence that is encoded apart from the condition
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().prepare(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
+        return prepare(self.encoder, sentences, conditions, pairs=templates)
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        if self.form is CsrForm.TRI or conditions is None:
+            return super().count_tokens(sentences, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        return count_tokens(self.encoder, sentences, conditions, [prompts.pair])
+
+    def load(self, **options: Any) -> Csr:
+        return Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
+
+
+class Csr(Embedder, WeighsWords):
+    """A loaded CSR system: (sentence, condition) -> vector."""
+
+    def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
+        stack = encoder.model.encoder
+        layers = [*stack.layer, *([encoder.last_layer.layer] if encoder.last_layer else [])]
+        encoder.last_layer = None
+        first = len(layers) - config.routed
+        stack.layer = nn.ModuleList(layers[:first])
+        super().__init__(config, encoder)
+        positions = positions_of(encoder.model)
+        self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
+        self.routed.train(encoder.model.training)
+
+    @property
+    def layers(self) -> list[RoutedLayer]:
+        """The routed layers, first to last."""
+        return list(self.routed)  # type: ignore[arg-type]
+
+    def forward(self, prepared: Prepared) -> Tensor:
+        pair_index = np.arange(len(prepared.condition))
+        batches = self._batches(
+            prepared, pair_index, lambda: (self.condition_vectors(prepared.bases[0]), prepared.condition)
+        )
+        index, vectors = zip(*batches, strict=True)
+        return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
+
+    # ----------------------------------------------------------------------------------------------------- embedding
+
+    @torch.inference_mode()
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        pair_index = accepted_pairs(prepared)
+        collector = Collector(len(prepared.condition), like=torch.empty(0, self.dim, device=self.encoder.model.device))
+        works = [self._work(prepared, pair_index)]
+        for index, vectors in self._batches(
+            prepared, pair_index, lambda: self._remembered(prepared, pair_index, works)
+        ):
+            collector.add(index, vectors.float())
+        return encoded(prepared, pair_index, collector.result()[pair_index], sum(works, Work()))
+
+    def _batches(
+        self, prepared: Prepared, pair_index: np.ndarray, conditions: Callable[[], tuple[Tensor, np.ndarray]]
+    ) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Batches of pairs with their vectors. conditions: their vectors, and each pair's row of them, in tri form."""
+        if prepared.conditions is None:
+            return self._plain(prepared, pair_index)
+        if self.config.form is CsrForm.BI:
+            return self._bi(prepared, pair_index)
+        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions()))
+
+    def _remembered(self, prepared: Prepared, pair_index: np.ndarray, works: list[Work]) -> tuple[Tensor, np.ndarray]:
+        """`condition_vectors` of these pairs' conditions, and each pair's row of them; adds the work of new ones."""
+
+        def encode(new: np.ndarray) -> tuple[np.ndarray, Work]:
+            batch = prepared.bases[0].take(new)
+            tokens = int(batch.lengths.sum())
+            work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+            return self.condition_vectors(batch).float().cpu().numpy(), work
+
+        remembered, condition_index, work = self.memory.of(prepared, pair_index, encode)
+        works.append(work)
+        return torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype), condition_index
+
+    @torch.inference_mode()
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
+        text's tokens have together."""
+        assert self.config.weighs_words, "in bi form no w is a sentence's own"
+        pair_index = accepted_pairs(prepared)
+        found = [np.empty(0, np.float32)] * len(prepared.condition)
+        lengths = prepared.alone[0].lengths[prepared.sentence]
+        routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
+        for rows, _, w_PT in routed:
+            for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
+                of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
+                found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
+        return found
+
+    def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
+        """Tokens, and FLOPs of the matrix products: the first layers once a sentence, the others once a pair."""
+        tokens = tokens_apart(prepared, pair_index)
+        if prepared.pairs:
+            return Work(tokens=tokens, processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
+        lengths = prepared.alone[0].lengths
+        sentence_tokens = int(lengths[np.unique(prepared.sentence[pair_index])].sum())
+        pair_tokens = int(lengths[prepared.sentence[pair_index]].sum())
+        layers = [layer.layer for layer in self.layers]
+        pair_weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
+        pair_weights -= sum(p.numel() for layer in layers[:1] for p in layer.attention.parameters() if p.ndim == 2)
+        flops = 2.0 * ((self.encoder.weights - pair_weights) * sentence_tokens + pair_weights * pair_tokens)
+        return Work(tokens=tokens, processed=sentence_tokens, computed=sentence_tokens, flops=flops)
+
+    # -------------------------------------------------------------------------------------------------------- tri form
+
+    def condition_vectors(self, conditions: TokenBatch) -> Tensor:
+        """Each condition's router query, q_c of eq. 1, of its state before the last layer: (C, D)."""
+        batches = []
+        for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
+            for layer in self.layers[:-1]:
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            if self.config.asks is Asks.CLS:
+                state_BD = hidden_BTD[:, 0]
+            else:  # the query of a mean is the mean of the queries
+                state_BD = pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
+            hidden = self.config.router is Router.HIDDEN
+            batches.append((rows, state_BD if hidden else self.layers[-1].attention.query(state_BD)))
+        order = np.argsort(np.concatenate([rows for rows, _ in batches]))
+        return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
+
+    def _routed(
+        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
+    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
+        """Batches of pairs with their vectors and w. condition_index: each pair's row of `condition_CD`.
+
+        Each sentence passes the first layers, and the attention of the first routed layer, once.
+        """
+        alone, budget = prepared.alone[0], self.encoder.batch_tokens
+        order = np.argsort(prepared.sentence[pair_index], kind="stable")
+        distinct, starts, counts = np.unique(
+            prepared.sentence[pair_index][order], return_index=True, return_counts=True
+        )
+        for batch in token_budget_batches(alone.lengths[distinct], budget):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
+            attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
+            sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
+            size = max(1, budget // hidden_BTD.shape[1])
+            for start in range(0, len(pairs_of_batch), size):
+                pairs = pairs_of_batch[start : start + size]
+                both = send(hidden_BTD.device, sentence_of_pair[start : start + size], condition_index[pairs])
+                s, c = (index_P.long() for index_P in both)
+                keep_PT = None if keep_BT is None else keep_BT[s]
+                states = hidden_BTD[s], attended_BTD[s], keys_BTD[s], real_BT[s], keep_PT
+                yield pair_index[pairs], *self.pair_vectors(condition_CD[c], *states)
+
+    def pair_vectors(
+        self,
+        condition_PD: Tensor,
+        hidden_PTD: Tensor,
+        attended_PTD: Tensor,
+        keys_PTD: Tensor,
+        real_PT: Tensor,
+        keep_PT: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """What is computed for each pair: its vector, (P, D), and w, the mean over the routed layers, (P, T)."""
+        mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
+        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
+        for number, layer in enumerate(self.layers):
+            if number:
+                attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
+            keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
+            w_PT = router_weights(condition_PD, keys_PTD, among_PT)
+            mean_PT = mean_PT + w_PT.detach() / len(self.routed)
+            hidden_PTD = layer.rest(hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.weight))
+        return pool_mean(hidden_PTD, real_PT), mean_PT
+
+    # ------------------------------------------------------------------------------------------ bi form, no condition
+
+    def _bi(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Sentence and condition as one text; w = 0 outside the sentence."""
+        prompts = prepared.pairs[0]
+        for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
+            rows = pair_index[batch]
+            hidden_BTD, real_BT, keep_BT, (start_B1, end_B1) = self.encoder.states(
+                prompts, rows, prompts.start[rows, 1:2], prompts.end[rows, 1:2]
+            )
+            position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
+            sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
+            for layer in self.layers:
+                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
+                w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
+                hidden_BTD = layer.rest(hidden_BTD, weighted(attended_BTD, w_BT, real_BT, self.config.weight))
+            yield rows, pool_mean(hidden_BTD, real_BT)
+
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """f(s): the unweighted layers."""
+        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
+        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, sentence[batch])
+            for layer in self.layers:
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
+
+    # ----------------------------------------------------------------------------------------------------------- saving
+
+    def whole(self) -> Any:
+        """The library's model with its layers put back. The system cannot be used afterwards."""
+        self.encoder.model.encoder.layer.extend(layer.layer for layer in self.layers)
+        return super().whole()
+
+
+PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
+# Products of queries and keys have the size that the softmax was trained for. Those of hidden states teach MiniLM more
+# (`results/fine_tuning.md`); MPNet's are too small to tell conditions apart (`results/mpnet.md`).
+FOR_AVERAGED = {"router": Router.QUERY, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
+FOR_MINILM = FOR_AVERAGED | {"router": Router.HIDDEN}
+
+
+def csr(model: str, **choices: Any) -> CsrConfig:
+    """The system before training; choices: the fields of `CsrConfig`. Raises RequestError for contradictions."""
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
+    encoder = load_config(spec.source)
+    if encoder.model_type not in LIKE_BERT:
+        raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
+    layers = int(encoder.num_hidden_layers)
+    config = CsrConfig(model=model, encoder=replace(spec, separator=": ", subtract=False), **choices)
+    check_ranges(config, {"routed": (1 <= config.routed <= layers, f"1 to {layers} layers of {model}")})
+    if config.form is CsrForm.BI and (config.router is not Router.QUERY or config.asks is not Asks.CLS):
+        raise RequestError("--form bi: expected no --router and no --asks; its router is the attention of [CLS]")
+    return config
+
+
+def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
+    """The paper's router; in tri form, for an encoder that was published as averaged, one that sees the condition."""
+    if form is not CsrForm.TRI:
+        return dict(PAPERS_ROUTER)
+    if model in ENCODERS:
+        averaged = ENCODERS[model].pooling[0] is Pooling.MEAN
+    else:
+        try:
+            published = starting_encoder(model, prompted=False).published
+        except RequestError:  # `csr` says what cannot be read; what sentence-transformers adds to it is not used here
+            published = None
+        averaged = published is not None and published.pooling[0] is Pooling.MEAN_ALL
+    return dict(PAPERS_ROUTER if not averaged else FOR_MINILM if model == "minilm" else FOR_AVERAGED)
+
+
+SYSTEMS = {"csr": CsrConfig}

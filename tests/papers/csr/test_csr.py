@@ -1,0 +1,253 @@
+"""CSR (section 2): eq. 1 against the library's own BERT with hooks, one pair at a time; what is computed once."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+from small import DIM, EVERY, SENTENCES, close, system
+from torch import nn
+from transformers import MPNetConfig, MPNetModel
+
+import raycase
+from raycase.errors import RequestError
+from raycase.papers.baselines.model import tri_encoder
+from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr
+from raycase.systems.registry import resolve
+
+
+def attention(layer):
+    """Query, key and dense projection of a layer of the library's."""
+    if hasattr(layer.attention, "attn"):  # MPNet's
+        return layer.attention.attn.q, layer.attention.attn.k, layer.attention.attn.o
+    return layer.attention.self.query, layer.attention.self.key, layer.attention.output.dense
+
+
+class Reference:
+    """Eq. 1 in the library's model, by hooks; one text at a time, so that nothing is padded."""
+
+    def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS, weight=Weight.ADDED):
+        self.folder, self.model = folder, small.stock(folder)
+        self.router, self.asks, self.weight = router, asks, weight
+        self.w = []  # of the last pair, a layer each
+        self.layers = list(self.model.encoder.layer)
+        self.routed = self.layers[len(self.layers) - routed :]
+
+    def run(self, text):
+        return self.model(input_ids=small.ids(self.folder, text)).last_hidden_state[0]
+
+    def hooked(self, text, hooks):
+        """The mean state of a text, with hooks (module, what to do with inputs and output) for this once."""
+        handles = [
+            part.register_forward_hook(lambda _, given, made, act=act: act(given[0], made)) for part, act in hooks
+        ]
+        try:
+            return self.run(text).mean(0)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def weighted(self, held):
+        """What is done to the attention's output: times 1 + w, w, or w times the number of tokens that share it."""
+
+        def weighted(_, made):
+            among = held["w"].shape[0] - (2 if self.asks is Asks.WORDS else 0)
+            factor = {Weight.ADDED: held["w"] + 1, Weight.ONLY: held["w"], Weight.EVEN: held["w"] * among}
+            return made * factor[self.weight][None, :, None]
+
+        return weighted
+
+    def ask(self, condition):
+        """The query of [CLS] in the last layer, or what it is made from; or the mean of those of its words."""
+        held = []
+        self.hooked(condition, [(attention(self.layers[-1])[0], lambda x, q: held.append((x[0], q[0])))])
+        hidden, query = (t[1:-1].mean(0) if self.asks is Asks.WORDS else t[0] for t in held[0])
+        return hidden if self.router is Router.HIDDEN else query
+
+    def tri(self, sentence, condition):
+        asked, held, hooks, self.w = self.ask(condition), {}, [], []
+
+        def score(hidden, key):
+            keys = hidden[0] if self.router is Router.HIDDEN else key[0]
+            scores = torch.stack([asked @ k for k in keys]) / math.sqrt(DIM)
+            shares = scores.exp()
+            if self.asks is Asks.WORDS:
+                shares[[0, -1]] = 0
+            held["w"] = shares / shares.sum()
+            self.w.append(held["w"])
+
+        for layer in self.routed:
+            _, key, dense = attention(layer)
+            hooks += [(key, lambda x, k: score(x, k)), (dense, self.weighted(held))]
+        return self.hooked(sentence, hooks)
+
+    def bi(self, sentence, condition):
+        """w: what [CLS] pays attention to, a head at a time, at the sentence's tokens."""
+        held, hooks = {}, []
+        whole, before = (small.ids(self.folder, t).shape[1] for t in (f"{condition}: {sentence}", f"{condition}:"))
+        in_sentence = (torch.arange(whole) >= before - 1) & (torch.arange(whole) < whole - 1)
+
+        def looked_at(_, key):
+            heads = []
+            for h in range(4):
+                at = slice(h * 8, h * 8 + 8)
+                scores = key[0, :, at] @ held["q"][0, 0, at] / math.sqrt(8)
+                if bias := getattr(self.model.encoder, "compute_position_bias", None):
+                    scores = scores + bias(key)[0, h, 0]
+                heads.append(scores.softmax(0))
+            held["w"] = sum(heads) / 4 * in_sentence
+
+        for layer in self.routed:
+            query, key, dense = attention(layer)
+            hooks += [(query, lambda _, q: held.update(q=q)), (key, looked_at), (dense, self.weighted(held))]
+        return self.hooked(f"{condition}: {sentence}", hooks)
+
+    @torch.no_grad()
+    def vectors(self, form="tri"):
+        return torch.stack([getattr(self, form)(s, c) for s, c in EVERY])
+
+
+@pytest.fixture(scope="module")
+def mpnet(tmp_path_factory):
+    """A random MPNet whose relative positions matter."""
+    folder = tmp_path_factory.mktemp("mpnet")
+    vocab_size = tiny.save_tokenizer(folder, small.words())
+    torch.manual_seed(0)
+    sizes = tiny.SIZES | {"num_hidden_layers": 3, "pad_token_id": 1}  # its code knows no other
+    model = MPNetModel(MPNetConfig(vocab_size=vocab_size, max_position_embeddings=512, **sizes))
+    nn.init.normal_(model.encoder.relative_attention_bias.weight)
+    model.save_pretrained(folder)
+    return str(folder)
+
+
+ADDED, CLS = Weight.ADDED, Asks.CLS
+
+
+@pytest.mark.parametrize(
+    ("routed", "weight", "asks"),
+    [(1, ADDED, CLS), *((2, weight, asks) for weight in Weight for asks in Asks), (3, ADDED, CLS)],
+)
+@pytest.mark.parametrize("router", Router)
+def test_eq_1(bert, routed, weight, asks, router):
+    options = {"routed": routed, "weight": weight, "asks": asks, "router": router}
+    close(small.vectors(system(csr(bert, **options))), Reference(bert, **options).vectors(), atol=5e-6)
+
+
+@pytest.mark.parametrize(("routed", "weight"), [(1, ADDED), (2, Weight.EVEN)])
+def test_eq_1_in_bi_form(bert, routed, weight):
+    wanted = Reference(bert, routed=routed, weight=weight).vectors("bi")
+    close(small.vectors(system(csr(bert, form=CsrForm.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
+
+
+@pytest.mark.parametrize(("form", "routed"), [(CsrForm.TRI, 2), (CsrForm.BI, 1)])
+def test_gradients_are_those_of_eq_1(bert, form, routed):
+    """Of every parameter, those of the condition's side among them."""
+    config = csr(bert, form=form, routed=routed)
+    module = config.trainable(dropout=0.0)
+    weights_ND = torch.randn(len(EVERY), DIM, generator=torch.Generator().manual_seed(1))
+    (module(config.prepare(*map(list, zip(*EVERY, strict=True)))) * weights_ND).sum().backward()
+    reference = Reference(bert, routed=routed)
+    wanted = torch.stack([getattr(reference, form)(s, c) for s, c in EVERY])
+    (wanted * weights_ND).sum().backward()
+    found = {name: p.grad for name, p in module.whole().named_parameters() if not name.startswith("pooler")}
+    assert len(found) == 5 + 3 * 16
+    for name, parameter in reference.model.named_parameters():
+        if not name.startswith("pooler"):
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"routed": 4}, "--routed: expected 1 to 3 layers of .*, got 4"),
+        ({"form": CsrForm.BI, "router": Router.HIDDEN}, "--form bi: expected no --router"),
+    ],
+)
+def test_choices_that_do_not_go_together_are_refused(bert, options, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        csr(bert, **options)
+
+
+def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
+    tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
+    message = "--model: expected an encoder like bert, roberta, xlm-roberta, mpnet, got qwen3"
+    with pytest.raises(RequestError, match=message):
+        csr(str(tmp_path))
+
+
+@pytest.mark.parametrize(("routed", "asks"), [(1, Asks.CLS), (3, Asks.WORDS)])
+@torch.no_grad()
+def test_a_word_weighs_what_the_router_gives_its_tokens(bert, routed, asks):
+    """The mean of w over the layers, as shares of what the words have together."""
+    reference = Reference(bert, routed=routed, asks=asks)
+    loaded = system(csr(bert, routed=routed, asks=asks))
+    weights = loaded.token_weights(loaded.config.prepare(*map(list, zip(*EVERY, strict=True))))
+    for pair, found in zip(EVERY, weights, strict=True):
+        reference.tri(*pair)
+        assert len(reference.w) == routed
+        of_words = (sum(reference.w) / routed)[1:-1]
+        np.testing.assert_allclose(found, of_words / of_words.sum(), atol=5e-6)
+    (words,) = loaded.word_weights([SENTENCES[0]], "dog")
+    assert [SENTENCES[0][word.start : word.end] for word in words] == SENTENCES[0].split()
+    assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-6)
+
+
+def test_without_training_it_is_named_by_its_encoder(bert):
+    config = resolve(f"csr:{bert}")
+    assert config.model == f"csr:{bert}" and config.describe() == csr(bert).describe(), "the paper's router"
+    close(small.vectors(raycase.load(f"csr:{bert}", dtype=torch.float32)), Reference(bert).vectors(), atol=5e-6)
+    close(
+        small.vectors(raycase.load(f"tri-encoder:{bert}", dtype=torch.float32)),
+        small.vectors(system(tri_encoder(bert))),
+    )
+    averaged = resolve("csr:minilm")
+    assert (averaged.router, averaged.asks, averaged.routed) == (Router.HIDDEN, Asks.WORDS, 3)
+    first, second = averaged.load().encode(["two dogs run"] * 2, ["color", "animal"], normalize=True)
+    assert first @ second < 0.995, "it sees the condition"
+
+
+@pytest.mark.parametrize(("pooling", "asks"), [("mean", Asks.WORDS), ("cls", Asks.CLS)])
+def test_the_default_router_is_by_what_was_published_with_an_encoder(mpnet, tmp_path, pooling, asks):
+    assert resolve(f"csr:{mpnet}").asks is Asks.CLS, "nothing was"
+    folder = shutil.copytree(mpnet, tmp_path / "published")
+    modules = [{"idx": 0, "path": "", "type": "sentence_transformers.models.Transformer"}]
+    modules += [{"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling, "embedding_dimension": 32}))
+    config = resolve(f"csr:{folder}")
+    assert (config.router, config.asks, config.routed) == (Router.QUERY, asks, 3 if asks is Asks.WORDS else 1)
+    (folder / "modules.json").write_text(json.dumps([*modules, modules[1] | {"type": "mine.Custom"}]))
+    assert resolve(f"csr:{folder}").asks is Asks.CLS, "what follows the encoder is not used"
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "message"),
+    [
+        ("csr:nope", {}, "--model: expected one of minilm.*, got 'nope'"),
+        ("csr:minilm", {"prompt": "cond"}, "--prompt: csr:minilm has none to choose, got cond"),
+        ("csr:minilm", {"pooling": "last"}, "--pooling: csr:minilm was trained with mean, got last"),
+        ("csr:minilm", {"dim": 8}, "--dim: expected a dimension that"),
+        ("csr:minilm-conditional", {}, "--model: expected an encoder to fine-tune, got the trained model"),
+        ("tri-encoder:minilm", {"subtract": True}, "--subtract: tri-encoder:minilm was trained with False, got True"),
+    ],
+)
+def test_a_wrong_name_without_training_is_refused(name, choices, message):
+    with pytest.raises(RequestError, match=f"^{message}"):
+        resolve(name, **choices)
+
+
+@pytest.mark.parametrize(("routed", "weight", "asks"), [(1, ADDED, CLS), (2, Weight.EVEN, Asks.WORDS)])
+def test_it_runs_on_mpnet(mpnet, routed, weight, asks):
+    """Whose relative positions are in the scores of attention, not in the router's."""
+    reference = Reference(mpnet, routed=routed, weight=weight, asks=asks)
+    loaded = system(csr(mpnet, routed=routed, weight=weight, asks=asks))
+    close(small.vectors(loaded), reference.vectors(), atol=5e-6)
+    close(loaded.embed(SENTENCES, None), [small.mean(mpnet, s) for s in SENTENCES], atol=5e-6)
+    if asks is CLS:
+        loaded = system(csr(mpnet, form=CsrForm.BI, routed=routed, weight=weight))
+        close(small.vectors(loaded), reference.vectors("bi"), atol=5e-6)

@@ -1,0 +1,188 @@
+"""DualCSE: equation 2 and its parts by hand, two vectors by one encoder or two, training, and both measures."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import small
+import torch
+
+import raycase
+from raycase.encoder.pooling import Pooling
+from raycase.errors import RequestError
+from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
+from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
+from raycase.papers.dualcse.train import Dual, DualObjective, InferenceTexts, dual_loss
+from raycase.systems.fine_tuned_config import sentence_encoder
+from raycase.training.encoder_fit import fit_tuned
+from raycase.training.recipe import TuneRecipe
+
+
+def angles(*degrees):
+    """Unit vectors in the plane, float64: cosines are those of differences of angles."""
+    radians = torch.tensor(degrees, dtype=torch.float64) * math.pi / 180
+    return torch.stack([radians.cos(), radians.sin()], dim=-1)
+
+
+R = [[0, 90], [10, 75], [40, 100], [170, 250]]  # premise, explicit, implied, contradiction; a batch of two
+U = [[50, 120], [15, 70], [42, 110], [160, 255]]
+
+
+def by_hand(contradiction, intra, temperature):
+    """Equations 2 and 6 to 8, sum by sum."""
+
+    def v(a, b):
+        return math.exp(math.cos((a - b) * math.pi / 180) / temperature)
+
+    total = 0.0
+    for i in range(2):
+        first, second = 0.0, 0.0
+        for j in range(2):
+            first += v(R[0][i], R[1][j])
+            second += v(U[0][i], R[2][j])
+            if contradiction:
+                first += v(R[0][i], R[3][j])
+                second += v(U[0][i], R[3][j])
+            if intra:
+                first += v(R[0][i], U[0][j])
+                second += v(U[0][i], R[0][j])
+        total -= math.log(v(R[0][i], R[1][i]) / first) + math.log(v(U[0][i], R[2][i]) / second)
+        if intra:
+            for kind in (1, 2, 3) if contradiction else (1, 2):
+                total -= math.log(v(R[kind][i], U[kind][i]) / sum(v(R[kind][i], U[kind][j]) for j in range(2)))
+    return total / 2
+
+
+@pytest.mark.parametrize(
+    ("contradiction", "intra", "temperature"), [(True, True, 0.05), (False, True, 0.7), (True, False, 0.05)]
+)
+def test_the_loss_is_equation_2_and_its_ablations(contradiction, intra, temperature):
+    # lengths do not matter
+    r, u = (torch.stack([3 * angles(*row) for row in rows]) for rows in (R, U))
+    found = dual_loss(r, u, contradiction=contradiction, intra=intra, temperature=temperature)
+    assert found.item() == pytest.approx(by_hand(contradiction, intra, temperature), rel=1e-12)
+    if not intra:  # the premise alone is looked at
+        short = dual_loss(r, u[:1], contradiction=contradiction, intra=False, temperature=temperature)
+        assert short.item() == found.item()
+
+
+@pytest.mark.parametrize("form", DualCseForm)
+@pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.MEAN])
+def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
+    folder = small.save_bert(tmp_path / "bert")
+    system = small.system(dualcse(folder, form=form, pooling=pooling))
+    found = system.embed(small.SENTENCES * 2, ["explicit"] * 5 + ["implicit"] * 5)
+    words = [name if form is DualCseForm.CROSS else "" for name in ("explicit", "implicit")]
+    wanted = [pooled(folder, s, word, pooling) for word in words for s in small.SENTENCES]
+    small.close(found, wanted)
+    if form is DualCseForm.CROSS:
+        assert np.abs(found[:5] - found[5:]).max() > 0.01
+        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].ids(np.arange(1)).flat == 3
+        assert separators.sum() == 2, "words of the sentence are no separators"
+
+
+@torch.no_grad()
+def pooled(folder, sentence, word, pooling):
+    """The library's [CLS] or mean of its own pair of sentence and word, or of the sentence alone."""
+    tokens = small.pair(folder, sentence, word) if word else {"input_ids": small.ids(folder, sentence)}
+    states = small.stock(folder)(**tokens).last_hidden_state[0]
+    return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
+
+
+@pytest.mark.parametrize("form", DualCseForm)
+def test_saved_and_loaded_gives_the_same(form, tmp_path):
+    config = dualcse(small.save_bert(tmp_path / "bert"), form=form)
+    system = small.disturb(config.trainable())
+    pairs = [(s, c) for s in small.SENTENCES for c in ("implicit", "explicit")]
+    wanted = small.vectors(system, pairs)
+    parameters = sum(p.numel() for p in system.parameters())
+    system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    small.close(small.vectors(loaded, pairs), wanted, atol=1e-6)
+    assert parameters == sum(p.numel() for p in loaded.parameters())
+    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
+    small.close(small.vectors(rows, pairs), wanted, atol=1e-5)
+    assert (tmp_path / "model" / "extra.safetensors").exists() == (form is DualCseForm.BI)
+    assert loaded.config.describe() != config.describe()
+
+
+@pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=DualCseForm.BI), sentence_encoder])
+def test_other_conditions_are_refused(make, tmp_path):
+    config = make(small.save_bert(tmp_path / "bert"))
+    known = config.known_conditions
+    system = small.system(config)
+    for conditions in (["color"], None if known else ["explicit"]):
+        with pytest.raises(RequestError, match="expected explicit or implicit" if known else "expected none"):
+            system.embed(["a dog"], conditions)
+    if known:
+        found = system.encode_prepared(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
+        assert [str(r) for r in found.refused] == ["condition unknown to the model", "None", "empty text"]
+        assert config.count_tokens(["a dog", "a dog"], ["color", "explicit"]).tolist()[0] == 0
+
+
+def test_scores_and_implicitness_by_hand():
+    r, u = angles(0, 60, 10).numpy(), angles(70, 60, 40).numpy()
+    places = np.array([[0, 1, 2, 0, 1]])
+    cos = lambda degrees: math.cos(degrees * math.pi / 180)  # noqa: E731
+    assert entailment_scores(r, u, places)[0] == pytest.approx([cos(10), cos(10), 1, cos(10)])
+    values = implicitness(r, u)
+    assert values == pytest.approx([1 - cos(70), 0, 1 - cos(30)], abs=1e-12)
+    assert more_implicit(values, places).tolist() == [[1.0, 1.0, 0.5, 1.0]]
+    assert accuracies(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
+
+
+SYSTEMS = {
+    "cross": dualcse,
+    "bi": lambda model: dualcse(model, form=DualCseForm.BI),
+    "simcse": lambda model: sentence_encoder(model, pooling="cls"),
+}
+
+
+@pytest.mark.parametrize(("name", "left_out"), [("cross", ()), ("bi", ("contradiction",)), ("simcse", ("intra",))])
+def test_a_batch_loss_is_that_of_its_vectors(name, left_out, inferences, tmp_path):
+    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
+    train = read_inferences(inferences["train"], "")
+    texts = InferenceTexts.of(config, train)
+    terms = {term: term not in left_out for term in ("contradiction", "intra")}
+    module = small.disturb(Dual(config.trainable(0.0))).eval()
+    batch = np.array([3, 0, 11])
+    objective = DualObjective(config=config, **terms)
+    found = objective.batch_loss(texts, TuneRecipe())(module, batch)
+    kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
+    names = config.known_conditions or (None, None)
+    r, u = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
+    one = name == "simcse"
+    terms["intra"] = terms["intra"] and not one
+    wanted = dual_loss(torch.stack(r), torch.stack(r if one else u), **terms)
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "bi" else pytest.param(name, marks=pytest.mark.cluster) for name in SYSTEMS]
+)
+def test_it_learns(name, inferences, tmp_path):
+    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
+    data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
+    recipe = TuneRecipe(epochs=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
+    *_, state = fit_tuned(*data, recipe, DualObjective(config=config))
+    assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
+    best = state.history[state.best_epoch - 1]
+    assert best["rte"] == max(line["rte"] for line in state.history)
+    assert best["rte"] == pytest.approx(np.mean([best[f"rte_{k}"] for k in HYPOTHESES.values()]))
+    assert ("eis" in best) == (name != "simcse")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda f: f.drop(columns="neutral"), "expected the column 'neutral'"),
+        (lambda f: f.assign(premise=""), "row 0: expected words in 'premise'"),
+        (lambda f: f[:1], "expected at least two premises"),
+    ],
+)
+def test_wrong_files_are_refused(inferences, change, said):
+    frame = pd.read_csv(inferences["train"])
+    change(frame).to_csv(inferences["train"], index=False)
+    with pytest.raises(RequestError, match=said):
+        read_inferences(inferences["train"], "--train")

@@ -1,0 +1,204 @@
+"""MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, saved and loaded, training."""
+
+import math
+
+import numpy as np
+import pytest
+import small
+import tiny
+import torch
+
+import raycase
+from raycase.data.rated import SCORE, read_rated
+from raycase.errors import RequestError
+from raycase.papers.mixsp.model import Heads, Route, Select, Similarity, mixsp
+from raycase.papers.mixsp.train import MixSpJob, MixSpObjective, ScoredObjective, mixsp_loss
+from raycase.systems.fine_tuned_config import sentence_encoder
+from raycase.systems.registry import embeds, resolve
+from raycase.training.encoder_fit import TunePairs, fit_tuned
+from raycase.training.recipe import TuneRecipe
+
+
+@pytest.fixture
+def heads(tiny_model):
+    def make(select=Select.HARD, **choices):
+        torch.manual_seed(0)
+        made = Heads(4, mixsp(str(tiny_model), select=select, **choices)).double()
+        with torch.no_grad():
+            made.router.weight *= 6  # so that sentences go either way
+        return made
+
+    return make
+
+
+def states(seed=1, rows=6):
+    random = torch.Generator().manual_seed(seed)
+    return [torch.randn(rows, 4, dtype=torch.float64, generator=random) for _ in range(3)]
+
+
+def projected(module, h):
+    """Two layers with ReLU, the sum over hidden units written out."""
+    (w1, b1), (w2, b2) = ((layer.weight, layer.bias) for layer in (module[0], module[2]))
+    hidden = [max(0.0, float(w1[k] @ h + b1[k])) for k in range(len(b1))]
+    return torch.stack([sum(w2[d, k] * hidden[k] for k in range(len(hidden))) + b2[d] for d in range(len(b2))])
+
+
+@pytest.mark.parametrize(
+    ("select", "route", "ranges"),
+    [
+        (Select.HARD, Route.CLS, (4.0,)),
+        (Select.SOFT, Route.OWN, (2.0, 4.0)),
+        (Select.HARD, Route.BOTH, (2.0, 4.0)),
+    ],
+)
+@torch.no_grad()
+def test_equations_1_3_and_4(heads, select, route, ranges):
+    module, (cls, first, second) = heads(select, route=route, ranges=ranges), states(rows=9)
+    found = module(cls, first, second)
+    taken = set()
+    for row in range(len(cls)):
+        parts, routes = [], []
+        for h in (first[row], second[row]):
+            read = {Route.CLS: cls[row] + h, Route.OWN: h, Route.BOTH: first[row] + second[row]}[route]
+            logits = module.router.weight @ read + module.router.bias
+            shares = [math.exp(x) / sum(math.exp(y) for y in logits) for x in logits]  # eq. 1
+            weighted = [projected(p, h) * share for p, share in zip(module.projectors, shares, strict=True)]
+            likeliest = shares.index(max(shares))
+            parts.append(weighted[likeliest] if select is Select.HARD else sum(weighted))  # eq. 3
+            taken.add(likeliest)
+            routes += [float(x) for x in logits]
+        logit = module.g2.weight[0] @ torch.cat(parts) + module.g2.bias[0]  # eq. 4
+        assert found[row].tolist() == pytest.approx([float(logit), *routes], rel=1e-9)
+    assert len(taken) > 1
+
+
+def test_equations_2_4_and_5():
+    # similarity; lower and upper range by the first sentence, by the second
+    outputs = torch.tensor([[0.3, 0.2, 1.2, 1.0, -1.0], [-1.2, 0.1, 0.2, 0.0, 0.4]], dtype=torch.float64)
+    ratings = torch.tensor([4.0, 3.9], dtype=torch.float64)
+
+    def bce(y, p):
+        return -(y * math.log(p) + (1 - y) * math.log(1 - p))
+
+    def sigmoid(x):
+        return 1 / (1 + math.exp(-x))
+
+    similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
+    ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
+    ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
+    assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
+    alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
+    assert alone == pytest.approx(similarity, rel=1e-12)
+    near = mixsp_loss(outputs, ratings, similarity=Similarity.COSINE, similarity_weight=1, range_weight=0).item()
+    assert near == pytest.approx(((0.3 - 0.8) ** 2 + (-1.2 - 0.78) ** 2) / 2, rel=1e-12)
+
+
+def test_wrong_choices_are_refused(tiny_model):
+    for ranges in ((), (4.0, 3.0), (3.0, 3.0), (0.0, 4.0), (5.5,)):
+        with pytest.raises(RequestError, match="--ranges: expected rising scores above 0, at most 5, got"):
+            mixsp(str(tiny_model), ranges=ranges)
+    for choice in ({"route": Route.OWN}, {"similarity": Similarity.COSINE}):
+        with pytest.raises(RequestError, match=r"--select none: expected no --route and no --similarity, .* got"):
+            mixsp(str(tiny_model), select=Select.NONE, **choice)
+
+
+@pytest.mark.parametrize(("select", "terms"), [("hard", (7e-4, 1e-4)), ("soft", (7e-4, 0)), ("none", (0, 1e-4))])
+def test_the_weights_of_a_loss_go_with_the_choice_of_projectors(select, terms):
+    job = MixSpJob(train="a", validation="b", output="c", select=Select(select))
+    assert job.objective(None).terms == terms
+
+
+CONTRASTIVE = {"similarity": Similarity.CONTRASTIVE}
+FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return small.save_bert(tmp_path / "bert")
+
+
+@torch.no_grad()
+def parts_of(folder, first, second):
+    """The library's [CLS] of its own pair of sentences, and the means over each sentence's own tokens."""
+    pair = small.pair(folder, first, second)
+    states = small.stock(folder)(**pair).last_hidden_state[0]
+    texts = np.array([-1 if text is None else text for text in pair.sequence_ids(0)])
+    return torch.stack([states[0], *(states[texts == text].mean(0) for text in (0, 1))]).numpy()
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_what_is_pooled(folder, kind, tmp_path):
+    named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
+    if kind != "bert":
+        (tmp_path / kind).mkdir()
+        folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
+    system = small.system(mixsp(folder))
+    found = system.encoder.encode(system.config.tokens(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
+    small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"select": Select.HARD},
+        {"select": Select.SOFT, "route": Route.OWN},
+        {"select": Select.NONE},
+        {"ranges": (1.0, 2.0, 3.0, 4.0)} | CONTRASTIVE,
+    ],
+)
+def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
+    torch.manual_seed(0)
+    cosine = "similarity" in choices
+    system = small.disturb(mixsp(folder, **choices).trainable().eval(), scale=0.4 if cosine else 0.1)
+    wanted = system.score(FIRST, SECOND)
+    assert ((wanted > -cosine) & (wanted < 1)).all()
+    system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    small.close(loaded.score(FIRST, SECOND), wanted, atol=1e-6)
+    for name, choice in choices.items():
+        found = getattr(loaded.config, name)
+        assert list(found) == list(choice) if name == "ranges" else found is choice
+    said = "1.0 2.0 3.0 4.0" if cosine else "4.0"
+    assert loaded.config.label.split(" ranges ")[1].startswith(f"{said} route")
+    assert not embeds(resolve(str(tmp_path / "model")))
+    with torch.no_grad():
+        training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
+    logit = loaded.head.g2 is not None
+    small.close((training.sigmoid() if logit else training).numpy(), wanted, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
+    """Of the mean of the router's probabilities for both."""
+    torch.manual_seed(0)
+    system = small.system(mixsp(folder, ranges=(2.0, 4.0)))
+    pairs = [(a, b) for a in small.SENTENCES for b in small.SENTENCES]
+    pooled = torch.tensor(np.stack([parts_of(folder, *pair) for pair in pairs]))
+    logits = [system.head.router(pooled[:, 0] + pooled[:, k]) for k in (1, 2)]
+    router = system.head.router
+    router.bias -= torch.cat(logits).mean(0)  # so that pairs go to every range
+    shares = [router(pooled[:, 0] + pooled[:, k]).softmax(1) for k in (1, 2)]
+    lowest = system.figures(system.config.tokens(*map(list, zip(*pairs, strict=True))))[0][:, 1]
+    found = np.digitize(lowest, [2.0, 4.0])
+    assert found.tolist() == (shares[0] + shares[1]).argmax(1).tolist()
+    assert len(set(found.tolist())) == 3
+
+
+FITS = {
+    "hard": (mixsp, {}, MixSpObjective),
+    "contrastive": (mixsp, CONTRASTIVE, MixSpObjective),
+    "sentence-encoder": (sentence_encoder, {}, ScoredObjective),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "hard" else pytest.param(name, marks=pytest.mark.cluster) for name in FITS]
+)
+def test_it_learns(name, folder, scored):
+    make, choices, objective = FITS[name]
+    config = make(folder, **choices)
+    recipe = TuneRecipe(epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
+    data = [TunePairs.of(config, read_rated(scored[part], "", None, SCORE)) for part in ("train", "validation")]
+    *_, state = fit_tuned(*data, recipe, objective(config=config))
+    assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
+    assert max(line["spearman"] for line in state.history) > 40

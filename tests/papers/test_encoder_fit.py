@@ -1,0 +1,156 @@
+"""Fine-tuning on rated pairs: batches of like length, the loss, resuming after a stop, what is scored and saved."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import small
+import torch
+from scipy.stats import pearsonr, spearmanr
+from small import close
+from torch import nn
+
+import raycase
+from raycase.data.vectors import pair_cosines
+from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.csr.model import CsrForm, csr
+from raycase.systems.fine_tuned_module import pair_scores
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches
+from raycase.training.loop import restore
+from raycase.training.recipe import RatedRecipe
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return small.save_bert(tmp_path_factory.mktemp("bert"), layers=2)
+
+
+def last(states):
+    *_, state = states
+    return state
+
+
+def test_a_small_set_by_hand():
+    """Groups 0 to 3 of lengths 9, 5, 7, 3 in one pool: sorted by length they are rows 6 7, 2 3, 4 5, 0 1."""
+    lengths, groups = np.array([9, 9, 5, 6, 7, 7, 3, 3]), np.array([0, 0, 1, 1, 2, 2, 3, 3])
+    for epoch in range(1, 5):
+        found = list(length_batches(lengths, groups, np.arange(8), 4, seed=0)(epoch))
+        assert sorted(map(sorted, (batch.tolist() for batch in found))) == [[0, 1, 4, 5], [2, 3, 6, 7]]
+
+
+@dataclass
+class Numbers:
+    """Texts that are row numbers."""
+
+    rows: int
+
+    @property
+    def lengths(self):
+        return np.full(self.rows, 3)
+
+    def take(self, rows):
+        return rows
+
+
+class Scores(nn.Module):
+    """A score of each row, which is learned; `system` that makes it, and what it was asked for."""
+
+    def __init__(self, scores):
+        super().__init__()
+        self.of_row = nn.Parameter(torch.tensor(scores))
+        self.dropout = nn.Dropout(0.0)
+        self.asked = []
+
+    def forward(self, rows):
+        self.asked.append(rows.tolist())
+        return self.dropout(self.of_row)[torch.from_numpy(rows)]
+
+    def scores(self, texts):
+        return self.of_row.detach().numpy()[: texts.rows]
+
+    def trainable(self, dropout, compute):
+        return self
+
+
+def numbers(ratings):
+    ratings = np.array(ratings, dtype=np.float32)
+    return TunePairs(texts=Numbers(len(ratings)), ratings=ratings, groups=np.arange(len(ratings)))
+
+
+def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
+    """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
+    module = Scores([0.5, 9.0, 0.25, 0.9])
+    loss = PairObjective(config=None).batch_loss(numbers([1, 2, 3, 5]), RatedRecipe())
+    value = loss(module, np.array([3, 0, 2]))
+    assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
+    value.backward()
+    assert module.of_row.grad.tolist() == pytest.approx([2 * 0.5 / 3, 0, -2 * 0.25 / 3, -2 * 0.1 / 3])
+
+
+def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on(monkeypatch):
+    monkeypatch.setattr(RatedRecipe, "WEIGHT_DECAY", 0.0)
+    train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
+    module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
+    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2)
+    state = last(fit_tuned(train, validation, recipe, PairObjective(config=module)))
+    asked = module.asked
+    assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
+    changed = state.weights["of_row"] != torch.tensor([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
+    assert changed.tolist() == [False, True, True, False, True, True, True]
+    scores = state.weights["of_row"][:4].numpy()
+    assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic)
+    assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-3)
+    rated = [0, 2, 3]
+    wanted = 100 * spearmanr(scores[rated], validation.ratings[rated]).statistic
+    assert state.line["spearman_rated"] == pytest.approx(wanted)
+    assert state.line["spearman_rated"] != pytest.approx(state.line["spearman"])
+
+
+RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
+MAKE = {
+    "bi": bi_encoder,
+    "tri": tri_encoder,
+    "cross": cross_encoder,
+    "csr": csr,
+    "csr bi": lambda model: csr(model, form=CsrForm.BI),
+}
+
+
+def data(config, rows=24):
+    return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_it_learns(bert, name):
+    config = MAKE[name](bert)
+    recipe = replace(RECIPE, epochs=4, dropout=0.0, learning_rate=2e-3)
+    state = last(fit_tuned(*data(config), recipe, PairObjective(config=config)))
+    assert state.history[-1]["loss"] < 0.7 * state.history[0]["loss"]
+
+
+@pytest.mark.parametrize("name", ["csr", "cross"])
+def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, tmp_path):
+    """And the best are what is saved."""
+    config, validation = MAKE[name](bert), small.rated(24, seed=1)
+    texts, objective = config.rated(validation), PairObjective(config=config)
+    states = small.kept(fit_tuned(*data(config), RECIPE, objective))
+    for state in states:
+        module = pair_scores(config.trainable(RECIPE.dropout))
+        restore(module, state.weights)
+        scores = module.eval().scores(texts)
+        assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
+        assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)
+    system = config.trainable(RECIPE.dropout)
+    module = pair_scores(system)
+    restore(module, states[-1].best)
+    wanted = module.eval().scores(texts)
+    line = states[-1].history[states[-1].best_epoch - 1]
+    assert line["pearson"] == pytest.approx(100 * pearsonr(wanted, validation.ratings).statistic, abs=1e-2)
+    system.save(tmp_path / "model")
+    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
+    if name == "cross":
+        scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
+    else:
+        vectors = loaded.embed(*map(list, zip(*validation.distinct, strict=True)))
+        scores = pair_cosines(vectors, validation.pair_index)
+    close(scores, wanted, atol=5e-6)

@@ -1,0 +1,120 @@
+"""What holds for every fine-tuned system: training and embedding agree, and a saved folder loads as what was saved."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import torch
+from small import EVERY, SENTENCES, close, system
+
+import raycase
+from raycase.data.schema import Reason
+from raycase.encoder.pooling import Pooling
+from raycase.errors import RequestError
+from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.papers.csr.model import CsrForm, Router, Weight, csr
+from raycase.systems.embeds import Embeds
+from raycase.systems.fine_tuned_module import pair_scores
+from raycase.systems.registry import resolve
+
+CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
+EMBED = {
+    "bi": bi_encoder,
+    "bi of the condition": lambda model: bi_encoder(model, prompt="concat-sc:condition"),
+    "tri": tri_encoder,
+    "tri concat": lambda model: tri_encoder(model, compose=Compose.CONCAT, pooling=Pooling.CLS),
+    "csr": csr,
+    "csr in two layers": lambda model: csr(model, routed=2, weight=Weight.ONLY),
+    "csr hidden": lambda model: csr(model, router=Router.HIDDEN),
+    "csr bi": lambda model: csr(model, form=CsrForm.BI, routed=2),
+    "lora": lambda model: lora(model, rank=4, **CONCAT),
+}
+SYSTEMS = EMBED | {"cross": cross_encoder}
+
+
+@pytest.fixture(scope="module")
+def trained(bert, tmp_path_factory):
+    """By name: the figures of a system whose weights were changed, and the folder that it was saved in."""
+    made = {}
+
+    def save(name, seed=0):
+        if (name, seed) not in made:
+            system = small.disturb(SYSTEMS[name](bert).trainable(), seed).eval()
+            found = small.figures(system)
+            folder = tmp_path_factory.mktemp("trained") / "model"
+            system.save(folder)
+            made[name, seed] = found, folder
+        return made[name, seed]
+
+    return save
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_the_vectors_of_training_are_those_that_are_given(bert, name):
+    config = EMBED[name](bert)
+    system = small.disturb(config.trainable(), scale=0.02)
+    prepared = config.rated(small.rated()).take(np.arange(24))
+    close(system.eval()(prepared).detach(), system.encode_prepared(prepared).vectors)
+    assert isinstance(system, Embeds)
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_a_score_of_training_is_the_cosine_under_the_condition(bert, name):
+    config, rated = EMBED[name](bert), small.rated()
+    module = pair_scores(small.disturb(config.trainable(dropout=0.0), scale=0.02).eval())
+    first, second = (module.system.embed(s, rated.conditions) for s in (rated.sentences1, rated.sentences2))
+    wanted = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    texts = config.rated(rated)
+    close(module.scores(texts), wanted)
+    rows = np.array([5, 0, 5, 17])
+    close(module(texts.take(rows)).detach(), wanted[rows])
+
+
+@pytest.mark.parametrize("name", EMBED)
+def test_a_pair_that_is_refused_leaves_the_others_and_a_long_one_is_cut(bert, name):
+    config = EMBED[name](bert)
+    config = replace(config, encoder=replace(config.encoder, max_tokens=16))
+    loaded = system(config)
+    pairs = [EVERY[0], ("\u200b", "dog"), ("a dog " * 20, "dog"), (SENTENCES[0], " "), EVERY[0], ("\u200b", "people")]
+    found = loaded.encode_prepared(config.prepare(*map(list, zip(*pairs, strict=True))))
+    empty = Reason.EMPTY_TEXT
+    assert found.refused == [None, empty, None, Reason.EMPTY_CONDITION, None, empty]
+    assert found.truncated.tolist() == [False, False, True, False, False, False]
+    assert np.isnan(found.vectors[[1, 3, 5]]).all()
+    close(found.vectors[[0, 4]], small.vectors(loaded, [EVERY[0]] * 2), atol=5e-6)
+    none = loaded.encode_prepared(config.prepare(["\u200b", " "], ["dog", "dog"]))
+    assert none.refused == [empty] * 2 and none.vectors.shape == (2, config.dim)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_saved_system_is_what_it_was(trained, bert, name):
+    wanted, folder = trained(name)
+    loaded = raycase.load(str(folder), dtype=torch.float32)
+    close(small.figures(loaded), wanted, atol=5e-6)
+    assert not np.allclose(small.figures(system(SYSTEMS[name](bert))), wanted, atol=1e-3)
+    kept = SYSTEMS[name](bert)
+    assert (loaded.config.SYSTEM, loaded.config.choices) == (kept.SYSTEM, kept.choices)
+    assert json.loads((folder / "raycase.json").read_text())["system"] == kept.SYSTEM
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_description_goes_with_the_weights_and_not_with_the_place(trained, bert, name, tmp_path):
+    _, folder = trained(name)
+    described = resolve(str(folder)).describe()
+    shutil.copytree(folder, tmp_path / "elsewhere")
+    assert resolve(str(tmp_path / "elsewhere")).describe() == described
+    assert resolve(str(trained(name, seed=1)[1])).describe() != described
+    assert SYSTEMS[name](bert).describe() != described
+    assert str(folder) not in json.dumps(described)
+    json.dumps(described)
+
+
+def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained):
+    _, folder = trained("csr")
+    for begin in (bi_encoder, tri_encoder, cross_encoder, csr):
+        with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
+            begin(str(folder))
+        begin(str(folder / "encoder"))

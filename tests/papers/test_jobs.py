@@ -1,0 +1,207 @@
+"""Fine-tuned systems through the same jobs: trained, embedded, indexed, searched, evaluated, refused."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import cosines, embed_on_ray, embedded, rated_rows, read_output, vectors, vectors_of
+from scipy.stats import spearmanr
+from uncached import open_local_runner
+
+import raycase
+from raycase.data.rated import read_rated
+from raycase.errors import RequestError
+from raycase.evaluation.job import SAVED, EvaluateJob
+from raycase.evaluation.models import find_models
+from raycase.evaluation.tasks.catalogue import evaluate, find_task
+from raycase.papers.baselines.model import bi_encoder, cross_encoder
+from raycase.papers.baselines.train import BiEncoderJob, CrossEncoderJob
+from raycase.papers.csr.model import csr
+from raycase.papers.csr.train import CsrJob
+from raycase.papers.dualcse.model import DualCseForm, dualcse
+from raycase.papers.dualcse.train import DualCseJob
+from raycase.papers.mixsp.train import MixSpJob
+from raycase.search.build import IndexJob, build
+from raycase.search.index import Index
+from raycase.systems.fine_tuned_module import pair_scores
+from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
+from raycase.training.job import train
+from raycase.training.loop import restore
+
+fine_tune = partial(train, open_runner=open_local_runner)
+
+
+@pytest.fixture
+def tuning(rated, tiny_model, tmp_path):
+    def job(kind, system, **options):
+        settings = {
+            "train": str(rated / "train.csv"),
+            "validation": str(rated / "validation.csv"),
+            "model": str(tiny_model),
+            "compute": "float32",
+            "output": str(tmp_path / system),
+            "epochs": 2,
+            "batch_size": 16,
+            "learning_rate": 1e-3,
+        }
+        return kind(**settings | options)
+
+    return job
+
+
+def plain_fit(job):
+    """The same without Ray: the state, and the trained module."""
+    config = job.config()
+    data = [TunePairs.of(config, read_rated(uri, "")) for uri in (job.train, job.validation)]
+    *_, state = fit_tuned(*data, job.recipe, PairObjective(config=config), seed=job.seed)
+    system = config.trainable()
+    restore(pair_scores(system), state.best)
+    return state, system.eval()
+
+
+def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
+    job = tuning(CsrJob, "csr")
+    metrics = fine_tune(job)
+    assert capsys.readouterr().out.count("Spearman") == 2
+    state, system = plain_fit(job)
+    for found, wanted in zip(metrics["history"], state.history, strict=True):
+        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
+        assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
+    assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
+    assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
+    with pytest.raises(RequestError, match="got another"):
+        fine_tune(replace(job, seed=5))
+    card = (job.folder / "README.md").read_text()
+    assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
+
+    frame = rated_rows(30, 3)
+    sentences, conditions = list(frame.sentence1), ["color", "number of people"]
+    rows = [{"id": i, "text": sentence} for i, sentence in enumerate(sentences)]
+    settings = {"prompt": None, "pooling": None, "unit_rows": 10, "conditions": tuple(conditions)}
+    output = embedded(tmp_path / "corpus", job.output, rows, **settings)
+    found = read_output(output).sort_by([("id", "ascending")])
+    wanted = raycase.load(job.output, dtype=torch.float32).embed(
+        found["text"].to_pylist(), found["condition"].to_pylist()
+    )
+    assert cosines(vectors(found), wanted).min() > 0.9999
+    assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
+
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
+    assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
+
+
+@pytest.mark.parametrize(
+    ("make", "condition"),
+    [(csr, "color"), (dualcse, "implicit")],
+)
+def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_model, tmp_path):
+    make(str(tiny_model)).trainable().save(tmp_path / "model")
+    rows = [{"id": i, "text": text} for i, text in enumerate(rated_rows(20, 3).sentence1)]
+    output = embedded(
+        tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
+    )
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    index = Index.open(str(tmp_path / "index.lance"))
+    assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
+    make(str(tiny_model)).trainable().save(tmp_path / "elsewhere")
+    assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], condition, k=1)
+    other = make(str(tiny_model)).trainable()
+    with torch.no_grad():
+        next(other.parameters()).add_(1)
+    other.save(tmp_path / "other")
+    with pytest.raises(RequestError, match="expected the model that the index is of"):
+        Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], condition)
+    if make is dualcse:
+        with pytest.raises(RequestError, match=r"expected one of the index's .*implicit.*, got 'color'"):
+            index.search(["dog"], "color")
+
+
+def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
+    for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
+        make(str(tiny_model)).trainable().save(tmp_path / name)
+    models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
+    data = str(rated / "validation.csv")
+    asked = EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
+    metrics = evaluate(asked, vectors_of=vectors_of)
+    pairs = read_rated(data, "")
+    bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
+    first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
+    scores = [cosines(first, second), cross.score(pairs.sentences1, pairs.sentences2, pairs.conditions)]
+    for part, wanted in zip(metrics["models"], scores, strict=True):
+        found = part["variants"][part["system"]]["spearman"]["value"]
+        assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "cross-encoder" in report and "bi - cross" not in report and "cross - bi" in report
+
+
+def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
+    cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
+    with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
+        embed_on_ray(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
+    asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
+    with pytest.raises(RequestError, match=r"expected models that give vectors for --task kgc, got .*: cross-encoder"):
+        find_models(replace(asked, task="kgc"), find_task("kgc").expected)
+    [model] = find_models(asked)
+    assert model.config.SYSTEM == "cross-encoder"
+
+
+@pytest.fixture
+def parts(rated, scored, inferences, graph):
+    """Training and validation data of each kind of job."""
+    graph = {part: f"{graph}/{part}.tsv" for part in ("train", "validation")}
+    pairs = {part: f"{rated}/{part}.csv" for part in ("train", "validation")}
+    return {CsrJob: graph, BiEncoderJob: graph, DualCseJob: inferences, MixSpJob: scored, CrossEncoderJob: pairs}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "tasks"),
+    [
+        (CsrJob, {"task": "kgc"}, {"kgc": ("both ways", "mrr", "mrr")}),
+        (DualCseJob, {"form": DualCseForm.BI}, {"eis": ("all", "accuracy", "eis"), "rte": ("all", "accuracy", "rte")}),
+        (MixSpJob, {}, {"sts": ("all", "spearman", "spearman")}),
+    ],
+)
+def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, tasks, tmp_path):
+    job = tuning(kind, "model", batch_size=12, **options, **{p: parts[kind][p] for p in ("train", "validation")})
+    metrics = fine_tune(job)
+    assert fine_tune(job) == json.loads(json.dumps(metrics)), "the same command does nothing"
+    with pytest.raises(RequestError, match="got another"):
+        fine_tune(replace(job, seed=1))
+    for task, (group, measure, trained) in tasks.items():
+        data = str(Path(job.validation).parent) if task == "kgc" else job.validation
+        places = {"model": (job.output,), "data": data, "output": str(tmp_path / "report")}
+        asked = EvaluateJob(task=task, compute="float32", resamples=100, **places)
+        found = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"][group][measure]["value"]
+        assert found == pytest.approx(metrics["validation"][trained], abs=1e-2)
+    if kind is DualCseJob:
+        threshold = metrics["validation"]["threshold"]
+        report = evaluate(replace(asked, threshold_from=SAVED), vectors_of=vectors_of)
+        assert report["thresholds"]["model"] == [pytest.approx(threshold)]
+        assert report["systems"][0]["what"].endswith(", tuned on these very premises")
+        card = (tmp_path / "model" / "README.md").read_text()
+        assert f"told by a cosine above {threshold:.4f}." in card and "| threshold |" not in card
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (BiEncoderJob, {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
+        (BiEncoderJob, {"task": "kgc", "train": "nowhere/train.tsv"}, "nowhere/entities.tsv"),
+        (CsrJob, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
+        (CsrJob, {"output": "s3://corpus/csr"}, "--output"),
+        (CsrJob, {"task": "kgc", "validation": "train"}, "no triple that is trained on, got 36"),
+        (CrossEncoderJob, {"train": "nowhere.csv"}, "--train"),
+        (DualCseJob, {"validation": "train"}, "no premise that is trained on, got 24"),
+        (MixSpJob, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
+        (MixSpJob, {"range_weight": -0.1}, "--range-weight: expected at least 0, got"),
+    ],
+)
+def test_wrong_flags_are_refused(tuning, parts, kind, change, said):
+    given = {part: parts[kind][part] for part in ("train", "validation")} | change
+    given["validation"] = parts[kind].get(given["validation"], given["validation"])
+    with pytest.raises(RequestError, match=said):
+        fine_tune(tuning(kind, "model", **given))

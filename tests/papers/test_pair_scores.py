@@ -1,0 +1,47 @@
+"""Scores of pairs of sentences by any system: what is refused has none, no pairs have none, each is scored once."""
+
+import numpy as np
+import pytest
+import small
+import torch
+
+from raycase.papers.baselines.model import bi_encoder, cross_encoder
+from raycase.papers.dualcse.model import dualcse
+from raycase.papers.mixsp.model import mixsp
+from raycase.systems.pair_scores import figure_columns, reads_conditions, score_pairs
+
+SYSTEMS = {"bi": bi_encoder, "cross": cross_encoder, "dualcse": dualcse, "mixsp": mixsp}
+COLUMNS = {
+    "bi": ["x"],
+    "cross": ["x"],
+    "dualcse": ["x", "x_implicitness1", "x_implicitness2"],
+    "mixsp": ["x", "x_range", "x_probability"],
+}
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    folder = small.save_bert(tmp_path_factory.mktemp("bert"))
+    torch.manual_seed(0)
+    return {name: make(folder).trainable(dropout=0.0).eval() for name, make in SYSTEMS.items()}
+
+
+def scored(system, firsts, seconds, conditions):
+    under = conditions if reads_conditions(system.config) else None
+    return score_pairs(system, system.config.prepare_pairs(firsts, seconds, under))
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_what_is_refused_has_no_score_and_equal_pairs_are_scored_once(name, loaded):
+    system = loaded[name]
+    assert figure_columns(system.config, "x") == COLUMNS[name]
+    firsts, seconds = ["a dog", "a dog", "a dog", "a dog"], ["people", " ", "people", "a bar " * 900]
+    found = scored(system, firsts, seconds, ["number"] * 4)
+    assert found.figures.shape == (4, len(COLUMNS[name])) and found.distinct == 3
+    assert np.isnan(found.figures).any(axis=1).tolist() == [False, True, False, False]
+    assert np.array_equal(found.figures[0], found.figures[2])
+    assert [str(reason) for reason in found.refused] == ["None", "empty text", "None", "None"]
+    assert found.truncated.tolist() == [False, False, False, True]
+    assert found.work.tokens > 0
+    none = scored(system, [], [], [])
+    assert (none.figures.shape, none.refused, none.distinct) == ((0, len(COLUMNS[name])), [], 0)
