@@ -1,6 +1,7 @@
 """One Ray for the whole run, one S3 server and one tiny model for each of pytest's workers; everything listens on
 127.0.0.1 only."""
 
+import gc
 import os
 import re
 import sys
@@ -30,20 +31,24 @@ from raycase.data import storage
 
 
 class OneRay(LoadScopeScheduling):
-    """One of pytest's workers runs every file that needs Ray, one compiles UMAP and one imports MTEB; the tests of
-    any other file stay together."""
+    """One of pytest's workers runs every file that needs Ray, one compiles UMAP and one imports MTEB and
+    sentence-transformers; the tests of any other file stay together."""
 
     def _split_scope(self, nodeid):
         file = nodeid.split("::")[0]
         if needs_ray(file):
             return "ray"
-        return "umap" if maps(file) else "mteb" if re.search("test_mteb", file) else file
+        if maps(file):
+            return "umap"
+        return "mteb" if re.search(r"mteb|published\.py|sentence_transformer|elsewhere", file) else file
 
 
 @cache
 def needs_ray(file):
-    """Whether a test or a fixture of the file takes the fixture `cluster`."""
-    return re.search(r"^def \w+\([^)]*\bcluster\b", (ROOT / file).read_text(), re.MULTILINE) is not None
+    """Whether a test or a fixture of the file takes the fixture `cluster`, starts clusters of its own, or imports
+    Ray Serve."""
+    taken = r"^def \w+\([^)]*\bcluster\b|^from clusters import|raycase.distributed.serve"
+    return re.search(taken, (ROOT / file).read_text(), re.MULTILINE) is not None
 
 
 def maps(file):
@@ -68,6 +73,17 @@ def pytest_collection_modifyitems(items):
     for item in items:
         assert "cluster" not in item.fixturenames or needs_ray(item.location[0]), f"{item.nodeid}: a Ray of its own"
     items.sort(key=lambda item: (not needs_ray(item.location[0]), not maps(item.location[0])))
+
+
+def pytest_collection():
+    """While all is imported nothing becomes garbage: a quarter of that time."""
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What is imported stays: no collection of garbage looks at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item):

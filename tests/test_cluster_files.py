@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from helpers import ROOT
+from helpers import ROOT, Later
 from ray._private.authentication.authentication_token_setup import _get_default_token_path
 from ray._private.runtime_env.packaging import create_package
 from ray.autoscaler._private.aws import config as aws
 from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
-from ray.serve.schema import ServeDeploySchema
 
 from raycase.cli import parse
 from raycase.corpus.request import actor_range
-from raycase.distributed.serve import NAME, application
 from raycase.serving.serve_job import ServeJob, check_serve
 
+serve, schema = Later("raycase.distributed.serve"), Later("ray.serve.schema")
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
     (ROOT / name).read_text(encoding="utf-8")
     for name in ("cluster.yaml", "kuberay.yaml", "Dockerfile", "constraints.txt")
@@ -125,12 +124,12 @@ def test_only_the_code_is_submitted(tmp_path):
 def test_the_ray_service_is_the_service(monkeypatch):
     """Its flags are those of `raycase serve`, its names those of the deployment; the clients' token is a secret."""
     assert SERVICE_ACCOUNT == ACCOUNT and (SERVICE["apiVersion"], SERVICE["kind"]) == ("ray.io/v1", "RayService")
-    config = ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
+    config = schema.ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
     [served] = config.applications
     monkeypatch.setenv("RAYCASE_TOKEN", "0" * 32)
     check_serve(ServeJob(**served.args), on_cluster=True)
-    assert pkgutil.resolve_name(served.import_path) is application
-    assert [served.name, *(deployment.name for deployment in served.deployments)] == [NAME, NAME]
+    assert pkgutil.resolve_name(served.import_path) is serve.application
+    assert [served.name, *(deployment.name for deployment in served.deployments)] == [serve.NAME] * 2
     cluster = SERVICE["spec"]["rayClusterConfig"]
     assert cluster["rayVersion"] == RAY and cluster["authOptions"] == CLUSTER["authOptions"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from sentence_transformers import SentenceTransformer
+from helpers import Later
 
 import raycase
 
+library = Later("sentence_transformers")
 TEXTS = ["a red dog runs in the park", "two girls", "a man in a blue shirt plays the guitar beside a small dog"]
 CONDITIONS = ["color", "number of people", "animal"]
 
@@ -52,8 +53,8 @@ def test_what_is_no_text_under_a_condition_is_refused(models, inputs, options, s
 def test_a_saved_model_has_its_weights_beside_it_and_asks_for_trust(models, tmp_path):
     models[1].save(str(tmp_path / "default"))
     with pytest.raises(ValueError, match="trust_remote_code"):
-        SentenceTransformer(str(tmp_path / "default"))
-    again = SentenceTransformer(str(tmp_path / "default"), trust_remote_code=True)
+        library.SentenceTransformer(str(tmp_path / "default"))
+    again = library.SentenceTransformer(str(tmp_path / "default"), trust_remote_code=True)
     np.testing.assert_array_equal(again.encode(TEXTS, condition="color"), models[0].encode(TEXTS, "color"))
 
 
@@ -66,7 +67,7 @@ def test_a_trained_folder_is_copied_when_saved(tiny_model, rated, tmp_path):
     raycase.to_sentence_transformer(model).save(str(tmp_path / "saved"))
     folder.rename(tmp_path / "elsewhere")
     (tmp_path / "saved").rename(tmp_path / "moved")
-    again = SentenceTransformer(str(tmp_path / "moved"), trust_remote_code=True)
+    again = library.SentenceTransformer(str(tmp_path / "moved"), trust_remote_code=True)
     np.testing.assert_array_equal(again.encode(TEXTS, condition="color"), model.encode(TEXTS, "color"))
     again.save(str(tmp_path / "twice"))
     assert (tmp_path / "twice" / "model" / "raycase.json").exists()

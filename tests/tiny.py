@@ -149,26 +149,23 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 SIZES |= {"initializer_range": 0.2}
 DECODER = SIZES | {"num_key_value_heads": 2, "max_position_embeddings": 512}
 NO_TOKENS = {"bos_token_id": None, "eos_token_id": None}
+ARCHITECTURES = {
+    "bert": SIZES | {"max_position_embeddings": 512},
+    "roberta": SIZES | {"max_position_embeddings": 514},
+    "xlm-roberta": SIZES | {"max_position_embeddings": 514},
+    "mistral": DECODER | {"sliding_window": 4096},
+    "llama": DECODER | NO_TOKENS,
+    "qwen2": DECODER | NO_TOKENS,
+    "qwen3": DECODER | NO_TOKENS | {"head_dim": 8},
+}
 
 
 def save_model(folder, architecture, vocab_size, seed=0):
-    """Save a random model: bert, roberta, xlm-roberta, llama, mistral, qwen2, qwen3 or nvembed."""
-    t = transformers
+    """Save a random model of an architecture, or an "nvembed"."""
     torch.manual_seed(seed)
-    if architecture == "bert":
-        model = t.BertModel(t.BertConfig(vocab_size=vocab_size, max_position_embeddings=512, **SIZES))
-    elif architecture == "roberta":
-        model = t.RobertaModel(t.RobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, **SIZES))
-    elif architecture == "xlm-roberta":
-        model = t.XLMRobertaModel(t.XLMRobertaConfig(vocab_size=vocab_size, max_position_embeddings=514, **SIZES))
-    elif architecture in ("mistral", "nvembed"):
-        model = t.MistralModel(t.MistralConfig(vocab_size=vocab_size, sliding_window=4096, **DECODER))
-    elif architecture == "llama":
-        model = t.LlamaModel(t.LlamaConfig(vocab_size=vocab_size, **NO_TOKENS, **DECODER))
-    elif architecture == "qwen2":
-        model = t.Qwen2Model(t.Qwen2Config(vocab_size=vocab_size, **NO_TOKENS, **DECODER))
-    else:
-        model = t.Qwen3Model(t.Qwen3Config(vocab_size=vocab_size, head_dim=8, **NO_TOKENS, **DECODER))
+    kind = "mistral" if architecture == "nvembed" else architecture
+    config = transformers.AutoConfig.for_model(kind, vocab_size=vocab_size, **ARCHITECTURES[kind])
+    model = transformers.AutoModel.from_config(config)
     if architecture != "nvembed":
         model.save_pretrained(folder)
         return

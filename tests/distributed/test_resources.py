@@ -1,13 +1,19 @@
-"""Actors fit what the cluster has, or are refused in words that say both."""
+"""Actors, and replicas of the service, fit what the cluster has, or are refused in words that say both."""
 
+import asyncio
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
+from helpers import Later
 
 from raycase.corpus.request import EmbedJob
 from raycase.data.storage import locate
 from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, Capacity, check_nodes, make_pool
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
+from raycase.serving.serve_job import ServeJob
+
+serve = Later("raycase.distributed.serve")
 
 
 @pytest.mark.parametrize(
@@ -53,3 +59,34 @@ def test_local_output_on_several_nodes_is_refused(tmp_path):
         check_nodes(locate(str(tmp_path)), Capacity([{}] * 3))
     check_nodes(locate("s3://corpus/out"), Capacity([{}] * 3))
     check_nodes(locate(str(tmp_path)), Capacity([{}]))
+
+
+HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "alone", "expected"),
+    [
+        ({}, [{"CPU": 2.0}], True, (2.0, 0.0)),
+        ({"replicas": 3}, [{"CPU": 2.0}], True, (0.625, 0.0)),
+        ({"replicas": 2}, [CPU], False, (4.0, 0.0)),
+        ({}, [{"CPU": 4.0}], False, (3.0, 0.0)),  # room for shards
+        ({"replicas": 4}, [HEAD, GPU, GPU], False, (1.0, 1.0)),
+        ({"replicas": 8, "gpus_per_replica": 0.5}, [HEAD, GPU, GPU], False, (1.0, 0.5)),
+        ({"gpus_per_replica": 4.0}, [GPU, GPU], False, None),
+    ],
+)
+def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
+    job, cluster = ServeJob(**flags), Capacity(nodes)
+    if expected is None:
+        with pytest.raises(RequestError, match=r"^--replicas: expected room for \d with .* got room for \d: "):
+            serve.replica_resources(job, cluster, alone=alone)
+        assert serve.replica_resources(job, Capacity(nodes, grows=True), alone=alone)
+    else:
+        assert serve.replica_resources(job, cluster, alone=alone) == expected
+
+
+def test_a_replica_whose_engine_hangs_is_not_well():
+    """By which Ray Serve knows."""
+    with pytest.raises(WorkError, match="expected work to end"):
+        asyncio.run(serve.Replica.check_health(SimpleNamespace(engine=SimpleNamespace(stuck=lambda: True))))

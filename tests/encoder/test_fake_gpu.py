@@ -1,23 +1,67 @@
-"""The path of a GPU without one: few copies, none that waits, everything on its device."""
+"""The path of a GPU without one, by torch's meta device, whose tensors have no numbers, so that what waits for one
+raises: few copies, everything on its device."""
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from fake_gpu import GPU, FakeGpu
 from transformers import BertConfig, BertModel, MistralConfig, MistralModel, Qwen3Config, Qwen3Model
 
+from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 
+GPU = torch.device("meta")
 MODELS = {
     "qwen3": (Qwen3Model, Qwen3Config(vocab_size=50, head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER)),
     "mistral": (MistralModel, MistralConfig(vocab_size=50, sliding_window=20, **tiny.DECODER)),
     "bert": (BertModel, BertConfig(vocab_size=50, max_position_embeddings=512, **tiny.SIZES)),
 }
+
+
+class FakeGpu:
+    """`events` says what was sent, run and collected, in order."""
+
+    def __init__(self, monkeypatch):
+        self.events = []
+        for module in (engine, attention):
+            monkeypatch.setattr(module, "send", self._send)
+        monkeypatch.setattr(engine, "Collector", self._collector)
+        monkeypatch.setattr(attention, "compiled_flex", lambda: _flex_attention)
+
+    def watched(self, module):
+        """The module; notes when it is run."""
+        module.register_forward_pre_hook(lambda *_: self.events.append("forward"))
+        return module
+
+    def _send(self, device, *arrays):
+        assert device == GPU
+        self.events.append("send")
+        return [torch.empty(np.shape(array), dtype=torch.int32, device=GPU) for array in arrays]
+
+    def _collector(self, count, like):
+        events = self.events
+
+        class Collector:
+            def add(self, rows, vectors_BD, kept=None):
+                assert vectors_BD.device == GPU
+                assert vectors_BD.shape == (len(rows), like.shape[1])
+                events.append("collect")
+
+            def result(self):
+                return None
+
+        return Collector()
+
+
+def _flex_attention(query, key, value, *, block_mask, **_):
+    """FlexAttention knows no such device."""
+    assert {t.device for t in (query, key, value, block_mask.kv_indices)} == {GPU}
+    assert block_mask.seq_lengths == (query.shape[2], key.shape[2])
+    return torch.empty_like(query)
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import Later
 from kinds import save_kind
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize, Router, Transformer
-from sentence_transformers.sentence_transformer.modules import BoW, Pooling, StaticEmbedding
 from tokenizers import Tokenizer
 
 import raycase
@@ -24,6 +22,9 @@ from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 from raycase.systems.registry import resolve
 
+library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")
+pooled = Later("sentence_transformers.sentence_transformer.modules")
+
 TEXTS = ["A woman in a red dress", "Two people play (with a dog)!", "a", "the word " * 60, "NAÏVE Café 100 %"]
 MODES = tuple(LEGACY.values())
 
@@ -31,10 +32,10 @@ MODES = tuple(LEGACY.values())
 def save(folder, kind="bert", *, pooling="mean", after=(), length=130, lower=False, include=True, **prompts):
     """A tiny model in a folder, as the library of today saves it."""
     save_kind(folder, kind)
-    transformer = Transformer(str(folder), max_seq_length=length, do_lower_case=lower)
+    transformer = modules.Transformer(str(folder), max_seq_length=length, do_lower_case=lower)
     torch.manual_seed(1)
-    modules = [transformer, Pooling(32, pooling_mode=pooling, include_prompt=include), *after]
-    SentenceTransformer(modules=modules, device="cpu", **prompts).save(str(folder))
+    parts = [transformer, pooled.Pooling(32, pooling_mode=pooling, include_prompt=include), *after]
+    library.SentenceTransformer(modules=parts, device="cpu", **prompts).save(str(folder))
     return folder
 
 
@@ -65,13 +66,13 @@ def legacy(folder, kind="bert", *, pooling=("mean",), length=130, lower=False, o
 
 def dense(width, out, activation):
     torch.manual_seed(2)
-    return Dense(width, out, activation_function=activation)
+    return modules.Dense(width, out, activation_function=activation)
 
 
 def assert_equal(folder, texts=TEXTS):
     """Of the job's path, alone and together, and of the pass that reads words."""
     folder = str(folder)
-    wanted = SentenceTransformer(folder, device="cpu").encode(texts)
+    wanted = library.SentenceTransformer(folder, device="cpu").encode(texts)
     loaded = raycase.load(folder, device="cpu", dtype=torch.float32)
     assert loaded.config.plain_dim == wanted.shape[1]
     np.testing.assert_allclose(loaded.embed(texts, None), wanted, atol=2e-5)
@@ -90,7 +91,7 @@ def assert_equal(folder, texts=TEXTS):
 
 @pytest.mark.parametrize("kind", ["roberta", "t5", "qwen2"])
 def test_kinds_with_all_that_follows_a_pooling(kind, tmp_path):
-    after = [dense(64, 48, torch.nn.Tanh()), dense(48, 24, None), Normalize()]
+    after = [dense(64, 48, torch.nn.Tanh()), dense(48, 24, None), modules.Normalize()]
     loaded = assert_equal(save(tmp_path / "model", kind, pooling=("mean", "lasttoken"), after=after))
     assert loaded.config.plain_dim == 24
     np.testing.assert_allclose(np.linalg.norm(loaded.embed(TEXTS, None), axis=1), 1, atol=1e-6)
@@ -118,7 +119,7 @@ def test_settings_of_the_transformer(kind, name, values, length, tmp_path):
 def test_a_chosen_pooling_keeps_length_lower_case_and_prompt(tmp_path):
     folder = legacy(tmp_path / "model", "roberta", length=20, lower=True)
     put(folder, "config_sentence_transformers.json", {"prompts": {"q": "number of: "}, "default_prompt_name": "q"})
-    wanted = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    wanted = library.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
     loaded = raycase.load(str(folder), pooling="mean-all", device="cpu", dtype=torch.float32)
     np.testing.assert_allclose(loaded.embed(TEXTS, None), wanted, atol=2e-5)
     prompted = resolve(str(folder), prompt="concat-sc", pooling="mean").encoder
@@ -136,7 +137,7 @@ def test_the_default_prompt_stands_before_each_text(kind, include, tmp_path):
 
 
 def test_a_trained_encoder_is_saved_with_what_follows_its_pooling(tmp_path):
-    spec = find_unprompted(str(save(tmp_path / "model", "roberta", after=[dense(32, 8, None), Normalize()])))
+    spec = find_unprompted(str(save(tmp_path / "model", "roberta", after=[dense(32, 8, None), modules.Normalize()])))
     tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
     encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
     wanted = encoder.pool(tokens)
@@ -197,12 +198,16 @@ def test_what_would_be_read_otherwise_is_refused(name, values, expected, tmp_pat
         resolve(str(folder))
 
 
+def parts_of(folder):
+    return [modules.Transformer(str(folder)), pooled.Pooling(32)]
+
+
 CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
 OTHERS = {  # modules, or what is in config.json, and what it is
-    "static": (lambda of: [StaticEmbedding(Tokenizer.from_file(f"{of}/tokenizer.json"), embedding_dim=8)], "a static"),
+    "static": (lambda of: [pooled.StaticEmbedding(Tokenizer.from_file(f"{of}/tokenizer.json"), None, 8)], "a static"),
     "model2vec": ({"model_type": "model2vec"}, "a static embedding model: it has no states of tokens"),
-    "words": (lambda of: [BoW(["dog"])], "a bag of words"),
-    "router": (lambda of: [Router.for_query_document(*[[Transformer(str(of)), Pooling(32)]] * 2)], "a Router"),
+    "words": (lambda of: [pooled.BoW(["dog"])], "a bag of words"),
+    "router": (lambda of: [modules.Router.for_query_document(*[parts_of(of)] * 2)], "a Router"),
     "pairs": (CROSS_ENCODER, "a cross-encoder: it scores pairs of texts and gives no vectors"),
     "pairs, as of today": ({"transformer_task": "sequence-classification"}, "a cross-encoder"),
 }
@@ -213,7 +218,7 @@ def test_what_is_no_encoder_is_named(case, tmp_path):
     made, said = OTHERS[case]
     folder = legacy(tmp_path / "model")
     if callable(made):
-        SentenceTransformer(modules=made(folder), device="cpu").save(str(folder := tmp_path / "other"))
+        library.SentenceTransformer(modules=made(folder), device="cpu").save(str(folder := tmp_path / "other"))
     elif "transformer_task" in made:
         put(folder, "sentence_bert_config.json", made)
     else:

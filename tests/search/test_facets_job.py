@@ -65,13 +65,12 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
 
 
 def test_words_of_reviews_are_no_function_words(data, tmp_path):
-    """Of sixty reviews under a condition that the model has not seen."""
     reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
     reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
     uri, words = str(tmp_path / "i.lance"), str(tmp_path / "out")
-    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=words, any_condition=True))
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=words, conditions=("topic",)))
     build(IndexJob(embeddings=(words,), output=uri))
-    result = facets(asked(uri, condition="topic of the review", clusters=6, output=str(tmp_path / "facets")))
+    result = facets(asked(uri, condition="topic", clusters=6, output=str(tmp_path / "facets")))
     found = pq.read_table(result["output"])["words"].to_pylist()
     assert len(found) == 6
     for carried in found:

@@ -51,7 +51,7 @@ FILTERS = (  # which are not one condition on kept columns
     "(" * 10_000 + "year > 1" + ")" * 10_000,
     "NOT " * 20_000 + "year > 1",
     "year = 1 AND " + "(" * 60 + "year > 1" + ")" * 60,
-    "x" * 1_000_000 + " > 1",
+    "x" * 100_000 + " > 1",
 )
 
 
@@ -98,8 +98,8 @@ def table():
         ("source NOT ILIKE 'N%'", "b"),
         ("array_has([2003], year)", "a"),
         ("year > 0;", "ab"),
-        (" OR ".join(f"year = {n}" for n in range(3000)), "ab"),
-        (f"year IN ({', '.join(map(str, range(3000)))})", "ab"),
+        (" OR ".join(f"year = {n}" for n in range(900, 2100)), "ab"),
+        (f"year IN ({', '.join(map(str, range(900, 2100)))})", "ab"),
     ],
 )
 def test_what_is_a_condition_on_the_columns_selects_its_rows(table, where, ids):

@@ -41,12 +41,14 @@ def uri(home, tmp_path):
 class Merged(Index):
     """An index that asks shards in this process."""
 
-    fragments = None
+    fragments, shards = None, None
 
     def _compare(self, vectors_QD, condition, k, *rest):
-        parts = self.fragments or shard_fragments(self.dataset, SHARDS)
-        made = [Shard(self.root, self.dataset, self.metadata, self.limits, self.asked, part) for part in parts if part]
-        return merge_top_k([shard.nearest(vectors_QD, condition, k, *rest) for shard in made])
+        if self.shards is None:
+            own = (self.root, self.dataset, self.metadata, self.limits, self.asked)
+            parts = self.fragments or shard_fragments(self.dataset, SHARDS)
+            self.shards = [Shard(*own, part) for part in parts if part]
+        return merge_top_k([shard.nearest(vectors_QD, condition, k, *rest) for shard in self.shards])
 
 
 def rows_of(uri, shards=SHARDS):

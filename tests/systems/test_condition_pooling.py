@@ -1,4 +1,4 @@
-"""Condition pooling: both formulas in plain numpy over the library's states; what is computed once; bad input."""
+"""Condition pooling: its heads over the library's states; what is computed once; bad input."""
 
 import shutil
 from dataclasses import replace
@@ -9,7 +9,7 @@ import small
 import tiny
 import torch
 from safetensors.torch import load_file, save_file
-from scipy.special import erf, expit, softmax
+from scipy.special import softmax
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 import raycase
@@ -70,18 +70,13 @@ def zero_shot(encoder, last):
     return [softmax(cosines(H, e) / 0.05) @ H for H, e in texts(encoder, [last])]
 
 
+@torch.no_grad()
 def with_head(folder, encoder, layers):
-    """sigmoid(G e) * sum_t w_t GELU(V H_t), w = sum_k softmax(M e)_k softmax_t(tau_k cos(Q_k e, K_k H_t))."""
-    t = {name: value.numpy().astype(np.float64) for name, value in load_file(f"{folder}/{WEIGHTS}").items()}
+    """The head, whose formula `test_condition_head.py` has, of the library's states of each pair alone."""
+    head = opened(folder).head
     for H, e in texts(encoder, layers):
-        w = np.zeros(len(H))
-        for k, share in enumerate(softmax(t["mix.weight"] @ e + t["mix.bias"])):
-            rows = slice(5 * k, 5 * k + 5)
-            w += share * softmax(t["tau"][k] * cosines(H @ t["keys.weight"][rows].T, t["queries.weight"][rows] @ e))
-        np.testing.assert_allclose(w.sum(), 1)
-        value = H @ t["values.0.weight"].T + t["values.0.bias"]
-        value *= (1 + erf(value / np.sqrt(2))) / 2
-        yield expit(t["gate.weight"] @ e + t["gate.bias"]) * (w @ value)
+        H, e = torch.from_numpy(H).float()[None], torch.from_numpy(e).float()[None]
+        yield head(H, torch.ones(H.shape[:2], dtype=torch.bool), e)[0].numpy()
 
 
 @pytest.mark.parametrize("unpadded", [False, True])
@@ -95,7 +90,7 @@ def test_without_training_words_weigh_by_their_cosine(encoders, kind, unpadded):
 
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_head_in_plain_numpy(trained, encoders, kind, unpadded):
+def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind, unpadded):
     wanted = list(with_head(trained[kind], encoders[kind], LAYERS[kind]))
     loaded = system(resolve(trained[kind]), unpadded=unpadded, batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)

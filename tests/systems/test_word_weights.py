@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import small
 import tiny
-import torch
 
 from raycase.systems.condition_pooling import condition_pooling
 
@@ -13,42 +12,25 @@ TEXTS = [
     "  two people play with a dog at the bar ",
     "dog",
     "a dog - a woman . two [SEP] people",
+    "caf\u00e9 cafe\u0301 na\u00efve",
+    "two people {play} 😀",
 ]
 
 
-@pytest.fixture(scope="module")
-def system(bert):
-    return small.system(condition_pooling(bert))
-
-
-def every(texts=TEXTS, conditions=small.CONDITIONS):
-    """Texts and conditions of every pair."""
-    return map(list, zip(*[(s, c) for s in texts for c in conditions], strict=True))
-
-
-def test_words_cover_the_text_and_weigh_1_together(system):
-    texts, conditions = every()
+@pytest.mark.parametrize("name", ["minilm", "e5-large-instruct", "qwen3-embedding-0.6b"])
+def test_words_cover_the_text_and_weigh_1_together(name, tmp_path):
+    system = small.system(condition_pooling(str(tiny.save_encoder(tmp_path, name))))
+    texts, conditions = map(list, zip(*[(s, c) for s in TEXTS for c in small.CONDITIONS], strict=True))
     for text, words in zip(texts, system.word_weights(texts, conditions), strict=True):
         assert sum(word.weight for word in words) == pytest.approx(1, abs=1e-5)
         assert "".join(text[w.start : w.end] for w in words) == "".join(text.split())
 
 
-def test_the_vector_is_the_sum_of_the_words(bert, system):
+def test_the_vector_is_the_sum_of_the_words(bert):
     """Without training: sum_t w_t(c) h_t over the tokens of the text."""
-    text, conditions = "A woman in a red dress", list(small.CONDITIONS)
+    system, text, conditions = small.system(condition_pooling(bert)), "A woman in a red dress", list(small.CONDITIONS)
     states_TD = small.states(bert, text)[1:-1].numpy()
     vectors_CD = system.embed([text] * len(conditions), conditions)
     for condition, vector_D in zip(conditions, vectors_CD, strict=True):
         (words,) = system.word_weights([text], condition)
         small.close(np.array([w.weight for w in words]) @ states_TD, vector_D, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["e5-large-instruct", "qwen3-embedding-0.6b"])
-def test_other_tokenizers_and_causal_encoders(name, tmp_path):
-    system = condition_pooling(str(tiny.save_encoder(tmp_path, name))).load(dtype=torch.float32, device="cpu")
-    texts = ["A woman in a red dress", "caf\u00e9 cafe\u0301 na\u00efve", "two people {play} 😀"]
-    for text, words in zip(texts, system.word_weights(texts, "color of the dress"), strict=True):
-        spans = [text[w.start : w.end] for w in words]
-        assert "".join(spans) == "".join(text.split())
-        assert sum(w.weight for w in words) == pytest.approx(1, abs=1e-5)
-        assert np.isfinite([w.weight for w in words]).all()

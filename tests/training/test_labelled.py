@@ -19,6 +19,7 @@ from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.labelled import nearest
 from raycase.training import job as jobs
+from raycase.training import labelled_pairs
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.labelled_pairs import with_pairs_of
 from raycase.training.says_fit import calibration_error
@@ -32,6 +33,12 @@ ABOUT = {
     },
     "number": {"conditions": ["number of people"], "soft_nulls": True},
 }
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Of few clusters that are drawn."""
+    monkeypatch.setattr(labelled_pairs, "LEAST_CLUSTERS", 128)
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +85,7 @@ def test_bad_json(tables, tmp_path, about, said):
         read_labelled(tables[0], str(tmp_path / "b.json"), "--labelled")
 
 
-def test_pairs_are_rated_by_labels_and_groups(tables):
+def test_pairs_are_rated_by_labels_and_groups(tables, few):
     read = read_labelled(*tables, "--labelled")
     drawn = with_pairs_of(None, [read], 2, seed=0)
     cells = zip(*(column.labels for column in read.columns), strict=True)
@@ -133,7 +140,7 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
         raycase.load(f"condition-pooling:{tiny_model}", device="cpu").states(["a dog"], "color")
 
 
-def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables, tmp_path):
+def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables, few, tmp_path):
     """As intfloat/multilingual-e5-small: a BERT with the tokenizer of XLM-R."""
     folder = tmp_path / "encoder"
     folder.mkdir()

@@ -162,10 +162,8 @@ def two(tmp_path_factory):
     """The folder that two processes left their results in."""
     folder = tmp_path_factory.mktemp("two")
     two_processes.save_encoder(folder)
-    get_context("forkserver").set_forkserver_preload(
-        ["raycase.training.condition_head_fit", "raycase.papers.csr.model"]
-    )
-    mp.start_processes(two_processes.run, args=(str(folder),), nprocs=2, start_method="forkserver")  # imports once
+    get_context("forkserver").set_forkserver_preload(["two_processes"])  # imports once
+    mp.start_processes(two_processes.run, args=(str(folder),), nprocs=2, start_method="forkserver")
     return folder
 
 

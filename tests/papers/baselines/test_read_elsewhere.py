@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from sentence_transformers import SentenceTransformer
+from helpers import Later
 from transformers import AutoModel, AutoTokenizer
 
 import raycase
@@ -15,6 +15,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.papers.baselines.model import bi_encoder, lora, tri_encoder
 from raycase.systems.fine_tuned_config import sentence_encoder
 
+library = Later("sentence_transformers")
 TEXTS = ["a red dog runs in the park", "two girls", "a man " * 60, "the [SEP] dog"]
 
 
@@ -36,7 +37,7 @@ def test_a_bi_encoder_with_its_condition_as_prompt(tiny_model, tmp_path, pooling
     config = bi_encoder(str(tiny_model), pooling=pooling)
     assert config.text_of_pair == "{condition}: {sentence}"
     folder, model = saved(config, tmp_path / "bi")
-    read = SentenceTransformer(folder, device="cpu")
+    read = library.SentenceTransformer(folder, device="cpu")
     same(read.encode(TEXTS, prompt="color: "), model.encode(TEXTS, "color"))
     same(read.encode(TEXTS), model.encode(TEXTS))
 
@@ -70,8 +71,8 @@ def test_the_files_that_tei_and_vllm_read_are_at_the_root(tmp_path, make, name, 
     length = read("sentence_bert_config.json")
     assert length == {"max_seq_length": model.config.encoder.max_tokens, "do_lower_case": False}
     kinds = [(module["type"], module["path"]) for module in read("modules.json")]
-    library = "sentence_transformers.models"
-    assert kinds == [(f"{library}.Transformer", ""), (f"{library}.Pooling", "1_Pooling")]
+    prefix = "sentence_transformers.models"
+    assert kinds == [(f"{prefix}.Transformer", ""), (f"{prefix}.Pooling", "1_Pooling")]
     assert read("config_sentence_transformers.json")["prompts"] == {}
     assert {"model", "added_tokens"} <= read("tokenizer.json").keys()
     # vLLM takes every file with this ending for a part of the model
@@ -106,5 +107,5 @@ def test_encoders_of_other_kinds_without_white_space_around_a_text(tmp_path, nam
     config = bi_encoder(str(tiny.save_encoder(tmp_path / "encoder", name)), pooling=Pooling.LAST)
     folder, model = saved(config, tmp_path / "bi")
     texts = [*map(str.strip, TEXTS[:3]), "two  spaces,\na line"]
-    found = SentenceTransformer(folder, device="cpu").encode(texts, prompt="color: ")
+    found = library.SentenceTransformer(folder, device="cpu").encode(texts, prompt="color: ")
     np.testing.assert_allclose(found, model.encode(texts, "color"), atol=1e-4)
