@@ -20,6 +20,7 @@ import numpy as np
 from reports import encoder_names
 from turns import finish
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.inputs import find_input
 from raycase.data.rated import read_columns, texts
 from raycase.data.vectors import l2_normalize
@@ -28,7 +29,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, is_case
 from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
-from raycase.placement import vectors
+from raycase.placement import ByRule
 
 # The facets that experts judged, and the condition that stands for each.
 CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
@@ -227,7 +228,7 @@ def main(arguments: argparse.Namespace) -> None:
         resamples=arguments.resamples,
         compute=arguments.compute,
     )
-    metrics = run_task(job, TASK, vectors_of=vectors(None).vectors_of)
+    metrics = run_task(job, TASK, vectors_of=VectorCache(ByRule()).vectors_of)
     print(render_ranked(metrics))
     figures = {system["name"]: system["figures"][ALL] for system in metrics["systems"]}
     finish({"ratios": {}, "systems": figures})

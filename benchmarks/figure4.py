@@ -18,10 +18,10 @@ from pathlib import Path
 from turns import DATA, finish, has_matplotlib, png
 from unlabelled import Method, Projection, fit_projection
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import json_bytes
 from raycase.distributed import tune
-from raycase.placement import vectors
-from raycase.systems.contracts import pair_vectors
+from raycase.placement import ByRule
 from raycase.training.projector import ProjectorJob, projector_evaluation
 from raycase.training.sweep import Sweep, by_cell
 
@@ -41,12 +41,12 @@ def trained(job):
     return {of[0]["choices"]["dim"]: scores for scores, of in by_cell(job.read_trials())}
 
 
-def unlabelled(job, dims, vectors_of):
+def unlabelled(job, dims, vectors):
     """Spearman of each seed by method and dimension."""
     training = job.training
     config = training.config()
     cached = {"cache": training.cache_location, "compute": training.compute}
-    train, validation = (pair_vectors(rated, config, vectors_of, **cached) for rated in training.read_parts())
+    train, validation = (vectors.pair_vectors(rated, config, **cached) for rated in training.read_parts())
     nested = tuple(dim for dim in sorted(dims) if dim < train.dim)
     found = {}
     for method in Method:
@@ -112,7 +112,7 @@ def main(args):
     )
     job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
     supervised = trained(job)
-    curves = {TRAINED: supervised} | unlabelled(job, args.dims, vectors(None).vectors_of)
+    curves = {TRAINED: supervised} | unlabelled(job, args.dims, VectorCache(ByRule()))
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)
     result = {"model": args.model, "input_dim": input_dim, "spearman": curves}

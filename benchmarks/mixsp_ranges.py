@@ -18,6 +18,7 @@ import numpy as np
 from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import RatedPairs
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, find_models, no_condition
@@ -25,7 +26,7 @@ from raycase.evaluation.procedure import embedder, load_scorer, plain_scores
 from raycase.evaluation.report import interval, mean_interval, number, table
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
-from raycase.placement import vectors
+from raycase.placement import ByRule
 
 GRID = 512  # points at which a density is computed
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one
@@ -87,7 +88,7 @@ def main(arguments):
         output=arguments.output,
         compute=arguments.compute,
     )
-    pairs, embed = sts.read(job), embedder(job, arguments.data, vectors(None).vectors_of)
+    pairs, embed = sts.read(job), embedder(job, arguments.data, VectorCache(ByRule()).vectors_of)
     found, drawn = {}, {}
     for model in find_models(job, no_condition):
         curves = densities(plain_scores(job, model, pairs.sentences1, pairs.sentences2, embed), pairs.ratings)

@@ -2,10 +2,11 @@
 
 import argparse
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_name
 from raycase.evaluation.procedure import run_task
-from raycase.placement import vectors
+from raycase.placement import ByRule
 
 
 def report_parser(doc, data="rated pairs"):
@@ -29,7 +30,7 @@ def write_report(arguments, task, /, **options):
         compute=arguments.compute,
         **options,
     )
-    return run_task(job, task, vectors_of=vectors(None).vectors_of)
+    return run_task(job, task, vectors_of=VectorCache(ByRule()).vectors_of)
 
 
 def cell(text):

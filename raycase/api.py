@@ -115,14 +115,14 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     system: "case", "condition-pooling", "bi-encoder" and others. `options`: its flags. Raises ValueError for a wrong
     request, RuntimeError where the work failed.
     """
-    from raycase.placement import open_runner
+    from raycase.placement import open_trainer
     from raycase.training.catalogue import TRAIN_JOBS
     from raycase.training.job import train as run
 
     if system not in TRAIN_JOBS:
         raise RequestError(f"system: expected one of {', '.join(TRAIN_JOBS)}, got {system!r}")
     job = _job(TRAIN_JOBS[system], output=output, **options)
-    return run(job, open_runner(job.ray))
+    return run(job, open_trainer)
 
 
 @names_arguments
@@ -133,13 +133,14 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     `options`: its flags, such as `task="csts"`. Raises ValueError for a wrong request, RuntimeError where the work
     failed.
     """
+    from raycase.corpus.vector_cache import VectorCache
     from raycase.evaluation.job import EvaluateJob
     from raycase.evaluation.tasks.catalogue import evaluate as run
-    from raycase.placement import vectors
+    from raycase.placement import ByRule
 
     models = _several(fspath(model) if isinstance(model, PathLike) else model)
     job = _job(EvaluateJob, model=models, data=data, output=output, **options)
-    return run(job, vectors_of=vectors(job.ray).vectors_of)
+    return run(job, vectors_of=VectorCache(ByRule(job.ray)).vectors_of)
 
 
 def to_sentence_transformer(model: Embeds) -> SentenceTransformer:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
 from raycase.errors import visible
 
 if TYPE_CHECKING:
@@ -51,17 +51,14 @@ class VerifyJob(RayFlag):
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
-    from raycase.corpus.verify import in_threads, verify
+    from raycase.corpus.verify import verify
     from raycase.data.places import check_paths
     from raycase.errors import check_ranges
-    from raycase.placement import why_ray
+    from raycase.placement import ByRule
 
     check_paths(opens={"OUTPUT": job.output})
     check_ranges(job)
-    execute = in_threads
-    if why_ray(job.ray):
-        from raycase.distributed.verify import on_ray as execute
-    return verify(job.output, execute=execute) | {"verified": True}
+    return verify(job.output, ByRule(job.ray)) | {"verified": True}
 
 
 def index(job: IndexJob) -> Result:
@@ -81,10 +78,10 @@ def index(job: IndexJob) -> Result:
 
 def train(job: TrainingJob) -> Result:
     """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
-    from raycase.placement import open_runner
+    from raycase.placement import open_trainer
     from raycase.training.job import train
 
-    metrics = train(job, open_runner(job.ray))
+    metrics = train(job, open_trainer)
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
     print(f"{chosen}the model is in {visible(job.folder)}")
     names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
@@ -103,11 +100,12 @@ def tune(job: Sweep) -> Result:
 
 def evaluate(job: EvaluateJob) -> Result:
     """Evaluate models on a task and write a report."""
+    from raycase.corpus.vector_cache import VectorCache
     from raycase.evaluation.metrics import CORRELATIONS
     from raycase.evaluation.tasks.catalogue import evaluate
-    from raycase.placement import vectors
+    from raycase.placement import ByRule
 
-    metrics = evaluate(job, vectors_of=vectors(job.ray).vectors_of)
+    metrics = evaluate(job, vectors_of=VectorCache(ByRule(job.ray)).vectors_of)
     report = Path(job.output).expanduser().absolute() / "report.md"
     print(f"the report is {visible(report)}")
     if job.task != "csts":
@@ -145,6 +143,18 @@ def _at(place: str, line: str) -> Callable[[Any], Result]:
     return work
 
 
+def _by_rule(place: str, line: str) -> Callable[[Any], Result]:
+    """`_at` of work that a `Runner` runs."""
+
+    def work(job: Any) -> Result:
+        from raycase.placement import ByRule
+
+        return resolve_name(place)(job, ByRule(job.ray))
+
+    work.__doc__ = line
+    return work
+
+
 COMMANDS = {
     "demo": Command(
         "raycase.demo:DemoJob",
@@ -157,8 +167,8 @@ COMMANDS = {
     "verify": Command("raycase.commands:VerifyJob", verify),
     "materialize": Command(
         "raycase.corpus.materialize:MaterializeJob",
-        _at(
-            "raycase.placement:materialize",
+        _by_rule(
+            "raycase.search.materialize:materialize",
             "Pool a corpus under new conditions from its stored words, without the encoder.",
         ),
     ),
@@ -183,11 +193,13 @@ COMMANDS = {
     ),
     "join": Command(
         "raycase.search.join:JoinJob",
-        _at("raycase.placement:join", "Find the exact nearest neighbours of every vector of one output in another."),
+        _by_rule(
+            "raycase.search.join:join", "Find the exact nearest neighbours of every vector of one output in another."
+        ),
     ),
     "score": Command(
         "raycase.corpus.score_request:ScoreJob",
-        _at("raycase.placement:score", "Score pairs of sentences under conditions, by any model."),
+        _by_rule("raycase.corpus.run:score", "Score pairs of sentences under conditions, by any model."),
     ),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),

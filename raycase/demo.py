@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from raycase.corpus.request import EmbedJob
-from raycase.placement import embed
+from raycase.corpus.run import embed
+from raycase.corpus.runner import Runner
 from raycase.search.build import IndexJob, build
 from raycase.search.search_job import SearchJob, search
 
@@ -25,7 +26,7 @@ class DemoJob:
 
 def demo(job: DemoJob) -> dict[str, Any]:
     """Embed, index and ask, in this process; returns where the results are. Raises RequestError and WorkError."""
-    embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True, ray=False))
+    embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True), Runner())
     return ask()
 
 

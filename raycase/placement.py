@@ -7,28 +7,23 @@ processors for several encoders and work that repays their start. A cluster that
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
-from functools import cache, partial
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from raycase.corpus.dry_run import MeasuredRate, encode_sample
-from raycase.corpus.dry_run import dry_run as estimate
-from raycase.corpus.one_process import execute_here
+from raycase.corpus import run
+from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
-from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range, check_embed
-from raycase.corpus.run import Execute, run
-from raycase.corpus.score_request import ScoreJob, check_score
-from raycase.corpus.tasks import OpenTasks, Places, Tasks, open_here
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.storage import Location
+from raycase.corpus.records import WrittenUnit
+from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range
+from raycase.corpus.runner import Runner
 from raycase.errors import RequestError, note
 
 if TYPE_CHECKING:
-    from raycase.corpus.materialize import MaterializeJob
     from raycase.search.index import Index
-    from raycase.search.join import JoinJob
     from raycase.search.search_job import SearchJob
+    from raycase.training.job import TrainingJob
+    from raycase.training.trainer import Trainer
 
 CPUS_OF_ENCODER = 4  # as on a cluster
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
@@ -70,13 +65,28 @@ def several_encoders(job: RunFlags, units: int) -> str:
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
 
 
-def prepare(request: Request, plan: Plan, *, ray: bool | None = None) -> Execute:
-    """A `raycase.corpus.run.Prepare` by the rule. `ray`: the flag of a command around the job's."""
-    if why_ray(request.job.ray if ray is None else ray, several_encoders(request.job, plan.units)):
-        from raycase.distributed.embed import prepare_ray
+class ByRule(Runner):
+    """A runner that decides by the rule, when it is told its work."""
 
-        return prepare_ray(request, plan)
-    return execute_here
+    def __init__(self, ray: bool | None = None) -> None:
+        """ray: the flag of the command."""
+        self.ray = ray
+
+    def map(self, *work: Any, encoder_of: tuple[RunFlags, int] | None = None, **how: Any) -> Iterator[Any]:
+        """`Runner.map`."""
+        several = several_encoders(*encoder_of) if encoder_of else ""
+        return self._on(several).map(*work, encoder_of=encoder_of, **how)
+
+    def embed(self, request: Request, opened: Job, plan: Plan) -> Iterator[WrittenUnit]:
+        """`Runner.embed`."""
+        return self._on(several_encoders(request.job, plan.units)).embed(request, opened, plan)
+
+    def _on(self, several: str) -> Runner:
+        if not why_ray(self.ray, several):
+            return Runner()
+        from raycase.distributed.runner import RayRunner
+
+        return RayRunner()
 
 
 def embed(job: EmbedJob) -> dict[str, Any]:
@@ -84,11 +94,8 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
-    began = time.time()
-    if job.dry_run:
-        return dry_run(job)
-    result = run(check_embed(job), began, prepare=prepare)
-    return result | {"index": _indexed(job.index, result["output"])} if job.index else result
+    result = run.embed(job, ByRule(job.ray))
+    return result | {"index": _indexed(job.index, result["output"])} if job.index and not job.dry_run else result
 
 
 def _indexed(index: str, output: str) -> str:
@@ -100,19 +107,6 @@ def _indexed(index: str, output: str) -> str:
     except RequestError as error:
         said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
         raise RequestError(f"{said}; the output is complete, and not indexed: {output}") from error
-
-
-def score(job: ScoreJob) -> dict[str, Any]:
-    """Score the pairs by the rule; returns what its last line says. Raises RequestError and WorkError."""
-    began = time.time()
-    return run(check_score(job), began, prepare=prepare)
-
-
-def materialize(job: MaterializeJob) -> dict[str, Any]:
-    """Pool stored words by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.search.materialize import materialize
-
-    return materialize(job, tasks(job))
 
 
 def search(job: SearchJob) -> dict[str, Any]:
@@ -142,54 +136,12 @@ def search(job: SearchJob) -> dict[str, Any]:
     return search(job, shard)
 
 
-def join(job: JoinJob) -> dict[str, Any]:
-    """Join by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.search.join import join
+def open_trainer(job: TrainingJob) -> Trainer:
+    """What a training job runs by, by the rule. Raises RequestError."""
+    if why_ray(job.ray, f"--workers {job.workers}" if job.workers > 1 else ""):
+        from raycase.distributed.train import open_trainer
 
-    return join(job, tasks(job))
+        return open_trainer(job)
+    from raycase.training.trainer import local_trainer
 
-
-def tasks(job: MaterializeJob | JoinJob) -> OpenTasks:
-    """What runs independent tasks by the rule."""
-
-    def open_tasks(places: Places) -> Tasks:
-        if why_ray(job.ray):
-            from raycase.distributed.tasks import open_tasks
-
-            return open_tasks(places, stall_timeout=job.stall_timeout)
-        return open_here(places)
-
-    return open_tasks
-
-
-def dry_run(job: EmbedJob) -> dict[str, Any]:
-    """`raycase.corpus.dry_run.dry_run`, measured where the job would run."""
-
-    def measure(request: Request, rows: Any, units: int) -> MeasuredRate:
-        if why_ray(job.ray, several_encoders(job, units)):
-            from raycase.distributed.embed import measure_on_ray
-
-            return measure_on_ray(request, rows, units)
-        return encode_sample(rows, request.step, encoders=1, where="this machine")
-
-    return estimate(job, measure)
-
-
-def vectors(ray: bool | None) -> VectorCache:
-    """What embeds the texts of an evaluation."""
-    return VectorCache(partial(prepare, ray=ray))
-
-
-def open_runner(ray: bool | None) -> Callable[..., Any]:
-    """A `raycase.training.runner.OpenRunner` by the rule."""
-
-    def open_by_rule(*, workers: int, gpus_per_worker: float | None, cache: Location) -> Any:
-        if why_ray(ray, f"--workers {workers}" if workers > 1 else ""):
-            from raycase.distributed.train import open_runner as open_on_ray
-
-            return open_on_ray(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
-        from raycase.training.runner import open_local_runner
-
-        return open_local_runner(workers=workers, gpus_per_worker=gpus_per_worker, cache=cache)
-
-    return open_by_rule
+    return local_trainer(job.gpus_per_worker)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.dataset as ds
 
 from raycase.corpus.output import SCORES, output_at
+from raycase.corpus.runner import Runner
 
 ROOT = Path(__file__).parent.parent
 
@@ -182,43 +183,34 @@ def cosines(a, b):
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
-def in_process(request, opened, plan):
-    """Run a plan's units here, one after the other: each is written before the next is encoded."""
-    from raycase.corpus.one_process import execute_here
-
-    return execute_here(request, opened, plan, ahead=0)
-
-
-def embed_here(job, execute=None, **options):
-    """The main job in this process, without Ray, or by `execute`; gives its result."""
-    return run(job, prepare=lambda *_: execute or in_process, **options)
+def embed_here(job, runner=None, **options):
+    """The main job in this process, each unit written before the next is encoded, or by the runner; gives its
+    result."""
+    return run(job, runner or Runner(ahead=0), **options)
 
 
 def embed_on_ray(job, **options):
     """The main job on Ray; gives its result."""
-    from raycase.distributed.embed import prepare_ray
+    from raycase.distributed.runner import RayRunner
 
-    return run(job, prepare=prepare_ray, **options)
+    return run(job, RayRunner(), **options)
 
 
-def run(job, *, prepare, model=None):
-    """The main job, by what `prepare` gives; gives its result."""
+def run(job, runner, *, model=None):
+    """The main job by a runner; gives its result."""
     import time
 
     from raycase.corpus.request import check_embed
     from raycase.corpus.run import run
 
-    return run(check_embed(job, model), time.time(), prepare=prepare)
+    return run(check_embed(job, model), time.time(), runner)
 
 
-def score_here(job, execute=None):
-    """The job that scores pairs of sentences in this process, without Ray, or by `execute`; gives its result."""
-    import time
+def score_here(job, runner=None):
+    """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
+    from raycase.corpus.run import score
 
-    from raycase.corpus.run import run
-    from raycase.corpus.score_request import check_score
-
-    return run(check_score(job), time.time(), prepare=lambda *_: execute or in_process)
+    return score(job, runner or Runner(ahead=0))
 
 
 def read_scores(uri):
@@ -227,20 +219,23 @@ def read_scores(uri):
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
-def meanwhile(happens, units=2):
-    """An executor that does something else after so many units."""
+def meanwhile(happens, count=2):
+    """A runner of this process that does something else after so many units or results."""
 
-    def execute(request, opened, plan):
-        for done, unit in enumerate(in_process(request, opened, plan), 1):
-            yield unit
-            if done == units:
+    def then(results):
+        for done, result in enumerate(results, 1):
+            yield result
+            if done == count:
                 happens()
 
-    return execute
+    runner = Runner(ahead=0)
+    runner.embed = lambda *work: then(Runner.embed(runner, *work))
+    runner.map = lambda *work, **how: then(Runner.map(runner, *work, **how))
+    return runner
 
 
 def stop_after(count):
-    """An executor that dies after so many units."""
+    """A runner that dies after so many units or results."""
 
     def die():
         raise KeyboardInterrupt
@@ -292,15 +287,15 @@ VECTORS = {}
 
 
 def vectors_of(texts, config, **_):
-    """`LocalRunner.vectors_of` on the CPU in float32, whatever the job asks for; the same texts are embedded once."""
+    """`VectorCache.vectors_of` on the CPU in float32, whatever the job asks for; the same texts are embedded once."""
     import json
 
-    from uncached import LocalRunner
+    from uncached import Uncached
 
     from raycase.data.rated import texts_sha256
 
     plain = isinstance(texts[0], str)
     key = json.dumps([config.describe(), plain, texts_sha256([(t,) for t in texts] if plain else texts)])
     if key not in VECTORS:
-        VECTORS[key] = LocalRunner("cpu").vectors_of(texts, config, name="texts", cache=None, compute="float32")
+        VECTORS[key] = Uncached().vectors_of(texts, config, name="texts", cache=None, compute="float32")
     return VECTORS[key]

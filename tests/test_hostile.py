@@ -17,7 +17,7 @@ import storing
 from altered import alter, with_column
 from helpers import embed_here, rated_rows, read_output, read_rejected, save_tiny_model
 from served import client_of, refusal
-from uncached import open_local_runner
+from uncached import open_trainer
 
 from raycase.cli import main
 from raycase.corpus.materialize import check_materialize
@@ -35,7 +35,7 @@ TRAIN = ["train", "case", *MODEL, "--train", "train.csv", "--validation", "held.
 WORK = {
     "embed": embed_here,
     "materialize": lambda job: {"conditions": len(check_materialize(job)[1])},
-    "train": partial(jobs.train, open_runner=open_local_runner),
+    "train": partial(jobs.train, open_trainer=open_trainer),
 }
 
 

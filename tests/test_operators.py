@@ -13,7 +13,7 @@ from helpers import cosines, embed_here, read_output, vectors
 import raycase
 from raycase import operators
 from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.tasks import open_here
+from raycase.corpus.runner import Runner
 from raycase.search.materialize import materialize
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
@@ -85,7 +85,7 @@ def words(tmp_path_factory):
 
 def test_words_are_pooled_as_by_materialize(words, tmp_path):
     conditions = ("color of the dress", "animal")
-    materialize(MaterializeJob(words=str(words), conditions=conditions, output=str(tmp_path / "out")), open_here)
+    materialize(MaterializeJob(words=str(words), conditions=conditions, output=str(tmp_path / "out")), Runner())
     pool = raycase.Pool(words=str(words), conditions=conditions)
     rows = read_output(str(words))
     found = pa.concat_tables([pool(rows.slice(0, 25)), pool(rows.slice(25))])

@@ -1,18 +1,22 @@
 """Training and evaluations in this process without a cache, for tests: the fits equal those of the commands."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.schema import Reason
 from raycase.errors import RequestError
-from raycase.training import runner
+from raycase.training.trainer import local_trainer
 
 
 @dataclass(frozen=True)
-class LocalRunner(runner.LocalRunner):
-    """The package's runner, which embeds with the loaded system."""
+class Uncached(VectorCache):
+    """The package's vectors, by the loaded system."""
+
+    runner: None = None
+    device: str = "cpu"
 
     def vectors_of(self, texts, config, *, name, cache, compute=None):
         pairs = [(text, None) if isinstance(text, str) else text for text in texts]
@@ -46,5 +50,6 @@ def encode(system, prepared, pairs, name):
     return encoded
 
 
-def open_local_runner(**options):
-    return LocalRunner(runner.open_local_runner(**options).device)
+def open_trainer(job):
+    trainer = local_trainer(job.gpus_per_worker)
+    return replace(trainer, vectors=Uncached(device="cuda" if trainer.on_gpu else "cpu"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from raycase.corpus.encode_step import EncodeUnits, encode_rows
 from raycase.corpus.plan import Plan, make_plan
 from raycase.corpus.read_step import prepare_rows
 from raycase.corpus.request import EmbedJob, Request, check_embed
+from raycase.corpus.runner import Runner
 from raycase.corpus.sample import sample_rows
 from raycase.data.inputs import InputFile
 from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
@@ -35,14 +36,11 @@ class MeasuredRate:
     where: str
 
 
-Measure = Callable[[Request, pa.Table, int], MeasuredRate]  # the job, rows of its input, its units
-
-
-def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
+def dry_run(job: EmbedJob, runner: Runner) -> dict[str, Any]:
     """Remaining units, rows, pairs and tokens; the size of the output (bytes) and the time (seconds).
 
-    Units and rows are exact; the others are extrapolated from the sampled rows that `measure` encodes where the job
-    would run. Writes nothing. Raises RequestError and WorkError.
+    Units and rows are exact; the others are extrapolated from the sampled rows, which are encoded where the job would
+    run. Writes nothing. Raises RequestError and WorkError.
     """
     request = check_embed(job)
     if request.kind.word_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
@@ -51,17 +49,20 @@ def dry_run(job: EmbedJob, measure: Measure) -> dict[str, Any]:
     plan = make_plan(request, known.files, done, known.sharing)
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": len(plan)}
     if plan:
-        result |= _scaled(request, plan, known.files, measure)
+        result |= _scaled(request, plan, known.files, runner)
     for name, value in list(result.items())[1:]:
         print(f"{name.replace('_', ' '):>18}  {visible(value) if isinstance(value, str) else format(value, ',')}")
     return result
 
 
-def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measure) -> dict[str, Any]:
+def _scaled(request: Request, plan: Plan, files: list[InputFile], runner: Runner) -> dict[str, Any]:
     rows, sampled = sample_rows(request.kind.columns, plan, files)
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "tokens": 0, "output_bytes": 0}
-    found = measure(request, rows.take(np.random.default_rng(0).permutation(len(rows))), plan.units)
+    rows = rows.take(np.random.default_rng(0).permutation(len(rows)))
+    job = request.job
+    encode = partial(encode_sample, step=request.step)
+    [found] = runner.map(encode, [rows], unit="samples", stall_timeout=job.stall_timeout, encoder_of=(job, plan.units))
     scale = len(plan) * len(rows) / sampled / found.rows
     return {
         "sampled_rows": sampled,
@@ -75,9 +76,9 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], measure: Measu
     }
 
 
-def encode_sample(rows: pa.Table, step: dict[str, Any], **of: Any) -> MeasuredRate:
+def encode_sample(rows: pa.Table, *, step: dict[str, Any], threads: int | None, **of: Any) -> MeasuredRate:
     """Encode some of the rows by a step with these arguments; `of`: `encoders` and `where`."""
-    encoder, config, kind = EncodeUnits(**step).encoder, step["config"], step["kind"]
+    encoder, config, kind = EncodeUnits(**step, threads=threads).encoder, step["config"], step["kind"]
     batches = [
         (part := rows[start : start + AT_ONCE], prepare_rows(config, part, kind))
         for start in range(0, len(rows), AT_ONCE)

@@ -7,8 +7,7 @@ Shapes: N rows of a unit, C conditions, D dimensions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from raycase.corpus.listing import UnitFile, Units
 from raycase.corpus.output import Output, output_folder
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.unit_files import parsed, unit_stats, write_unit
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.conditions import conditions_file, read_conditions
@@ -48,24 +47,10 @@ class MaterializeJob(RayFlag):
     """Remove an earlier output in the folder first."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WordsLeft:
-    """The units of an output of words, of which some are done: `UnitsLeft`."""
-
-    words: Written
-    done: Units
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The names of the units that are left to pool."""
-        done = {(unit.file, unit.start) for unit in self.done}
-        return [u.name(self.words.job.print8) for u in self.words.units if (u.file, u.start) not in done]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def after(self, done: Units) -> WordsLeft:
-        return replace(self, done=done)
+def names_left(words: Written, done: Units) -> list[str]:
+    """The names of the units of stored words that are left to pool."""
+    places = {(unit.file, unit.start) for unit in done}
+    return [u.name(words.job.print8) for u in words.units if (u.file, u.start) not in places]
 
 
 def check_materialize(job: MaterializeJob, flag: str = "--words") -> tuple[Written, tuple[str, ...]]:

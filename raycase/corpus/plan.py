@@ -6,7 +6,7 @@ import json
 from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -172,10 +172,6 @@ class Plan:
         units = int(np.maximum(1, np.round(rows[whole] / self.unit_rows)).sum())
         begun = np.flatnonzero(~whole & (self.left > 0)).tolist()
         return units + sum(len(self.units_left(self.spans[i])) for i in begun)
-
-    def after(self, done: Units) -> Plan:
-        """The same plan with these units finished."""
-        return replace(self, done=done)
 
     def tasks(self) -> Iterator[list[Piece]]:
         """Pieces grouped into tasks: small ones do not cost a task each, and few are read again when a node is lost."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Iterable
+from typing import Any
 
 from tqdm import tqdm
 
@@ -25,11 +27,11 @@ class _Log:
         sys.stderr.flush()
 
 
-def progress_bar(*, total: int, unit: str, initial: int = 0) -> tqdm:
-    """A bar on a terminal, a line now and then in a log."""
+def progress_bar(items: Iterable[Any] | None = None, *, total: int, unit: str, initial: int = 0) -> tqdm:
+    """A bar on a terminal, a line now and then in a log; of these items, which it yields."""
     terminal = sys.stderr.isatty()
     looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
-    return tqdm(total=total, initial=initial, unit=unit, unit_scale=True, delay=0.1, leave=terminal, **looks)
+    return tqdm(items, total=total, initial=initial, unit=unit, unit_scale=True, delay=0.1, leave=terminal, **looks)
 
 
 class Run:

@@ -12,7 +12,7 @@ from raycase.corpus.job_record import Job, Sharing, find_job, read_job
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.pair_result import PairResult, WordResult
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.columns import find_columns, peek
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import DEFAULT_MODEL, model_folder

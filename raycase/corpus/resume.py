@@ -1,15 +1,15 @@
 """How each command that works in pieces runs and resumes: it runs what a listing of its output lacks, lists again, and
 counts the whole.
 
-A piece (a unit, a group of a join) is done exactly when its file, which is put at once, is in the
-listing. Knows no Ray: what runs the pieces is an argument.
+A piece (a unit, a group of a join) is done exactly when its file, which is put at once, is in the listing. Knows no
+Ray: what runs the pieces is an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 from raycase.corpus.job_record import Job, check_held
 from raycase.corpus.listing import Units, drop_strays, finished_units
@@ -20,83 +20,79 @@ from raycase.corpus.verify import listed_defects
 from raycase.data.storage import Location
 from raycase.errors import WorkError, note
 
-
-class UnitsLeft(Protocol):
-    """What a job has left to do, by the units that are done; its length is 0 where nothing is."""
-
-    @property
-    def done(self) -> Units: ...
-
-    def __len__(self) -> int: ...
-
-    def after(self, done: Units) -> Self:
-        """The same with these units done."""
-
-
 T = TypeVar("T")
-Left = TypeVar("Left", bound=Sized)
-LeftUnits = TypeVar("LeftUnits", bound=UnitsLeft)
 Held = Callable[[], None]  # raises WorkError where the output is no longer this job's
 
 
 def run_missing(
-    left: Left, run: Callable[[Left], None], listed: Callable[[], Left], held: Held, root: Location, what: str
-) -> Left:
-    """Run what is left, and list what is left then, which is nothing.
+    left: int, running: Iterable[Any], listed: Callable[[], int], held: Held, root: Location, what: str
+) -> None:
+    """Run what is left, as far as `running` is drawn from, and list how much is left then, which is nothing.
 
     What another job wrote into the output is seen with its record: hence `held` before the run, and after the
     listing. Raises WorkError where something is missing at the end.
     """
-    if len(left):
+    if left:
         held()
-        run(left)
+        for _ in running:
+            pass
     left = listed()
     held()
-    if len(left):
-        raise WorkError(f"{root.uri}: {len(left)} {what} are missing; run the same command again")
-    return left
+    if left:
+        raise WorkError(f"{root.uri}: {left} {what} are missing; run the same command again")
 
 
 def run_files(
-    folder: Location, tasks: Mapping[str, T], run: Callable[[list[T]], None], held: Held, root: Location, what: str
-) -> int:
-    """`run_missing` of tasks by the name of the file that each puts last: those that the folder lacks. Returns how many
-    that were at first."""
+    folder: Location,
+    tasks: Mapping[str, T],
+    run: Callable[[list[T]], Iterable[Any]],
+    held: Held,
+    root: Location,
+    what: str,
+) -> None:
+    """`run_missing` of tasks by the name of the file that each puts last: those that the folder lacks."""
 
-    def listed() -> list[T]:
+    def left() -> list[T]:
         there = folder.list()
         return [task for name, task in tasks.items() if name not in there]
 
-    left = listed()
-    run_missing(left, run, listed, held, root, f"of {len(tasks)} {what}")
-    return len(left)
+    first = left()
+    running = run(first) if first else ()
+    run_missing(len(first), running, lambda: len(left()), held, root, f"of {len(tasks)} {what}")
 
 
 def run_units(
-    output: Output, job: Job, left: LeftUnits, execute: Callable[[LeftUnits], Iterable[UnitLine]], what: str
-) -> tuple[LeftUnits, Lines]:
-    """`run_missing` of the units of an output that a job holds; gives what is left then, which says what is done, and
-    the manifest's lines.
+    output: Output,
+    job: Job,
+    done: Units,
+    left: Callable[[Units], int],
+    written: Iterable[UnitLine | None],
+    what: str,
+) -> tuple[Units, Lines]:
+    """`run_missing` of the units of an output that a job holds; gives all units, and the manifest's lines.
 
-    execute: yields the lines that it knows, as units are written.
+    left: how much is left to do where these units are done. written: yields as units are written, their lines if it
+    knows them; it begins when it is drawn from.
     """
     lines = Lines(output)
     strays: list[str] = []
 
-    def run(left: LeftUnits) -> None:
-        lines.keep(left.done)
-        for line in execute(left):
-            lines.add(line)
+    def running() -> Iterator[None]:
+        lines.keep(done)
+        for line in written:
+            if line:
+                lines.add(line)
+            yield
 
-    def listed() -> LeftUnits:
-        nonlocal strays
-        units, strays = finished_units(output, job.print8)
-        return left.after(units)
+    def listed() -> int:
+        nonlocal done, strays
+        done, strays = finished_units(output, job.print8)
+        return left(done)
 
-    left = run_missing(left, run, listed, partial(check_held, output, job), output.root, what)
-    for stray in drop_strays(output, left.done, strays):
+    run_missing(left(done), running(), listed, partial(check_held, output, job), output.root, what)
+    for stray in drop_strays(output, done, strays):
         note(f"removed {stray}: not a unit of this job")
-    return left, lines
+    return done, lines
 
 
 def account(output: Output, job: Job, units: Units, lines: Lines, ran: int, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,25 +1,25 @@
 """One embedding job from the request to the manifest: what the listing lacks is executed, then every row accounted for.
 
-Knows no Ray: what executes the units of a plan is an argument.
+Knows no Ray: the runner of its units is an argument.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
+from raycase.corpus.dry_run import dry_run
 from raycase.corpus.job_record import Job, write_job
 from raycase.corpus.listing import Units
 from raycase.corpus.manifest import Lines
-from raycase.corpus.plan import Plan, make_plan
+from raycase.corpus.plan import make_plan
 from raycase.corpus.progress import Run
-from raycase.corpus.records import WrittenUnit
-from raycase.corpus.request import Request
+from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.resume import account, run_units
+from raycase.corpus.runner import Runner
 from raycase.corpus.sample import choose_basis
-from raycase.corpus.unit_files import UnitLine
+from raycase.corpus.score_request import ScoreJob, check_score
 from raycase.data.schema import Reason
 from raycase.data.storage import Location
 from raycase.errors import TO_UTF8, RequestError, WorkError, note
@@ -27,15 +27,23 @@ from raycase.errors import TO_UTF8, RequestError, WorkError, note
 NAMES = 100  # of files that are left out, in the manifest
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
-Execute = Callable[[Request, Job, Plan], Iterator[WrittenUnit]]  # reads, encodes and writes the units of a plan
-Prepare = Callable[[Request, Plan], Execute]  # raises RequestError where the plan cannot be executed
+
+def embed(job: EmbedJob, runner: Runner) -> dict[str, Any]:
+    """Run or resume the job, or estimate it; returns what its last line says. Raises RequestError and WorkError."""
+    began = time.time()
+    return dry_run(job, runner) if job.dry_run else run(check_embed(job), began, runner)
 
 
-def run(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
+def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:
+    """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
+    began = time.time()
+    return run(check_score(job), began, runner)
+
+
+def run(request: Request, began: float, runner: Runner) -> dict[str, Any]:
     """Run the job or resume it, which began at that second: of vectors or of scores. Returns the counts of the whole
     output and the rates of this run.
 
-    `prepare` is called once the plan is known and before anything is written or removed, unless nothing is left to do.
     Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
     many are rejected.
     """
@@ -43,7 +51,7 @@ def run(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
     _check_writable(output.root)
     opened, units = request.find_job()
     plan = make_plan(request, opened.files, units, opened.sharing)
-    execute = prepare(request, plan) if plan else None
+    embedding = runner.embed(request, opened, plan) if plan else ()
     basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
     write_job(output, opened, overwrite=job.overwrite)
     if basis:
@@ -51,14 +59,9 @@ def run(request: Request, began: float, *, prepare: Prepare) -> dict[str, Any]:
     if plan.learned:
         plan.learned.save(output, plan.unit_rows)
     progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - len(plan), units=plan.units)
-
-    def written(plan: Plan) -> Iterator[UnitLine]:
-        nonlocal execute
-        execute = execute or prepare(request, plan)
-        return map(progress.add, execute(request, opened, plan))
-
-    plan, lines = run_units(output, opened, plan, written, "rows")
-    return _account(request, opened, progress, plan.done, lines, began)
+    written = map(progress.add, embedding)
+    units, lines = run_units(output, opened, units, lambda done: done.missing(plan.rows), written, "rows")
+    return _account(request, opened, progress, units, lines, began)
 
 
 def _check_writable(root: Location) -> None:

@@ -13,15 +13,16 @@ import pyarrow.dataset as ds
 
 from raycase.corpus.output import SCORES, Output, output_at
 from raycase.corpus.request import EmbedJob, Request, check_embed
-from raycase.corpus.run import Prepare, TooManyRejectedError, run
+from raycase.corpus.run import TooManyRejectedError, run
+from raycase.corpus.runner import Runner
 from raycase.corpus.score_request import ScoreJob, check_score
-from raycase.data.rated import SENTENCE1, SENTENCE2, texts_sha256
+from raycase.data.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.data.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.data.storage import Location, fingerprint
 from raycase.data.stored_words import STATES, StoredStates
 from raycase.errors import RequestError, note
 from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.contracts import Compute, EmbedderConfig
+from raycase.systems.contracts import Compute, EmbedderConfig, PairVectors
 from raycase.systems.pair_scores import SCORE
 from raycase.systems.registry import resolve
 
@@ -32,10 +33,9 @@ SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 @dataclass(frozen=True)
 class VectorCache:
-    """Vectors and states of texts by the embedding job, scores of pairs by the scoring job, each once; `prepare`
-    decides what runs them."""
+    """Vectors and states of texts by the embedding job, scores of pairs by the scoring job, each once."""
 
-    prepare: Prepare
+    runner: Runner
 
     def vectors_of(
         self,
@@ -46,7 +46,8 @@ class VectorCache:
         cache: Location,
         compute: Compute | None = None,
     ) -> np.ndarray:
-        """`raycase.systems.contracts.VectorsOf` with the embedding job: (P, D) float32, the views side by side.
+        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, the
+        views side by side. name: of the data, for messages.
 
         Each view of (encoder, data) is embedded once, into a folder of the cache named by its fingerprint, and read
         from there later. Raises RequestError for a text that cannot be embedded.
@@ -58,6 +59,13 @@ class VectorCache:
             for view in (config.views_apart[:1] if plain else config.views_apart)
         ]
         return np.concatenate([embedding_numbers(table[EMBEDDING]) for table in tables], axis=1)
+
+    def pair_vectors(
+        self, rated: RatedPairs, config: EmbedderConfig, *, cache: Location, compute: Compute | None = None
+    ) -> PairVectors:
+        """Both sentences of each pair under its condition, the views side by side. Raises RequestError."""
+        vectors = self.vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
+        return PairVectors(vectors=vectors, pair_index=rated.pair_index, ratings=rated.ratings)
 
     def states_of(
         self,
@@ -132,7 +140,7 @@ class VectorCache:
     def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
         """Run a job over these rows. Raises RequestError if one is rejected."""
         try:
-            run(request, time.time(), prepare=self.prepare)
+            run(request, time.time(), self.runner)
         except TooManyRejectedError as error:
             rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.corpus.job_record import as_begun, read_job
@@ -21,12 +24,13 @@ from raycase.corpus.listing import UnitFile
 from raycase.corpus.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.pair_result import PairResult, count_defects, kind_of
-from raycase.corpus.progress import progress_bar
+from raycase.corpus.runner import Runner
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
 from raycase.data.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.errors import RequestError, WorkError
 
 FILES_AT_ONCE = 16  # of a task
+PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
 PAIR = [ID, CONDITION]
 
 
@@ -71,29 +75,11 @@ class FileCheck:
         yield from kind.defects(table, self.config, self.dim, self.basis)
 
 
-# Checks groups of files and returns their defects, and the hashes that more than one pair has
-RunChecks = Callable[[FileCheck, Sequence[pa.Table]], tuple[list[str], np.ndarray]]
-
-
-def in_threads(check: FileCheck, groups: Sequence[pa.Table]) -> tuple[list[str], np.ndarray]:
-    """An `RunChecks` in this process, on all its processors. Holds 8 bytes a pair."""
-    defects: list[str] = []
-    hashes = [np.empty(0, np.uint64)]
-    with (
-        ThreadPoolExecutor(os.cpu_count()) as pool,
-        progress_bar(total=sum(map(len, groups)), unit=" files") as bar,
-    ):
-        for group, (found, of_pairs) in zip(groups, pool.map(check, groups), strict=True):
-            defects += found
-            hashes.append(of_pairs)
-            bar.update(len(group))
-    return defects, repeated(hashes)
-
-
-def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
+def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
 
-    Returns the totals. Raises RequestError where there is no output, and WorkError that names the first three defects.
+    runner: default: this process. Returns the totals. Raises RequestError where there is no output, and WorkError that
+    names the first three defects.
     """
     output = output_at(uri)
     if not output.job.exists():
@@ -101,7 +87,7 @@ def verify(uri: str, *, execute: RunChecks = in_threads) -> dict[str, Any]:
     output = as_begun(output)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
-    defects = list(_defects(output, execute))
+    defects = list(_defects(output, runner or Runner()))
     if defects:
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
@@ -122,7 +108,7 @@ def listed_defects(output: Output) -> list[str]:
     return [*defects, *_coverage_defects(lines), *_listing_defects(output, lines)]
 
 
-def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
+def _defects(output: Output, runner: Runner) -> Iterator[str]:
     """Each defect in words."""
     listed = listed_defects(output)
     yield from listed
@@ -138,9 +124,18 @@ def _defects(output: Output, execute: RunChecks) -> Iterator[str]:
         config=read_job(output).config,
     )
     groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
-    defects, hashes = execute(check, groups)
-    yield from defects
-    yield from _duplicates(output, readable, hashes)
+    places, threads = [("output", output.root)], os.cpu_count() or 1
+    checked = runner.map(check, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
+    defects: list[str] = []
+
+    def hashes() -> Iterator[np.ndarray]:
+        for found, of_pairs in checked:
+            defects.extend(found)
+            yield of_pairs
+
+    twice = repeated(hashes(), pc.sum(readable["pairs"]).as_py())
+    yield from sorted(defects)  # results come in any order
+    yield from _duplicates(output, readable, twice)
 
 
 def _coverage_defects(lines: pa.Table) -> Iterator[str]:
@@ -190,10 +185,26 @@ def pair_hashes(table: pa.Table) -> np.ndarray:
     return pd.util.hash_pandas_object(pairs, index=False, categorize=True).to_numpy()
 
 
-def repeated(hashes: Sequence[np.ndarray]) -> np.ndarray:
-    """The values that occur more than once, each once."""
-    values, counts = np.unique(np.concatenate(hashes), return_counts=True)
-    return values[counts > 1]
+def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
+    """The values that occur more than once, each once, of about `count` that come array by array.
+
+    They are dealt to parts by value, which wait in temporary files: in memory is one part.
+    """
+    parts = max(1, math.ceil(count / PART_PAIRS))
+    found = [np.empty(0, np.uint64)]
+    with TemporaryDirectory() as folder:
+        files = [Path(folder, str(part)) for part in range(parts)]
+        for values in hashes:
+            part = (values % np.uint64(parts)).astype(np.uint16)
+            order = np.argsort(part, kind="stable")
+            cuts = np.searchsorted(part[order], np.arange(1, parts))
+            for file, some in zip(files, np.split(values[order], cuts), strict=True):
+                with file.open("ab") as end:
+                    some.tofile(end)
+        for file in files:
+            values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
+            found.append(values[counts > 1])
+    return np.concatenate(found)
 
 
 def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator[str]:

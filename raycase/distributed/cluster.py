@@ -7,13 +7,16 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import threading
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+import pyarrow as pa
 import ray
 from ray.exceptions import RayError
 
@@ -137,3 +140,14 @@ def cause(error: Exception) -> Exception:
             return type(root)(str(root).splitlines()[0])  # Ray adds further lines
     message = (str(root).strip() or "no message").splitlines()[0]
     return WorkError(f"a step failed with {type(root).__name__}: {message}; run the same command again to resume")
+
+
+def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:
+    """What a function returns, in a task of Ray; alone: on one CPU."""
+    if alone:
+        for threads in ("OMP_NUM_THREADS", "LANCE_CPU_THREADS", "RAYON_NUM_THREADS"):
+            os.environ[threads] = "1"  # read once, by torch when it is imported, and by Lance when it is first used
+        pa.set_cpu_count(1)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
+    return function(item)

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from threading import Thread
 from typing import Any
 
 import pyarrow as pa
 import ray
-from ray.data import ActorPoolStrategy, Dataset, TaskPoolStrategy
+from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
 from ray.exceptions import ActorDiedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raycase.corpus.dry_run import MeasuredRate, encode_sample
 from raycase.corpus.encode_step import EncodeUnits
 from raycase.corpus.job_record import Job
 from raycase.corpus.plan import Plan
 from raycase.corpus.read_step import read_row
 from raycase.corpus.records import ReadUnit, WrittenUnit, write_row
 from raycase.corpus.request import Request
-from raycase.corpus.run import Execute
 from raycase.data.schema import Reason
 from raycase.distributed.in_flight import DEATHS, InFlight, Key, feed_tasks
-from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool, join_cluster, make_pool
-from raycase.distributed.tasks import Opaque, data_context, ray_errors
+from raycase.distributed.resources import READ_CPUS, WRITE_CPUS, ActorPool
 from raycase.errors import WorkError, note
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
@@ -36,34 +34,11 @@ READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many 
 WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
 
 
-def prepare_ray(request: Request, plan: Plan, *, ahead: int | None = None) -> Execute:
-    """Join or start Ray and fit the actors into the cluster. Raises RequestError for actors that do not fit.
-
-    `ahead`: most units that Ray has received and not yet written. Default: by the number of actors.
-    """
-    cluster = join_cluster([("--output", request.output.root)])
-    pool = make_pool(request.job, plan.units, cluster)
-    note(f"needs {pool}; {cluster}")
-    return partial(execute_on_ray, pool=pool, ahead=ahead)
-
-
-def measure_on_ray(request: Request, rows: pa.Table, units: int) -> MeasuredRate:
-    """The rate of one of the job's encoders on this cluster, for the dry run. Raises RequestError and WorkError."""
-    pool = make_pool(request.job, units, join_cluster(()))
-    where = f"a worker with {pool.each}"
-    note(f"measuring on {where}, once one is free")
-    task = ray.remote(encode_sample).options(num_cpus=pool.cpus, num_gpus=pool.gpus)
-    with ray_errors("sample was encoded", request.job.stall_timeout):
-        found = task.remote(rows, request.step | {"threads": pool.threads}, encoders=pool.most, where=where)
-        return ray.get(found, timeout=60 * request.job.stall_timeout)
-
-
-def execute_on_ray(
-    request: Request, opened: Job, plan: Plan, *, pool: ActorPool, ahead: int | None = None
-) -> Iterator[WrittenUnit]:
+def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: int | None) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
-    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError and WorkError.
+    Any number of units is one execution, to which they are fed in bounded pieces. ahead: most units that Ray has
+    received and not yet written; None: by the number of encoders. Raises RequestError, WorkError and Ray's errors.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
@@ -72,20 +47,48 @@ def execute_on_ray(
     output = request.output
     write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
     try:
-        with ray_errors(f"unit was finished by {pool}", request.job.stall_timeout):
-            with data_context(request.job.stall_timeout):
-                written = _stages(request, opened, plan, pool, in_flight, write)
-            for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-                in_flight.add_written.remote(len(batch))
-                for i in range(len(batch)):
-                    yield WrittenUnit.from_arrow(batch.slice(i, 1))
-            for row in ray.get(in_flight.take_rejected.remote()):
-                unit = WrittenUnit.from_arrow(write(row))
-                note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")
-                yield unit
+        with _data_context(request.job.stall_timeout):
+            written = _stages(request, opened, plan, pool, in_flight, write)
+        for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            in_flight.add_written.remote(len(batch))
+            for i in range(len(batch)):
+                yield WrittenUnit.from_arrow(batch.slice(i, 1))
+        for row in ray.get(in_flight.take_rejected.remote()):
+            unit = WrittenUnit.from_arrow(write(row))
+            note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")
+            yield unit
     finally:
         with suppress(Exception):  # the cluster may be gone
             ray.kill(in_flight)
+
+
+def _data_context(stall_timeout: float) -> AbstractContextManager[Any]:
+    """Context with the settings of Ray Data under which a job creates its datasets.
+
+    stall_timeout: minutes without progress after which Ray ends an execution, where its own default is 30.
+    """
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.raise_original_map_exception = True  # else a step's own error is lost with its cause
+    context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
+    context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
+    context.execution_no_progress_timeout_s = 60 * stall_timeout
+    return DataContext.current(context)
+
+
+class _Opaque:
+    """An argument of a stage that reaches the workers as its value and that Ray Data's own actors do not look into.
+
+    They keep a description of each execution, with its arguments. An enumeration in there would make them import its
+    module, and torch with it: seconds, and 320 MB on the head node.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self.value,)
 
 
 def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
@@ -100,7 +103,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
     )
     units = tasks.map_batches(
         read_row,
-        fn_kwargs={"config": Opaque(request.model), "kind": request.kind},
+        fn_kwargs={"config": _Opaque(request.model), "kind": request.kind},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,
         **batches,
@@ -109,7 +112,7 @@ def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_fligh
         EncodeInPool,
         fn_constructor_kwargs=request.step
         | {
-            "config": Opaque(request.model),
+            "config": _Opaque(request.model),
             "in_flight": in_flight,
             "threads": pool.threads,
             "units": math.ceil(plan.units / pool.least),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycase.corpus.request import RunFlags, actor_range
-from raycase.corpus.tasks import Places
+from raycase.corpus.runner import Places
 from raycase.data.storage import Location
 from raycase.distributed.cluster import named_cluster, nodes, start_ray
 from raycase.errors import RequestError

@@ -9,9 +9,9 @@ import math
 import os
 import tempfile
 import threading
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train.torch
@@ -33,81 +33,74 @@ from ray.train.torch import TorchTrainer
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
 from raycase.distributed.cluster import cause, nodes, start_ray
-from raycase.distributed.embed import prepare_ray
+from raycase.distributed.runner import RayRunner
 from raycase.errors import RequestError
 from raycase.training.loop import FitState, rank, show
-from raycase.training.runner import STATE, Fitting, LocalRunner
+from raycase.training.trainer import STATE, Fitting, Trainer
 
-CACHE = VectorCache(prepare_ray)
+if TYPE_CHECKING:
+    from raycase.training.job import TrainingJob
+
 POLL_S = 0.5  # seconds between two reads of the history
 FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last checkpoint
 HISTORY = "history.json"
 
 
-@dataclass(frozen=True)
-class RayRunner(LocalRunner):
-    """`LocalRunner` on the cluster that this process has joined."""
-
-    scaling: ScalingConfig
-    vectors_of = staticmethod(CACHE.vectors_of)
-    states_of = staticmethod(CACHE.states_of)
-    scores_of = staticmethod(CACHE.scores_of)
-
-    def fit(
-        self,
-        fitting: Fitting,
-        train: Any,
-        validation: Any,
-        recipe: Any,
-        *,
-        seed: int,
-        checkpoints: Location,
-        resume: bool = False,
-    ) -> FitState:
-        """`LocalRunner.fit` on data-parallel workers."""
-        os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
-        if not resume:
-            checkpoints.remove()
-        storage: dict[str, Any] = {"storage_path": checkpoints.path}
-        if not checkpoints.is_local:
-            storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
-        history = checkpoints / HISTORY
-        trainer = TorchTrainer(
-            _fit_worker,
-            train_loop_config={
-                "fitting": fitting,
-                "data": [ray.put(train), ray.put(validation)],
-                "recipe": recipe,
-                "seed": seed,
-                "threads": int(self.scaling.resources_per_worker["CPU"]),
-                "history": history if resume else None,
-            },
-            scaling_config=self.scaling,
-            run_config=RunConfig(  # a run of this name and place goes on from its last checkpoint
-                name="ray",
-                failure_config=FailureConfig(max_failures=FAILURES),
-                checkpoint_config=CheckpointConfig(num_to_keep=1),
-                **storage,
-            ),
-        )
-        ended: list[Result | Exception] = []
-        # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
-        run = threading.Thread(target=lambda: ended.append(_run(trainer)), daemon=True)
-        shown = len(history.read_json()) if history.exists() else 0
-        run.start()
-        while run.is_alive():
-            run.join(POLL_S)
-            for line in (history.read_json() if history.exists() else [])[shown:]:
-                show(line)
-                shown += 1
-        [result] = ended
-        if isinstance(result, Exception):
-            raise cause(result) from result
-        with result.checkpoint.as_directory() as folder:
-            state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
-        for line in state.history[shown:]:
+def fit_on_ray(
+    fitting: Fitting,
+    train: Any,
+    validation: Any,
+    recipe: Any,
+    *,
+    scaling: ScalingConfig,
+    seed: int,
+    checkpoints: Location,
+    resume: bool = False,
+) -> FitState:
+    """`raycase.training.trainer.fit_here` on data-parallel workers."""
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
+    if not resume:
+        checkpoints.remove()
+    storage: dict[str, Any] = {"storage_path": checkpoints.path}
+    if not checkpoints.is_local:
+        storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
+    history = checkpoints / HISTORY
+    trainer = TorchTrainer(
+        _fit_worker,
+        train_loop_config={
+            "fitting": fitting,
+            "data": [ray.put(train), ray.put(validation)],
+            "recipe": recipe,
+            "seed": seed,
+            "threads": int(scaling.resources_per_worker["CPU"]),
+            "history": history if resume else None,
+        },
+        scaling_config=scaling,
+        run_config=RunConfig(  # a run of this name and place goes on from its last checkpoint
+            name="ray",
+            failure_config=FailureConfig(max_failures=FAILURES),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            **storage,
+        ),
+    )
+    ended: list[Result | Exception] = []
+    # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
+    run = threading.Thread(target=lambda: ended.append(_run(trainer)), daemon=True)
+    shown = len(history.read_json()) if history.exists() else 0
+    run.start()
+    while run.is_alive():
+        run.join(POLL_S)
+        for line in (history.read_json() if history.exists() else [])[shown:]:
             show(line)
-        return state
+            shown += 1
+    [result] = ended
+    if isinstance(result, Exception):
+        raise cause(result) from result
+    with result.checkpoint.as_directory() as folder:
+        state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
+    for line in state.history[shown:]:
+        show(line)
+    return state
 
 
 def _run(trainer: TorchTrainer) -> Result | Exception:
@@ -150,13 +143,15 @@ def _report(state: FitState) -> None:
         ray.train.report({"epoch": len(state.history)}, checkpoint=checkpoint)
 
 
-def open_runner(*, workers: int, gpus_per_worker: float | None, cache: Location) -> RayRunner:
+def open_trainer(job: TrainingJob) -> Trainer:
     """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
     start_ray()
+    cache = job.cache_location
     if cache.is_local and (count := len(nodes())) > 1:
         raise RequestError(f"--cache: expected object storage on a cluster of {count} nodes, got {cache.uri}")
-    scaling = make_scaling(workers, gpus_per_worker)
-    return RayRunner("cuda" if scaling.use_gpu else "cpu", scaling)
+    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    fit = partial(fit_on_ray, scaling=scaling)
+    return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))
 
 
 def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:

@@ -20,7 +20,7 @@ from raycase.data.claim import begin, claim
 from raycase.data.provenance import provenance
 from raycase.data.storage import fingerprint, locate
 from raycase.distributed.cluster import nodes
-from raycase.distributed.train import open_runner
+from raycase.distributed.train import open_trainer
 from raycase.errors import MOST_SEED, RequestError, WorkError, lacks_package, note
 from raycase.systems.model_folder import METRICS
 from raycase.training.job import TrainingJob, train
@@ -59,8 +59,8 @@ def tune(job: Sweep) -> dict[str, Any]:
     identity |= {"fingerprint": fingerprint(identity)}
     overwrite = training.overwrite
     claim(job.root, SWEEP, identity["fingerprint"], job="this very sweep", results=RESULTS, overwrite=overwrite)
-    runner = open_runner(workers=1, gpus_per_worker=training.gpus_per_worker, cache=training.cache_location)
-    shared = {key: ray.put(each.shared(each.config(), parts, runner)) for key, each in sharing.items()}
+    trainer = open_trainer(training)
+    shared = {key: ray.put(each.shared(each.config(), parts, trainer.vectors)) for key, each in sharing.items()}
     begin(job.root, SWEEP, identity | {"provenance": provenance()}, RESULTS, overwrite=overwrite)
     if not job.grid:
         _search(job, shared, space)
@@ -77,7 +77,7 @@ def tune(job: Sweep) -> dict[str, Any]:
     metrics = locate(cell.output) / METRICS
     if metrics.exists() and metrics.read_json()["fingerprint"] != fingerprint(cell.identity(cell.config(), parts)):
         locate(cell.output).remove()  # the best of fewer trials
-    train(cell, lambda **_: runner)
+    train(cell, lambda _: trainer)
     return {
         "trials": len(trials),
         "failed": sum(t["score"] is None for t in trials),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.fetch import MODEL_FILE, model_folder
 from raycase.data.json_values import loads
 from raycase.data.places import Folder, check_paths

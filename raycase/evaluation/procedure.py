@@ -25,7 +25,6 @@ from raycase.evaluation.report import (
     render_ranked,
     write_report,
 )
-from raycase.systems.contracts import VectorsOf
 from raycase.systems.registry import embeds
 
 
@@ -55,7 +54,7 @@ class Task:
     render: Callable[[dict[str, Any]], str] = render_ranked  # metrics.json to the report in Markdown
 
 
-def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str, Any]:
+def run_task(job: EvaluateJob, task: Task, *, vectors_of: Callable[..., np.ndarray]) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
     Everything is checked before anything is embedded; nothing is written before everything is measured.
@@ -82,7 +81,7 @@ def run_task(job: EvaluateJob, task: Task, *, vectors_of: VectorsOf) -> dict[str
     return metrics
 
 
-def embedder(job: EvaluateJob, uri: str, vectors_of: VectorsOf) -> EmbedPairs:
+def embedder(job: EvaluateJob, uri: str, vectors_of: Callable[..., np.ndarray]) -> EmbedPairs:
     """What embeds texts of this URI in the job's number format, with the cache of each model."""
 
     def embed(texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, config: Any = None) -> np.ndarray:

@@ -21,8 +21,9 @@ import tyro
 from torch import Tensor
 
 from raycase.corpus.manifest import read_manifest
+from raycase.corpus.ray_flag import RayFlag
 from raycase.corpus.resume import run_files
-from raycase.corpus.tasks import OpenTasks, RayFlag
+from raycase.corpus.runner import Runner
 from raycase.corpus.written import Written, open_written, read_rows
 from raycase.data.claim import check_held, claim_or_begin
 from raycase.data.places import Folder, check_paths
@@ -36,6 +37,8 @@ GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and 
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
 QUERY_ROW = "place"  # of a neighbour: the query's row in its group
 RECORD, NEIGHBOURS = "join.json", "neighbours"  # in the output
+
+Group = tuple[str, int, int]  # the file of its neighbours, the first of its files of queries, and how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +65,7 @@ class JoinJob(RayFlag):
     """Remove an earlier result in the folder first."""
 
 
-def join(
-    job: JoinJob, open_tasks: OpenTasks, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS
-) -> dict[str, Any]:
+def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     root = locate(job.output)
@@ -81,16 +82,17 @@ def join(
     began_as = {"fingerprint": name}
     claim_or_begin(root, RECORD, began_as, job="this very join", results=(NEIGHBOURS,), overwrite=job.overwrite)
 
-    def run(missing: list[dict[str, Any]]) -> None:
-        tasks = open_tasks([("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())])
-        settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "block_rows": block_rows}
-        tasks.run(partial(_find, root.uri, name, [*flags.values()], **settings), missing, "searched")
-
-    by_name = {
-        f"{group:06d}.parquet": {"file": f"{group:06d}.parquet", "first": first, "count": count}
-        for group, (first, count) in enumerate(_cut(queries, group_rows))
-    }
-    run_files(root / NEIGHBOURS, by_name, run, partial(check_held, root, RECORD, name), root, "groups of queries")
+    settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "block_rows": block_rows}
+    run = partial(
+        runner.map,
+        partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **settings),
+        unit="groups of queries",
+        places=[("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())],
+        stall_timeout=job.stall_timeout,
+    )
+    cut = [(f"{number:06d}.parquet", *files) for number, files in enumerate(_cut(queries, group_rows))]
+    groups: dict[str, Group] = {group[0]: group for group in cut}
+    run_files(root / NEIGHBOURS, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
     return _count(root, queries) | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
@@ -145,19 +147,18 @@ def _count(root: Location, queries: Written) -> dict[str, int]:
 
 
 def _find(
+    group: Group,
+    *,
     output: str,
     name: str,
     outputs: Sequence[str],
-    *,
     k: int,
     exclude_same: str | None,
     block_rows: int,
-    file: str,
-    first: int,
-    count: int,
 ) -> None:
     """Put the neighbours of the queries in some files of an output into a file of `neighbours/`. Raises WorkError for
     a file that is damaged."""
+    file, first, count = group
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
     asked, searched = (_opened(uri, name) for uri in outputs)
     queries = _rows(asked, first, count, columns)

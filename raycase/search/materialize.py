@@ -12,13 +12,12 @@ from safetensors.torch import load, save
 
 from raycase.corpus.job_record import find_job, write_job
 from raycase.corpus.manifest import read_manifest
-from raycase.corpus.materialize import MaterializeJob, WordsLeft, check_materialize, pool_unit
+from raycase.corpus.materialize import MaterializeJob, check_materialize, names_left, pool_unit
 from raycase.corpus.output import output_at
 from raycase.corpus.resume import account, run_units
-from raycase.corpus.tasks import OpenTasks
-from raycase.corpus.unit_files import UnitLine
+from raycase.corpus.runner import Runner
 from raycase.corpus.written import open_written
-from raycase.data.storage import fingerprint, locate
+from raycase.data.storage import fingerprint
 from raycase.data.stored_words import StoredWords, WordFormat
 from raycase.errors import RequestError
 from raycase.search.query_encoder import ask
@@ -31,19 +30,19 @@ COUNTS = ("rows_in", "rows_out", "rows_rejected", "pairs", "units")
 UNITS_A_TASK = 4  # a task reads the basis once
 
 
-def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words") -> dict[str, Any]:
+def materialize(job: MaterializeJob, runner: Runner, flag: str = "--words") -> dict[str, Any]:
     """Pool what is missing; returns counts. Raises RequestError, which names the flag, and WorkError."""
     began = time.time()
     words, conditions = check_materialize(job, flag)
     questions = _questions(words.job.config["model"], job.model or words.job.model, conditions)
-    tasks = open_tasks([(flag, words.output.root), ("--output", locate(job.output))])
     output = output_at(job.output)
     config = {name: value for name, value in words.job.config.items() if name != "word_bytes"}
     config |= {"unconditional": False, "conditions": conditions, "words": words.job.fingerprint}
     old = words.job
     opened, done = find_job(output, config, old.files, model=old.model, sharing=old.sharing, overwrite=job.overwrite)
-    write_job(output, opened, overwrite=job.overwrite)
-    work = partial(
+    left = names_left(words, done)
+    parts = [words.summed(left[i : i + UNITS_A_TASK]) for i in range(0, len(left), UNITS_A_TASK)]
+    pool = partial(
         _pool,
         words=words.output.root.uri,
         output=output.root.uri,
@@ -51,21 +50,17 @@ def materialize(job: MaterializeJob, open_tasks: OpenTasks, flag: str = "--words
         conditions=conditions,
         questions=questions,
     )
-    pooled: list[str] = []
-
-    def pool(left: WordsLeft) -> tuple[UnitLine, ...]:
-        pooled.extend(names := left.names)
-        parts = [names[i : i + UNITS_A_TASK] for i in range(0, len(names), UNITS_A_TASK)]
-        tasks.run(work, [{"units": words.summed(units)} for units in parts], "pooled")
-        return ()  # the manifest's lines are made from the files
-
-    left, lines = run_units(output, opened, WordsLeft(words=words, done=done), pool, "units")
+    places = [(flag, words.output.root), ("--output", output.root)]
+    unit = f"{UNITS_A_TASK} units"
+    pooling = runner.map(pool, parts, unit=unit, places=places, stall_timeout=job.stall_timeout) if parts else ()
+    write_job(output, opened, overwrite=job.overwrite)
+    units, lines = run_units(output, opened, done, lambda done: len(names_left(words, done)), pooling, "units")
     form = WordFormat.of(words.schema) if words.names else None
     model = read_manifest(words.output)["model"] | {"dim": form.dim if form else 0}
-    this_run = {"seconds": round(time.time() - began, 3), "units_done": len(pooled)}
-    manifest = account(output, opened, left.done, lines, len(pooled), {"model": model, "run": this_run})
-    places = {"output": output.root.uri, "manifest": output.manifest.uri}
-    return {name: manifest[name] for name in COUNTS} | this_run | places
+    this_run = {"seconds": round(time.time() - began, 3), "units_done": len(left)}
+    manifest = account(output, opened, units, lines, len(left), {"model": model, "run": this_run})
+    result = {name: manifest[name] for name in COUNTS} | this_run
+    return result | {"output": output.root.uri, "manifest": output.manifest.uri}
 
 
 def _questions(model: dict[str, Any], name: str, conditions: tuple[str, ...]) -> bytes:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
 from raycase.data.columns import peek
 from raycase.data.fetch import model_folder
 from raycase.data.inputs import find_input

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from raycase.data.fetch import folder_here
 from raycase.data.json_values import from_json
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.data.storage import Location, sha256_of_file
+from raycase.data.rated import NOT_APPLICABLE
+from raycase.data.storage import sha256_of_file
 from raycase.data.vectors import cosines
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
@@ -198,25 +198,6 @@ class NestedConfig(EmbedderConfig):
         return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
 
 
-class VectorsOf(Protocol):
-    """Computes the vectors of many texts; `raycase.corpus.vector_cache` implements it by the embedding job."""
-
-    def __call__(
-        self,
-        texts: Sequence[str] | Sequence[tuple[str, str]],
-        config: EmbedderConfig,
-        *,
-        name: str,
-        cache: Location,
-        compute: Compute | None,
-    ) -> np.ndarray:
-        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): P -> (P, D) float32.
-
-        name: of the data, for messages; cache: folder that keeps the vectors. Raises RequestError for a text that
-        cannot be embedded.
-        """
-
-
 def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> None:
     """Raise RequestError for a condition that the system does not know, and for None where it requires one."""
     known = config.known_conditions
@@ -256,11 +237,3 @@ class PairVectors:
         """Only the pairs to which the condition applies; the label -1 is not a rating."""
         rated = self.ratings != NOT_APPLICABLE
         return PairVectors(vectors=self.vectors, pair_index=self.pair_index[rated], ratings=self.ratings[rated])
-
-
-def pair_vectors(
-    rated: RatedPairs, config: EmbedderConfig, vectors_of: VectorsOf, *, cache: Location, compute: Compute | None = None
-) -> PairVectors:
-    """Embed both sentences of each pair under its condition, views side by side. Raises RequestError."""
-    vectors = vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
-    return PairVectors(vectors=vectors, pair_index=rated.pair_index, ratings=rated.ratings)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.fetch import model_folder
 from raycase.data.labelled import labels_of, read_labelled
 from raycase.data.places import Paths
@@ -46,8 +47,8 @@ from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.labelled_pairs import parted, with_pairs_of
 from raycase.training.loop import FitState
 from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
-from raycase.training.runner import Fitting, Runner
 from raycase.training.says_fit import with_says
+from raycase.training.trainer import Fitting, Trainer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -144,9 +145,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         validation = replace(drawn, ratings=1 + 4 * drawn.ratings, drawn=None)
         return with_pairs_of(None, taught, self.epochs, self.seed), validation, *sets
 
-    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], runner: Runner) -> list[PairStates]:
+    def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairStates]:
         """The states of sentences and conditions."""
-        return [pair_states(rated, config, runner, self) for rated in parts[:2]]
+        return [pair_states(rated, config, vectors, self) for rated in parts[:2]]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of the head on the frozen encoder."""
@@ -157,18 +158,20 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         config: ConditionPoolingConfig,
         parts: Sequence[Any],
         data: tuple[PairStates, PairStates],
-        runner: Runner,
+        trainer: Trainer,
         checkpoints: Location,
     ) -> HeadFit:
         """The fit on stored states after those of its teachers, then the one with the encoder, if asked for."""
         train, validation = data
-        fit = partial(runner.fit, train=train, validation=validation)
+        fit = partial(trainer.fit, train=train, validation=validation)
         fitting, recipe = fit_condition_head, self.recipe
         teachers: list[FitState] = []
         if self.teachers or self.teacher_models:
             rated = train.take(train.rated)
             further = further_pairs(rated, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
-            said = [self._said_by_model(model, parts[0], rated, further, runner) for model in self.teacher_models]
+            said = [
+                self._said_by_model(model, parts[0], rated, further, trainer.vectors) for model in self.teacher_models
+            ]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
                 teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / "frozen"))
                 said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), rated, further))
@@ -181,12 +184,12 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             return HeadFit(state=state, head=head, read=data, metrics=metrics, teachers=teachers, encoder=None)
         metrics = {"frozen": metrics["without_plain_part"]}
         unfrozen = UnfrozenEncoder(
-            config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=runner.on_gpu)
+            config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=trainer.on_gpu)
         )
         tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts[:2], data, strict=True)]
         fitting = partial(fitting, unfrozen=unfrozen)
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
-        state = runner.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
+        state = trainer.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
         head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)
         read = [part.read_by(reader, unfrozen.compute) for part in tokens]
         metrics["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
@@ -194,7 +197,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
 
     def _said_by_model(
-        self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, runner: Runner
+        self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, vectors: VectorCache
     ) -> np.ndarray:
         """What a trained model says of the further pairs, on the scale of ratings: (N,). A head on the same states is
         asked without its encoder."""
@@ -208,7 +211,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         index_N2, condition_N = both.sentence_index.tolist(), both.condition_index.tolist()
         rows = [(sentences[i], sentences[j], conditions[c]) for (i, j), c in zip(index_N2, condition_N, strict=True)]
         name = f"--teacher-models: sentences of {rated.uri} under its and further conditions"
-        scores = runner.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
+        scores = vectors.scores_of(rows, model, name=name, cache=self.cache_location, compute=self.compute)
         of_rated, of_further = np.split(scores, [len(train.ratings)])
         return on_the_scale_of_ratings(of_further, of_rated[applies], train.ratings[applies])
 
@@ -252,11 +255,13 @@ def _head_on(config: ConditionPoolingConfig, teacher: Any) -> ConditionHead | No
     return load_head(teacher.head, teacher.local).eval() if same else None
 
 
-def pair_states(rated: RatedPairs, config: ConditionPoolingConfig, runner: Runner, job: TrainingJob) -> PairStates:
+def pair_states(
+    rated: RatedPairs, config: ConditionPoolingConfig, vectors: VectorCache, job: TrainingJob
+) -> PairStates:
     """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
     sentences, conditions = indexed_texts(rated)
     config = replace(config, keep=TokenSpan.SENTENCE)
-    states_of = partial(runner.states_of, cache=job.cache_location, compute=job.compute)
+    states_of = partial(vectors.states_of, cache=job.cache_location, compute=job.compute)
     sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
     condition_states, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
     return PairStates(

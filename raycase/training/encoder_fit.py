@@ -38,7 +38,7 @@ from raycase.training.loop import (
 )
 from raycase.training.losses import LOSSES, correlations, unit_ratings
 from raycase.training.recipe import RatedRecipe, TuneRecipe
-from raycase.training.runner import Fitting
+from raycase.training.trainer import Fitting
 
 POOL = 16  # batches whose pairs are sorted by length together
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raycase.corpus.tasks import RayFlag
+from raycase.corpus.ray_flag import RayFlag
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.fetch import model_folder
 from raycase.data.hub import dataset_of
 from raycase.data.labelled import LabelledTexts
@@ -23,7 +24,7 @@ from raycase.systems.contracts import Compute
 from raycase.systems.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
 from raycase.training.recipe import FitRecipe
-from raycase.training.runner import Fitting, OpenRunner, Runner
+from raycase.training.trainer import Fitting, Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +138,7 @@ class TrainingJob(RayFlag, ABC):
             "seed": self.seed,
         }
 
-    def shared(self, config: Any, parts: Sequence[Any], runner: Runner) -> Any:
+    def shared(self, config: Any, parts: Sequence[Any], vectors: VectorCache) -> Any:
         """What all fits on this data share, trials of a sweep among them."""
         return parts
 
@@ -151,20 +152,23 @@ class TrainingJob(RayFlag, ABC):
         """The fit: of one seed, and in a sweep a trial."""
 
     def fit(
-        self, config: Any, parts: Sequence[Any], data: tuple[Any, Any], runner: Runner, checkpoints: Location
+        self, config: Any, parts: Sequence[Any], data: tuple[Any, Any], trainer: Trainer, checkpoints: Location
     ) -> Any:
         """Run the whole fit on the data of `prepared`; returns what `save` saves."""
-        fitting = self.fitting(on_gpu=runner.on_gpu)
+        fitting = self.fitting(on_gpu=trainer.on_gpu)
         resume = not self.FROZEN
-        return runner.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints, resume=resume)
+        return trainer.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints, resume=resume)
 
     @abstractmethod
     def save(self, config: Any, data: tuple[Any, Any], fitted: Any, record: dict[str, Any]) -> dict[str, Any]:
         """Write the model folder of a fit; returns the contents of `metrics.json`, `record` among them."""
 
 
-def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
-    """Read, fit, save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError."""
+def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> dict[str, Any]:
+    """Read, fit, save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError.
+
+    open_trainer: called after all checks, for it may start a cluster.
+    """
     began = time.time()
     job.check_source()
     job.check_flags()
@@ -176,13 +180,13 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
         note(f"{job.folder}: trained before; nothing to do")
         return done
-    runner = open_runner(workers=job.workers, gpus_per_worker=job.gpus_per_worker, cache=job.cache_location)
-    data = job.prepared(job.shared(config, parts, runner))
+    trainer = open_trainer(job)
+    data = job.prepared(job.shared(config, parts, trainer.vectors))
     embedded = time.time()
     checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
-    fitted = job.fit(config, parts, data, runner, checkpoints)
+    fitted = job.fit(config, parts, data, trainer, checkpoints)
     record = {
         "fingerprint": name,
         "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
@@ -190,7 +194,7 @@ def train(job: TrainingJob, open_runner: OpenRunner) -> dict[str, Any]:
         "workers": job.workers,
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
-        "on_gpu": runner.on_gpu,
+        "on_gpu": trainer.on_gpu,
         "recipe": job.recipe.record,
         "data": data_metrics(named_parts(parts)),
         "provenance": provenance(),

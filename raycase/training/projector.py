@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raycase.corpus.vector_cache import VectorCache
 from raycase.data.fetch import is_trained
 from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.systems.case import CaseConfig, write_case_folder
 from raycase.systems.case import resolve as resolve_case
-from raycase.systems.contracts import PairVectors, pair_vectors
+from raycase.systems.contracts import PairVectors
 from raycase.systems.fine_tuned_config import PromptEncoderConfig
 from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project
 from raycase.systems.registry import resolve
@@ -34,7 +35,7 @@ from raycase.training.losses import (
     unit_ratings,
 )
 from raycase.training.recipe import SHARE, FitRecipe, Ranges
-from raycase.training.runner import Fitting, Runner
+from raycase.training.trainer import Fitting
 
 OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15
 
@@ -195,10 +196,10 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
         return super().identity(config, parts) | {"recipe": recipe}
 
-    def shared(self, config: CaseConfig, parts: Sequence[Any], runner: Runner) -> list[PairVectors]:
+    def shared(self, config: CaseConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairVectors]:
         """The vectors before g."""
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
-        return [pair_vectors(rated, config, runner.vectors_of, **cached) for rated in parts]
+        return [vectors.pair_vectors(rated, config, **cached) for rated in parts]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
         """The fit of g."""

@@ -6,7 +6,8 @@ import pytest
 import small
 from helpers import embed_here
 
-from raycase.corpus.dry_run import dry_run, encode_sample
+from raycase.corpus.dry_run import dry_run
+from raycase.corpus.runner import Runner
 from raycase.papers.baselines.model import bi_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.systems.fine_tuned_config import sentence_encoder
@@ -16,10 +17,6 @@ TRAINED = {"bi-encoder": bi_encoder, "dualcse": dualcse, "sentence-encoder": sen
 CONDITIONS = tuple(
     f"{word} of the {thing}" for word in ("color", "number") for thing in ("dog", "dress", "people", "bar")
 )
-
-
-def here(request, rows, units):
-    return encode_sample(rows, request.step, encoders=1, where="here")
 
 
 @pytest.mark.parametrize("count", [1, 8])
@@ -34,6 +31,6 @@ def test_it_counts_as_the_job_does(job, system, count, tiny_model, tmp_path):
         known = made.known_conditions
         job = replace(job, model=str(tmp_path / "model"), conditions=job.conditions if known is None else known[:count])
         job = replace(job, unconditional=not job.conditions)
-    estimate, done = dry_run(job, here), embed_here(job)
+    estimate, done = dry_run(job, Runner()), embed_here(job)
     assert estimate["pairs"] == done["pairs"]
     assert estimate["tokens"] == pytest.approx(done["tokens"], rel=0.1)

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import tiny
 import torch
-from helpers import cosines, embed_here, in_process, read_output, read_rejected, vectors
+from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 import raycase
 from raycase.corpus.request import check_embed
 from raycase.corpus.run import run
+from raycase.corpus.runner import Runner
 
 
 def test_unconditional_writes_the_plain_vector(job, tiny_model):
@@ -44,7 +45,7 @@ def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     chunked = replace(job, output=job.output + "-chunked")
     request = check_embed(chunked)
     request = replace(request, kind=replace(request.kind, chunk_bytes=1000))
-    run(request, time.time(), prepare=lambda *_: in_process)
+    run(request, time.time(), Runner())
     assert read_output(chunked.output).equals(read_output(job.output))
 
 

@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 
 def test_a_stopped_job_resumes_where_it_was(job):
     with pytest.raises(KeyboardInterrupt):
-        embed_here(job, execute=stop_after(3))
+        embed_here(job, runner=stop_after(3))
     assert not output_at(job.output).manifest.exists()
     before = unit_times(job)
     assert len(before) == 3
@@ -76,7 +76,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
         pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
     job = replace(job, input=str(folder), unit_rows=20)
     with pytest.raises(KeyboardInterrupt):
-        embed_here(job, execute=stop_after(4))
+        embed_here(job, runner=stop_after(4))
     before = unit_times(job)
     if change in ("changed", "vanished"):
         (folder / "b.csv").unlink()
@@ -94,7 +94,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
 
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
     with pytest.raises(KeyboardInterrupt):
-        embed_here(job, execute=stop_after(3))
+        embed_here(job, runner=stop_after(3))
     assert output_at(job.output).job.read_json()["model"] == str(tiny_model)
     capsys.readouterr()
     unnamed = replace(job, model=None)

@@ -114,7 +114,7 @@ def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
     name = sorted(folder.list())[1]
     old = (folder / name).read()
     with pytest.raises(KeyboardInterrupt):
-        embed_here(replace(job, overwrite=True), execute=stop_after(1))
+        embed_here(replace(job, overwrite=True), runner=stop_after(1))
     (folder / name).put(old)
     assert embed_here(job)["units_done"] == 4
     assert name not in folder.list()

@@ -107,7 +107,7 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
 
 def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        score_here(job, execute=stop_after(2))
+        score_here(job, runner=stop_after(2))
     result = score_here(job)
     assert (result["units_done"], result["units_resumed"], result["rows_out"]) == (2, 2, 40)
     score_here(other := replace(job, output=str(tmp_path / "other")))

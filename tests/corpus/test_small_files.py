@@ -66,7 +66,7 @@ def equal(job, wanted):
 def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit, unit_rows):
     assert embed_here(replace(small, limit=limit))["rows_in"] == limit
     with pytest.raises(KeyboardInterrupt):
-        embed_here(replace(small, unit_rows=unit_rows, limit=limit + 30), execute=stop_after(1))
+        embed_here(replace(small, unit_rows=unit_rows, limit=limit + 30), runner=stop_after(1))
     output_at(small.output).spans.remove()  # the plan is made anew
     embed_here(replace(small, unit_rows=unit_rows))
     assert read_job(output_at(small.output)).sharing.rows == 50, "expected the units of the first run"

@@ -13,7 +13,7 @@ from helpers import embed_here, read_output, stop_after
 from raycase.corpus.encode_step import rejected_rows
 from raycase.corpus.pair_result import PairResult
 from raycase.corpus.request import check_embed
-from raycase.corpus.tasks import open_here
+from raycase.corpus.runner import Runner
 from raycase.corpus.verify import verify
 from raycase.data.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.errors import RequestError, WorkError
@@ -42,7 +42,7 @@ def test_a_job_writes_what_the_formula_says_and_resumes(floats, normalize, dtype
     job, vectors = floats
     job = replace(job, normalize=normalize, dtype=dtype)
     with pytest.raises(KeyboardInterrupt):
-        embed_here(job, execute=stop_after(1))
+        embed_here(job, runner=stop_after(1))
     assert embed_here(job)["units_resumed"] == 1 and embed_here(job)["units_done"] == 0
     with pytest.raises(RequestError, match=r"(dtype|normalize): .* there, .* requested"):
         embed_here(replace(job, dtype="float32", normalize=False))
@@ -106,7 +106,7 @@ def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
         build(IndexJob(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
         with pytest.raises(RequestError, match=f"{flag}: {words}"):
-            join(JoinJob(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), open_here)
+            join(JoinJob(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), Runner())
 
 
 def test_requests_that_cannot_be(job, tmp_path):

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -14,10 +15,9 @@ from raycase.data.storage import locate
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.explore.explore_job import ExploreJob, explore
-from raycase.placement import join
 from raycase.search.build import IndexJob, build
 from raycase.search.facets_job import FacetsJob, facets
-from raycase.search.join import JoinJob
+from raycase.search.join import JoinJob, join
 from raycase.search.search_job import SearchJob, search
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
@@ -134,7 +134,7 @@ def test_every_job_compares_its_places(here):
     refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
     refuse(INSIDE, check_materialize, MaterializeJob(words="out", conditions=("c",), output="other/x"))
     refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
-    refuse(INSIDE, join, JoinJob(query_vectors="out", vectors="other", output="out/near"))
+    refuse(INSIDE, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out/near"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for check in (ProjectorJob.check_source, lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorJob(**data)

@@ -30,11 +30,11 @@ from helpers import (
 )
 
 import raycase
+from raycase.corpus.dry_run import dry_run
 from raycase.corpus.output import output_at
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import prepare_ray
+from raycase.distributed.runner import RayRunner
 from raycase.errors import RequestError
-from raycase.placement import dry_run
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     s3.put(str(folder / "rejected.parquet"), "corpus/in/part-1.parquet")
     job = replace(local, input="s3://corpus/in/", output="s3://corpus/out", actors="2:2", unit_rows=20, max_rejected=1)
     # ahead: of 30 units, so both actors work through many pieces of the plan
-    result = run(job, prepare=lambda request, plan: prepare_ray(request, plan, ahead=4))
+    result = run(job, RayRunner(ahead=4))
     return SimpleNamespace(job=job, result=result, local=local)
 
 
@@ -79,14 +79,14 @@ def test_units_of_rejected_rows_leave_empty_files_and_all_units_are_resumed(fini
 
 
 def test_dry_run_estimates_the_work_on_a_worker_and_writes_nothing(finished, tmp_path):
-    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out"), ray=True))
+    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out")), RayRunner())
     assert {"units": 5, "rows": 500, "pairs": 1000}.items() <= estimate.items()
     assert estimate["measured_on"].startswith("a worker with ")
     assert not (tmp_path / "out").exists()
     size = sum(output_at(finished.local.output).embeddings.list().values())
     assert abs(estimate["tokens"] / finished.result["tokens"] - 1) < 0.1
     assert 0.5 < estimate["output_bytes"] / size < 1.5
-    assert dry_run(replace(finished.local, ray=True))["units"] == 0
+    assert dry_run(finished.local, RayRunner())["units"] == 0
 
 
 @pytest.mark.long

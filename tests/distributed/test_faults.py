@@ -18,11 +18,11 @@ from helpers import NO_AGENT, ROOT, embed_on_ray, flags_of, read_output, read_re
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from raycase.corpus.one_process import execute_here
 from raycase.corpus.output import output_at
 from raycase.corpus.request import check_embed
+from raycase.corpus.runner import Runner
 from raycase.corpus.verify import verify
-from raycase.distributed.embed import prepare_ray
+from raycase.distributed.runner import RayRunner
 from raycase.errors import WorkError
 from raycase.systems.case import Case, CaseConfig
 
@@ -47,7 +47,7 @@ def test_a_killed_job_is_resumed_by_the_other_way_to_run(long_job, cluster, kill
     process.wait()
     before = {name: os.stat(f"{folder.path}/{name}").st_mtime_ns for name in folder.list()}
     assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
-    result = run(long_job, prepare=(lambda *_: execute_here) if killed_on_ray else prepare_ray)
+    result = run(long_job, Runner() if killed_on_ray else RayRunner())
     assert (result["rows_in"], result["rows_out"], result["pairs"]) == (3000, 3000, 6000)
     assert result["units_done"] <= 60 - len(before)
     assert all(os.stat(f"{folder.path}/{name}").st_mtime_ns == mtime for name, mtime in before.items())

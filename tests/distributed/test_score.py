@@ -8,10 +8,11 @@ import pytest
 import torch
 from helpers import call_job, read_scores, score_here
 
+from raycase.corpus.run import score
 from raycase.corpus.score_request import ScoreJob
 from raycase.corpus.verify import verify
+from raycase.distributed.runner import RayRunner
 from raycase.papers.mixsp.model import mixsp
-from raycase.placement import score
 
 
 @pytest.mark.cluster
@@ -24,7 +25,7 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
         input=scored["pairs"], output=str(tmp_path / "here"), model=str(tmp_path / "model"), score_column="s", **flags
     )
     score_here(job)
-    first = score(replace(job, output=place, limit=20, ray=True))
+    first = score(replace(job, output=place, limit=20), RayRunner())
     assert (first["rows_out"], first["units_done"]) == (20, 2)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(job) | {"output": place}).items() if value]
     words.append("--ray")

@@ -1,7 +1,5 @@
 """Commands of independent tasks on Ray and object storage write what they write in one process."""
 
-from functools import partial
-
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
@@ -9,13 +7,12 @@ import storing
 from helpers import same_output
 
 from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.tasks import open_here
+from raycase.corpus.runner import Runner
 from raycase.data.storage import locate
-from raycase.distributed.tasks import open_tasks
+from raycase.distributed.runner import RayRunner
 from raycase.search.join import JoinJob, join
 from raycase.search.materialize import materialize
 
-on_ray = partial(open_tasks, stall_timeout=30)
 CONDITIONS = ("color", "what they wear")
 
 
@@ -24,7 +21,7 @@ def pooled(tmp_path):
     """An output of 60 rows with stored words, and one of their vectors in three units, by this process."""
     words = storing.stored(tmp_path, storing.model_folder(tmp_path), storing.texts(60), unit_rows=20)
     here = MaterializeJob(words=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"))
-    materialize(here, open_here)
+    materialize(here, Runner())
     return here
 
 
@@ -36,13 +33,13 @@ def neighbours(uri):
 
 def test_materialize_and_join(cluster, pooled, s3_server, tmp_path):
     there = MaterializeJob(words=pooled.words, conditions=CONDITIONS, output="s3://corpus/tasks/pooled")
-    assert materialize(there, on_ray)["units_done"] == 3
+    assert materialize(there, RayRunner())["units_done"] == 3
     same_output(there.output, pooled.output)
     flags = {"query_vectors": pooled.output, "vectors": pooled.output, "k": 3, "exclude_same": "id"}
     uri, cut = "s3://corpus/tasks/near", {"group_rows": 40, "block_rows": 40}
-    result = join(JoinJob(output=uri, **flags), on_ray, **cut)
+    result = join(JoinJob(output=uri, **flags), RayRunner(), **cut)
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (120, 360, 0)
-    join(JoinJob(output=str(tmp_path / "near"), **flags), open_here, **cut)
+    join(JoinJob(output=str(tmp_path / "near"), **flags), Runner(), **cut)
     found, wanted = neighbours(uri), neighbours(str(tmp_path / "near"))
     assert found.drop_columns("score").equals(wanted.drop_columns("score"))
     np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-6)

@@ -13,24 +13,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, embed_here, in_process, rated_rows, read_output, to_csv, vectors, worst
+from helpers import ROOT, cosines, embed_here, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
-from uncached import open_local_runner
+from uncached import open_trainer
 
 import raycase
 from raycase.corpus.request import EmbedJob
+from raycase.corpus.runner import Runner
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.rated import read_rated
-from raycase.distributed.embed import prepare_ray
-from raycase.distributed.train import make_scaling, open_runner
+from raycase.distributed import train as on_ray
+from raycase.distributed.runner import RayRunner
+from raycase.distributed.train import make_scaling
 from raycase.errors import RequestError
 from raycase.papers.csr.train import CsrJob
-from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.projector import best_projector, fit_projector
 
-train = partial(jobs.train, open_runner=open_runner)
-HERE, ON_RAY = VectorCache(lambda *_: in_process), VectorCache(prepare_ray)
+train = partial(jobs.train, open_trainer=on_ray.open_trainer)
+HERE, ON_RAY = VectorCache(Runner()), VectorCache(RayRunner())
 
 
 def weights(job):
@@ -40,16 +41,14 @@ def weights(job):
 def plain_fit(job):
     """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [
-        pair_vectors(p, job.config(), ON_RAY.vectors_of, cache=job.cache_location, compute="float32") for p in pairs
-    ]
+    data = [ON_RAY.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
 
 
 def fill_cache(job, uri):
     """Embed a data set's pairs into the job's cache, in this process."""
-    pair_vectors(read_rated(uri, ""), job.config(), HERE.vectors_of, cache=job.cache_location, compute="float32")
+    HERE.pair_vectors(read_rated(uri, ""), job.config(), cache=job.cache_location, compute="float32")
 
 
 @pytest.mark.cluster
@@ -92,7 +91,7 @@ def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, ti
     assert not (job.folder / "raycase.json").exists()
     metrics = train(job)
     assert [line["epoch"] for line in metrics["history"]] == list(range(1, len(metrics["history"]) + 1))
-    wanted = jobs.train(replace(job, output=str(tmp_path / "one")), open_local_runner)
+    wanted = jobs.train(replace(job, output=str(tmp_path / "one")), open_trainer)
     for found, line in zip(metrics["history"], wanted["history"], strict=True):
         assert found["loss"] == pytest.approx(line["loss"], abs=1e-4)
     assert not list((Path(job.cache) / "fits").iterdir()), "expected no checkpoint left of a finished run"
@@ -104,7 +103,7 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
         jobs.train(
             replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
-            lambda **_: SimpleNamespace(vectors_of=HERE.vectors_of),
+            lambda _: SimpleNamespace(vectors=HERE),
         )
 
 

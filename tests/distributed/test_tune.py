@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from uncached import open_local_runner
+from uncached import open_trainer
 
+from raycase.corpus.runner import Runner
+from raycase.corpus.vector_cache import VectorCache
 from raycase.distributed.tune import resources, tune
 from raycase.errors import RequestError, WorkError
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.job import train
-from raycase.training.runner import open_local_runner as open_cached_runner
 from raycase.training.sweep import Sweep, changed
 
 
@@ -30,8 +31,7 @@ def make(projector, tmp_path):
 
 def fill_cache(training):
     """Embed what the trials share in this process."""
-    runner = open_cached_runner(workers=1, gpus_per_worker=None, cache=training.cache_location)
-    training.shared(training.config(), training.read_parts(), runner)
+    training.shared(training.config(), training.read_parts(), VectorCache(Runner()))
 
 
 def results(job):
@@ -46,7 +46,7 @@ def test_trials_are_fits_of_one_process_and_the_best_is_a_model(make, cluster, t
     assert (found["trials"], found["failed"], found["best"]["cell"]) == (2, 1, "learning rate 0.01")
     table = results(job).set_index(["config/learning_rate", "seed"])
     cell = replace(changed(job.training, {"learning_rate": 1e-2}), output=str(tmp_path / "cell"), seed=4)
-    wanted, row = train(cell, open_local_runner), table.loc[1e-2, 4]
+    wanted, row = train(cell, open_trainer), table.loc[1e-2, 4]
     assert row["score"] == row["spearman"] == pytest.approx(wanted["validation"]["spearman"], abs=1e-2)
     assert row["epochs"] == 2
     assert "expected a finite loss" in table.loc[3e38, 4]["error"]

@@ -1,13 +1,11 @@
-"""`verify` on a cluster finds what it finds in one process; a worker that dies changes nothing."""
-
-from functools import partial
+"""`verify` on a cluster finds what it finds in one process."""
 
 import pytest
-from helpers import embed_here, embedded
+from helpers import embedded
 
-from raycase.corpus.output import output_at
+from raycase.corpus import verify as checks
 from raycase.corpus.verify import verify
-from raycase.distributed.verify import on_ray
+from raycase.distributed.runner import RayRunner
 from raycase.errors import WorkError
 
 
@@ -21,23 +19,12 @@ def twice(tiny_model, tmp_path_factory):
     return embedded(tmp_path_factory.mktemp("twice"), tiny_model, rows, conditions=("color", "number"), unit_rows=3)
 
 
-def test_the_shuffle_finds_the_pairs_of_one_process(twice, cluster):
+def test_pairs_that_stand_twice_are_found_in_parts(twice, cluster, monkeypatch):
     with pytest.raises(WorkError) as alone:
         verify(twice)
-    with pytest.raises(WorkError) as shuffled:
-        verify(twice, execute=partial(on_ray, partition_pairs=100))
-    assert str(shuffled.value) == str(alone.value)
+    monkeypatch.setattr(checks, "PART_PAIRS", 100)
+    with pytest.raises(WorkError) as on_ray:
+        verify(twice, RayRunner())
+    assert str(on_ray.value) == str(alone.value)
     assert "id 'two' under 'color': 2 times" in str(alone.value)
     assert "(and 1 more)" in str(alone.value), "expected two ids under two conditions"
-
-
-def test_a_damaged_file_is_named_and_a_whole_output_passes(job, cluster):
-    embed_here(job)
-    assert verify(job.output, execute=on_ray)["units"] == 5
-    folder = output_at(job.output).embeddings
-    name = sorted(folder.list())[3]
-    data = bytearray((folder / name).read())
-    data[100] ^= 1
-    (folder / name).put(bytes(data))
-    with pytest.raises(WorkError, match=f"embeddings/{name}: checksum differs$"):
-        verify(job.output, execute=on_ray)

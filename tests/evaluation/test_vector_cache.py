@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import in_process, vectors_of
+from helpers import vectors_of
 
+from raycase.corpus.runner import Runner
 from raycase.corpus.vector_cache import VectorCache
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
@@ -13,7 +14,7 @@ from raycase.systems import case
 from raycase.systems.projector import Projector, ProjectorConfig
 from raycase.systems.registry import resolve
 
-CACHED = VectorCache(lambda *_: in_process)  # on Ray: see test_train.py
+CACHED = VectorCache(Runner())  # on Ray: see test_train.py
 
 
 @pytest.fixture

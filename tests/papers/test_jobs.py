@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import cosines, embed_on_ray, embedded, rated_rows, read_output, vectors, vectors_of
 from scipy.stats import spearmanr
-from uncached import open_local_runner
+from uncached import open_trainer
 
 import raycase
 from raycase.data.rated import read_rated
@@ -31,7 +31,7 @@ from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.job import train
 from raycase.training.loop import restore
 
-fine_tune = partial(train, open_runner=open_local_runner)
+fine_tune = partial(train, open_trainer=open_trainer)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from indexed import QUERIES, brute, refuse, rows, same
 from nested_models import SAVE
 
 import raycase
-from raycase.corpus.tasks import open_here
+from raycase.corpus.runner import Runner
 from raycase.errors import RequestError
 from raycase.search.build import IndexJob, build
 from raycase.search.index import Index
@@ -61,4 +61,4 @@ def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     for name in ("other", "whole"):
         refuse(IndexJob(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
-            join(JoinJob(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), open_here)
+            join(JoinJob(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), Runner())

@@ -3,19 +3,20 @@
 import shutil
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pyarrow.dataset as ds
 import pytest
-from helpers import embedded, sentences, swap_rows
+from helpers import embedded, meanwhile, sentences, stop_after, swap_rows
 from joined import brute, check, written_to_join
 
-from raycase.corpus.tasks import TasksHere, open_here
+from raycase.corpus.runner import Runner
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search.join import JoinJob
 from raycase.search.join import join as join_by
 
-join = partial(join_by, open_tasks=open_here, group_rows=100, block_rows=400)
+join = partial(join_by, runner=Runner(), group_rows=100, block_rows=400)
 
 
 @pytest.fixture(scope="module")
@@ -62,42 +63,32 @@ def test_a_damaged_file_ends_a_join(home, tmp_path):
         join(of(home, tmp_path, vectors=str(tmp_path / "vectors")))
 
 
-def test_a_join_whose_folder_another_took_over_ends(home, tmp_path, monkeypatch):
+def test_a_join_whose_folder_another_took_over_ends(home, tmp_path):
     job = of(home, tmp_path)
     root = locate(job.output)
 
-    def taken(*arguments):
-        (root / "join.json").put_json({"fingerprint": "another"})
-
-    monkeypatch.setattr(TasksHere, "run", taken)
+    taken = meanwhile(lambda: (root / "join.json").put_json({"fingerprint": "another"}))
     with pytest.raises(WorkError, match="a job with --overwrite took it over"):
-        join(job)
+        join(job, runner=taken)
 
 
-def test_a_join_that_was_stopped_resumes(home, tmp_path, monkeypatch):
-    job = of(home, tmp_path)
-    run, tasks = TasksHere.run, []
-
-    def stopped(here, work, todo, progress):
-        run(here, work, todo[:3], progress)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TasksHere, "run", stopped)
+def test_a_join_that_was_stopped_resumes(home, tmp_path):
+    job, tasks = of(home, tmp_path), []
     with pytest.raises(KeyboardInterrupt):
-        join(job)
+        join(job, runner=stop_after(3))
     assert len((locate(job.output) / "neighbours").list()) == 3
     with pytest.raises(RequestError, match="or this very join"):
         join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
 
-    def counted(here, work, todo, progress):
+    def counted(work, todo, **how):
         tasks.append(len(todo))
-        run(here, work, todo, progress)
+        return map(work, todo)
 
-    monkeypatch.setattr(TasksHere, "run", counted)
-    join(job)
+    runner = SimpleNamespace(map=counted)
+    join(job, runner=runner)
     check(job.output, brute(home, 5), 5)
     assert tasks == [1]
-    assert join(job)["neighbours"] == 1500
+    assert join(job, runner=runner)["neighbours"] == 1500
     assert len(tasks) == 1  # nothing was left to do
 
 

@@ -4,18 +4,18 @@ from functools import partial
 
 import pytest
 import storing
-from helpers import cosines, read_output, read_rejected, vectors
+from helpers import cosines, read_output, read_rejected, stop_after, vectors
 
 from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.tasks import TasksHere, open_here
+from raycase.corpus.runner import Runner
 from raycase.corpus.verify import verify
 from raycase.data.storage import locate
 from raycase.errors import RequestError, WorkError
 from raycase.search.join import join as join_by
 from raycase.search.materialize import materialize as materialize_by
 
-materialize = partial(materialize_by, open_tasks=open_here)
-join = partial(join_by, open_tasks=open_here)
+materialize = partial(materialize_by, runner=Runner())
+join = partial(join_by, runner=Runner())
 
 CONDITIONS = ("what they wear on their heads", "number of people")
 
@@ -56,21 +56,13 @@ def test_it_gives_what_embedding_gives(home, tmp_path):
     check(home, str(tmp_path / "m"))
 
 
-def test_one_that_was_stopped_resumes(home, tmp_path, monkeypatch):
-    run = TasksHere.run
-
-    def stopped(here, work, tasks, progress):
-        run(here, work, tasks[:1], progress)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(TasksHere, "run", stopped)
+def test_one_that_was_stopped_resumes(home, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        materialize(job(home, tmp_path / "m"))
+        materialize(job(home, tmp_path / "m"), runner=stop_after(1))
     done = len(locate(str(tmp_path / "m" / "embeddings")).list())
     assert 0 < done < 10
     with pytest.raises(RequestError, match="expected an empty folder or the same job"):
         materialize(job(home, tmp_path / "m", conditions=("dog",)))
-    monkeypatch.setattr(TasksHere, "run", run)
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 10 - done
     check(home, str(tmp_path / "m"))
     assert materialize(job(home, tmp_path / "m"))["units_done"] == 0
@@ -88,7 +80,7 @@ def test_a_manifest_is_of_the_whole_output(home, tmp_path, monkeypatch):
     materialize(job(home, tmp_path / "m"))
     unit = next((tmp_path / "m" / "embeddings").iterdir())
     unit.unlink()
-    monkeypatch.setattr(TasksHere, "run", lambda *_: None)
+    monkeypatch.setattr(Runner, "map", lambda *_, **how: ())
     with pytest.raises(WorkError, match="1 units are missing; run the same"):
         materialize(job(home, tmp_path / "m"))
     assert not (tmp_path / "m" / "manifest.json").exists()

@@ -274,7 +274,7 @@ def test_killed_and_resumed(home, tmp_path):
     words = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
     job = EmbedJob(compute="float32", dtype="float32", unit_rows=100, **files, **words)
     with pytest.raises(KeyboardInterrupt):
-        embed_here(job, execute=stop_after(1))
+        embed_here(job, runner=stop_after(1))
     assert embed_here(job)["units_resumed"] == 1
     whole, again = read_output(str(home / "words")), read_output(job.output)
     for column in ("id", WORDS, PLAIN_PART, "embedding"):

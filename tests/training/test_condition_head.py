@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from helpers import embed_here, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
-from uncached import LocalRunner, open_local_runner
+from uncached import Uncached, open_trainer
 
 import raycase
 from raycase.corpus.request import EmbedJob
@@ -28,7 +28,7 @@ from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.losses import correlations
 from raycase.training.recipe import HeadRecipe
 
-train = partial(jobs.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_trainer=open_trainer)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
 RECIPE |= {"dropout": 0.1, "learning_rate": 1e-2, "nested": (16, 8)}
 
@@ -121,7 +121,7 @@ def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path,
     assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
     kept = {"name": "", "cache": locate(str(tmp_path / "cache")), "compute": "float32"}
-    wanted, plain_ND = LocalRunner("cpu").states_of(texts, replace(config, keep=keep), **kept)
+    wanted, plain_ND = Uncached().states_of(texts, replace(config, keep=keep), **kept)
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, head_of, pairs
-from uncached import open_local_runner
+from uncached import open_trainer
 
 from raycase.data.rated import read_rated
 from raycase.errors import RequestError
@@ -88,9 +88,9 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
     folders = []
     for seed, layers in ((1, (0.5,)), (2, job.layers)):  # the second reads the same states, and needs no encoder
         folders.append(str(job.folder.parent / f"teacher{seed}"))
-        jobs.train(replace(job, output=folders[-1], seed=seed, layers=layers), open_local_runner)
+        jobs.train(replace(job, output=folders[-1], seed=seed, layers=layers), open_trainer)
     taught = replace(job, teachers=1, teacher_models=tuple(folders))
-    metrics = jobs.train(taught, open_local_runner)
+    metrics = jobs.train(taught, open_trainer)
     assert (metrics["epochs"], len(metrics["teachers"])) == (2, 1)
     assert [model["name"] for model in metrics["teacher_models"]] == ["teacher1", "teacher2"]
     assert "learned what these models say, too: teacher1, teacher2." in (job.folder / "README.md").read_text()
@@ -110,7 +110,7 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
         assert saying[rows] == pytest.approx(slope * scores + offset, abs=1e-3)
         assert np.ptp(saying) > 0.01
     assert capsys.readouterr().err.count("scoring ") == 1
-    jobs.train(replace(taught, overwrite=True), open_local_runner)
+    jobs.train(replace(taught, overwrite=True), open_trainer)
     assert "scoring " not in capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_teacher_is_refused_at_once(job, monkeypatch, tmp_path):
             jobs.train(replace(job, teacher_models=models, **flags), None)
 
     trained = str(tmp_path / "trained")
-    jobs.train(replace(job, output=trained), open_local_runner)
+    jobs.train(replace(job, output=trained), open_trainer)
     refused("expected a model folder", str(tmp_path / "none"))
     refused("expected trained models that read conditions", job.model)
     refused("", trained, output=trained, overwrite=True)

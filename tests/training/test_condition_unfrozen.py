@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv
 from safetensors.torch import load_file
-from uncached import LocalRunner, open_local_runner
+from uncached import Uncached, open_trainer
 
 import raycase
 from raycase.data.rated import read_rated
@@ -29,7 +29,7 @@ from raycase.training.condition_teachers import further_pairs, pseudo_labelled_p
 from raycase.training.loop import FitState
 from raycase.training.losses import correlations
 
-train = partial(jobs.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_trainer=open_trainer)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 2, "batch_size": 32, "dropout": 0.1}
 RECIPE |= {"unfreeze": True}
 
@@ -84,7 +84,7 @@ def test_all_of_the_encoder_is_trained_but_its_embeddings_of_tokens(job, metrics
 def test_vectors_are_those_of_stored_states(job, along, tokens):
     module = HeadCosine(ConditionHead(job.recipe.head(along.config.states_dim)), along.open()).eval()
     rated = job.read_parts()[1]
-    stored = pair_states(rated, along.config, LocalRunner("cpu"), job)
+    stored = pair_states(rated, along.config, Uncached(), job)
     rows = np.random.default_rng(0).permutation(len(rated))
     found, wanted = (head_pair_vectors(module.head, module.read(pairs), rows) for pairs in (tokens[1], stored))
     torch.testing.assert_close(found, wanted, rtol=0, atol=5e-3)  # stored in float16
@@ -102,7 +102,7 @@ def test_a_resumed_fit_equals_an_undisturbed_one(job, along, tokens):
 
 def test_with_teachers_the_encoder_learns_what_they_say_too(job, along, tokens):
     """Of further pairs, whose numbers are those of the stored states."""
-    stored = pair_states(job.read_parts()[0], along.config, LocalRunner("cpu"), job)
+    stored = pair_states(job.read_parts()[0], along.config, Uncached(), job)
     numbered = tokens[0].numbered_as(stored)
     assert (numbered.sentence_index == stored.sentence_index).all()
     for mine, others, index, former in (

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import tiny
 from helpers import WORDS, to_csv, vectors_of
-from uncached import open_local_runner
+from uncached import open_trainer
 
 import raycase
 from raycase.data.labelled import labels_of, read_labelled
@@ -24,7 +24,7 @@ from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.labelled_pairs import with_pairs_of
 from raycase.training.says_fit import calibration_error
 
-train = partial(jobs.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_trainer=open_trainer)
 ABOUT = {
     "color": {
         "conditions": ["color", "color of the dress"],

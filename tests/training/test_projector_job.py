@@ -9,18 +9,17 @@ import pytest
 import torch
 from helpers import rated_rows, to_csv, worst
 from safetensors.torch import load_file
-from uncached import LocalRunner, open_local_runner
+from uncached import Uncached, open_trainer
 
 import raycase
 from raycase.data.rated import read_rated
 from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
-from raycase.systems.contracts import pair_vectors
 from raycase.training import job as jobs
 from raycase.training.projector import best_projector, fit_projector
 
-train = partial(jobs.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_trainer=open_trainer)
 
 
 def weights(job):
@@ -30,8 +29,7 @@ def weights(job):
 def plain_fit(job):
     """g of the best epoch of the same fit, without a job."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    vectors_of = LocalRunner("cpu").vectors_of
-    data = [pair_vectors(p, job.config(), vectors_of, cache=job.cache_location, compute="float32") for p in pairs]
+    data = [Uncached().pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return best_projector(state, job.recipe.projector(data[0].dim))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import rated_rows, to_csv
-from uncached import LocalRunner, open_local_runner
+from uncached import Uncached, open_trainer
 
 from raycase.cli import main
 from raycase.data.rated import read_rated
@@ -19,7 +19,7 @@ from raycase.training import job as jobs
 from raycase.training.loop import FitConfig, fit
 
 NAN = math.nan
-train = partial(jobs.train, open_runner=open_local_runner)
+train = partial(jobs.train, open_trainer=open_trainer)
 
 
 def fitted(scores, patience=9, epochs=None, state=None, rate=0.1, loss=lambda m, rows: m.weight.square().sum()):
@@ -65,7 +65,7 @@ def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_m
     words = ["evaluate", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--data", file]
     words += ["--output", str(tmp_path / "r"), "--resamples", "100", "--compute", "float32"]
     with pytest.raises(SystemExit) as stop:
-        main(words, work=partial(tasks.evaluate, vectors_of=LocalRunner("cpu").vectors_of))
+        main(words, work=partial(tasks.evaluate, vectors_of=Uncached().vectors_of))
     printed = capsys.readouterr()
     assert stop.value.code == 1 and "error: expected a system with a figure that is a number" in printed.err
     assert f"undefined for {tiny_model}: spearman" in printed.err

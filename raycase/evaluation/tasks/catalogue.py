@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import no_condition
 from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.tasks import csts, labelled, rerank
-from raycase.systems.contracts import VectorsOf
 from raycase.systems.registry import of_paper
 
 TASKS: dict[str, Task] = {
@@ -23,9 +25,9 @@ def find_task(name: str) -> Task:
     return TASKS.get(name) or of_paper("tasks", name)
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: VectorsOf) -> dict[str, Any]:
+def evaluate(job: EvaluateJob, *, vectors_of: Callable[..., np.ndarray]) -> dict[str, Any]:
     """Run the job's task: measure, and write the report; returns what `metrics.json` holds.
 
-    Raises RequestError and WorkError.
+    vectors_of: `VectorCache.vectors_of`. Raises RequestError and WorkError.
     """
     return run_task(job, find_task(job.task), vectors_of=vectors_of)

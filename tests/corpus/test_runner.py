@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from helpers import read_output, run, sentences
 
-from raycase.corpus import one_process
-from raycase.corpus.one_process import execute_here
+from raycase.corpus import runner
+from raycase.corpus.runner import Runner
 from raycase.corpus.verify import verify
 
 
@@ -19,12 +19,12 @@ def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, m
         written.append(unit)
         return write(unit, **place)
 
-    write = one_process.write_encoded
-    monkeypatch.setattr(one_process, "write_encoded", fails)
+    write = runner.write_encoded
+    monkeypatch.setattr(runner, "write_encoded", fails)
     with pytest.raises(OSError, match="the disk is full"):
-        run(job, prepare=lambda *_: execute_here)
-    monkeypatch.setattr(one_process, "write_encoded", write)
-    result = run(replace(job), prepare=lambda *_: execute_here)
+        run(job, Runner())
+    monkeypatch.setattr(runner, "write_encoded", write)
+    result = run(replace(job), Runner())
     assert (result["rows_out"], result["units_done"]) == (500, 3)
     assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]
     verify(job.output)

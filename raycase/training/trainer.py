@@ -1,0 +1,62 @@
+"""What a training job runs by: vectors of texts and fits, in this process or on Ray (`raycase.distributed.train`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from raycase.corpus.runner import Runner
+from raycase.corpus.vector_cache import VectorCache
+from raycase.data.storage import Location
+from raycase.training.loop import FitState, show
+
+STATE = "state.safetensors"  # of a fit that may resume
+
+Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, seed, state, wrap), as `fit_projector`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """What embeds the texts of a training job, and runs its fits: `fit_here`, or one on Ray that equals it."""
+
+    on_gpu: bool
+    fit: Callable[..., FitState]
+    vectors: VectorCache
+
+
+def fit_here(
+    fitting: Fitting,
+    train: Any,
+    validation: Any,
+    recipe: Any,
+    *,
+    device: str,
+    seed: int,
+    checkpoints: Location,
+    resume: bool = False,
+) -> FitState:
+    """Run a fit in this process, print a line for each epoch, and return the last state. Raises WorkError.
+
+    resume: write a checkpoint into `checkpoints` after each epoch, and go on from the one that is there.
+    """
+    file = checkpoints / STATE
+    state = FitState.from_bytes(file.read()) if resume and file.exists() else None
+    wrap = partial(nn.Module.to, device=device)
+    for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=wrap):  # noqa: B020
+        show(state.line)
+        if resume:
+            file.put(state.to_bytes())
+    assert state is not None
+    return state
+
+
+def local_trainer(gpus_per_worker: float | None) -> Trainer:
+    """That of this process."""
+    on_gpu = torch.cuda.is_available() if gpus_per_worker is None else gpus_per_worker > 0
+    fit = partial(fit_here, device="cuda" if on_gpu else "cpu")
+    return Trainer(on_gpu=on_gpu, fit=fit, vectors=VectorCache(Runner()))
