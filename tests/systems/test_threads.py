@@ -10,39 +10,32 @@ import small
 import torch
 from helpers import wait_for
 
-from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.csr.model import csr
-from raycase.papers.dualcse.model import dualcse
-from raycase.papers.mixsp.model import mixsp
 from raycase.systems.condition_pooling import condition_pooling
 from raycase.systems.embeds import Embeds, WeighsWords
 from raycase.systems.registry import resolve
 
 MAKE = {
     "bi-encoder": bi_encoder,
-    "tri-encoder": tri_encoder,
     "csr": csr,
-    "dualcse": dualcse,
     "cross-encoder": cross_encoder,
-    "mixsp": mixsp,
     "condition-pooling": condition_pooling,
     "case": lambda folder: resolve(folder, prompt="concat-cs+cond", pooling="mean"),
 }
-TEXTS = [f"{a} {b} {c}" for a in ("red", "a dog") for b in ("people", "dress") for c in ("0", "1 2 3")]
+TEXTS = [f"{a} {b} {c}" for a, b in (("red", "people"), ("a dog", "dress")) for c in ("0", "1 2 3")]
 
 
 def calls(model):
     """Every way to ask a model about a text."""
+    under = small.CONDITIONS[:2]
     if not isinstance(model, Embeds):
-        other = None if model.config.known_conditions == () else small.CONDITIONS[:1]
-        return [lambda text: model.score([text], [TEXTS[0]], other)]
-    under = (model.config.known_conditions or small.CONDITIONS)[:2]
+        return [lambda text: model.score([text], [TEXTS[0]], under[:1])]
     asked = [
         lambda text: model.encode(text, under[0]),
         lambda text: model.encode_grid([text, text[::-1]], under),
+        lambda text: model.encode(text),
     ]
-    if not model.config.known_conditions:
-        asked.append(lambda text: model.encode(text))
     if isinstance(model, WeighsWords):
         asked.append(lambda text: [word.weight for word in model.word_weights([text], under[0])[0]])
     if hasattr(model, "embed_phrases"):
