@@ -22,7 +22,7 @@ test: .venv/ready          ## the test suite
 	$(BIN)/python -m pytest
 
 test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die, and what takes longer
-	$(BIN)/python -m pytest -n 0 -m "cluster and not long"
+	$(BIN)/python -m pytest -m "cluster and not long"
 
 test-long: .venv/ready     ## tests that take long
 	$(BIN)/python -m pytest -n 0 -m long

@@ -69,12 +69,12 @@ def test_s3_equals_local(finished):
     same_output(finished.job.output, finished.local.output)
 
 
-def test_units_of_rejected_rows_leave_empty_files_and_all_units_are_resumed(finished):
+def test_units_of_rejected_rows_leave_empty_files_and_one_process_resumes_all_units(finished):
     empty = [name for name in output_at(finished.job.output).embeddings.list() if name.endswith("-0-20.parquet")]
     assert len(empty) == 5
     result = finished.result
     assert (result["units_done"], result["units_resumed"]) == (30, 0)
-    again = embed_on_ray(finished.job)
+    again = embed_here(finished.job)
     assert (again["units_done"], again["units_resumed"], again["tokens"]) == (0, 30, 0)
 
 

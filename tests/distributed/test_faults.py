@@ -1,10 +1,9 @@
-"""The driver or an actor is killed, or the job stopped, in the middle; nothing is lost and nothing is done twice."""
+"""A job is stopped in the middle, an encoder killed; nothing is lost and nothing is done twice."""
 
 import contextlib
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import fields, replace
@@ -14,15 +13,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import NO_AGENT, ROOT, embed_on_ray, flags_of, read_output, read_rejected, run, sentences, wait_for
+from helpers import (
+    NO_AGENT,
+    ROOT,
+    embed_here,
+    embed_on_ray,
+    flags_of,
+    read_output,
+    read_rejected,
+    sentences,
+    stop_after,
+    unit_times,
+    wait_for,
+)
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.corpus.output import output_at
 from raycase.corpus.request import check_embed
-from raycase.corpus.runner import Runner
 from raycase.corpus.verify import verify
-from raycase.distributed.runner import RayRunner
 from raycase.errors import WorkError
 from raycase.systems.case import Case, CaseConfig
 
@@ -36,23 +45,23 @@ def long_job(job, tmp_path, cluster):
     return replace(job, input=str(tmp_path / "long.parquet"), unit_rows=50)
 
 
-@pytest.mark.parametrize("killed_on_ray", [True, False])
-def test_a_killed_job_is_resumed_by_the_other_way_to_run(long_job, cluster, killed_on_ray):
-    """Begun on Ray it goes on in one process, and the other way round."""
-    folder = output_at(long_job.output).embeddings
-    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"] if killed_on_ray else ""}
-    process = subprocess.Popen([sys.executable, str(ROOT / "jobs" / "embed.py"), *flags_of(long_job)], env=environment)
-    wait_for(lambda: len(folder.list()) >= 5)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    before = {name: os.stat(f"{folder.path}/{name}").st_mtime_ns for name in folder.list()}
-    assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
-    result = run(long_job, Runner() if killed_on_ray else RayRunner())
+def test_a_job_that_was_stopped_in_one_process_goes_on_on_ray(long_job):
+    """The other way round: `test_embed.py`. A driver on Ray that is killed: `test_machines_die.py`."""
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(long_job, stop_after(5))
+    resumed(long_job)
+
+
+def resumed(job):
+    """Assert that an unfinished job goes on on Ray with what is there."""
+    before = unit_times(job)
+    assert 5 <= len(before) < 60 and not output_at(job.output).manifest.exists()
+    result = embed_on_ray(job)
     assert (result["rows_in"], result["rows_out"], result["pairs"]) == (3000, 3000, 6000)
-    assert result["units_done"] <= 60 - len(before)
-    assert all(os.stat(f"{folder.path}/{name}").st_mtime_ns == mtime for name, mtime in before.items())
-    assert read_output(long_job.output)["id"].to_pylist() == [f"0:{i}" for i in range(3000) for _ in range(2)]
-    verify(long_job.output)
+    assert result["units_done"] == 60 - len(before)
+    assert before.items() < unit_times(job).items()
+    assert read_output(job.output)["id"].to_pylist() == [f"0:{i}" for i in range(3000) for _ in range(2)]
+    verify(job.output)
 
 
 def test_a_unit_that_kills_its_encoder_is_rejected_and_the_job_goes_on(job, tmp_path, cluster, capsys):
@@ -123,12 +132,8 @@ def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, clus
     said = client.get_job_logs(job).splitlines()
     assert said[-1] == f"error: stopped; to resume: ray job submit --working-dir . -- {command}"
     assert not any("Traceback" in line for line in said)
-    before = set(folder.list())
-    assert 5 <= len(before) < 60 and not output_at(long_job.output).manifest.exists()
-    result = embed_on_ray(long_job)
-    assert before < set(folder.list()) and result["units_done"] == 60 - len(before)
+    resumed(long_job)
     assert not [name for name in os.listdir(folder.path) if name.startswith(".")], "expected no half-written file left"
-    verify(long_job.output)
 
 
 def drivers_of(job):

@@ -34,23 +34,16 @@ def check(table):
     assert table["rejected"].null_count == table["embedding"].length() - table["embedding"].null_count == 2 * COUNT - 8
 
 
-def test_parquet_and_a_dataset_of_hugging_face(embed, rows, tmp_path):
-    datasets = pytest.importorskip("datasets")
-    pq.write_table(rows, tmp_path / "in.parquet")
-    read = ray.data.read_parquet(str(tmp_path / "in.parquet"))
-    assert read.count() == COUNT
-    embed(read).write_parquet(str(tmp_path / "out"))
-    check(pq.read_table(tmp_path / "out"))
-    hub = ray.data.from_huggingface(datasets.Dataset(rows))
-    check(pa.concat_tables(ray.get(embed(hub).to_arrow_refs())))
-
-
-def test_lance(embed, rows, tmp_path):
+def test_parquet_lance_and_a_dataset_of_hugging_face(embed, rows, tmp_path):
     import lance
 
-    lance_ray = pytest.importorskip("lance_ray")
-    lance.write_dataset(rows, str(tmp_path / "in.lance"))
-    lance_ray.write_lance(embed(ray.data.read_lance(str(tmp_path / "in.lance"))), str(tmp_path / "out.lance"))
+    datasets, lance_ray = pytest.importorskip("datasets"), pytest.importorskip("lance_ray")
+    pq.write_table(rows[:15], tmp_path / "in.parquet")
+    lance.write_dataset(rows[15:], str(tmp_path / "in.lance"))
+    read = ray.data.read_parquet(str(tmp_path / "in.parquet")).union(ray.data.read_lance(str(tmp_path / "in.lance")))
+    embed(read).write_parquet(str(tmp_path / "out"))
+    check(pq.read_table(tmp_path / "out"))
+    lance_ray.write_lance(embed(ray.data.from_huggingface(datasets.Dataset(rows))), str(tmp_path / "out.lance"))
     check(lance.dataset(str(tmp_path / "out.lance")).to_table())
 
 
