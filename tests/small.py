@@ -108,14 +108,16 @@ def system(config, **options):
 
 
 def vectors(loaded, pairs=EVERY):
-    """Of (sentence, condition) pairs."""
-    return loaded.embed(*map(list, zip(*pairs, strict=True)))
+    """Of (sentence, condition) pairs, or of sentences alone."""
+    sentences, conditions = map(list, zip(*pairs, strict=True))
+    return loaded.embed(sentences, None if conditions[0] is None else conditions)
 
 
 def figures(loaded):
-    """Vectors of `EVERY`, or scores of all pairs of `SENTENCES` under `CONDITIONS`."""
+    """Vectors of `SENTENCES` under `CONDITIONS` or those that it knows, or scores of all their pairs."""
     if hasattr(loaded, "embed"):
-        return vectors(loaded)
+        known = loaded.config.known_conditions
+        return vectors(loaded, EVERY if known is None else [(s, c) for s in SENTENCES for c in known or (None,)])
     return loaded.score(*zip(*[(s, t, c) for s in SENTENCES for t in SENTENCES for c in CONDITIONS], strict=True))
 
 

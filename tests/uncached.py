@@ -1,10 +1,11 @@
 """Training and evaluations in this process without a cache, for tests: the fits equal those of the commands."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
+from raycase.corpus.runner import Runner
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.schema import Reason
 from raycase.errors import RequestError
@@ -15,7 +16,7 @@ from raycase.training.trainer import local_trainer
 class Uncached(VectorCache):
     """The package's vectors, by the loaded system."""
 
-    runner: None = None
+    runner: Runner = field(default_factory=Runner)  # of scores
     device: str = "cpu"
 
     def vectors_of(self, texts, config, *, name, cache, compute=None):

@@ -92,7 +92,7 @@ class PairResult:
         return config.prepare(*texts, conditions)
 
     def compute(self, system: Any, prepared: Prepared) -> Any:
-        """What a loaded system makes of N pairs: `raycase.systems.pairs.Encoded`, or what has the same of each pair."""
+        """What a loaded system makes of N pairs: `raycase.systems.pairs.Encoded`."""
         done = system.encode_prepared(prepared)
         if self.needs_direction:
             zero_N = ~done.vectors.any(axis=1)
@@ -177,7 +177,7 @@ class ScoreResult(PairResult):
         return score_pairs(system, prepared)
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
-        columns = map(pa.array, done.figures[pairs].T)
+        columns = map(pa.array, done.vectors[pairs].T)
         return [(pa.field(name, column.type), column) for name, column in zip(self.figures, columns, strict=True)]
 
     @classmethod

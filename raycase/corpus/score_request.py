@@ -26,7 +26,7 @@ from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError
-from raycase.systems.pair_scores import SCORE, figure_columns, reads_conditions
+from raycase.systems.pair_scores import SCORE, figure_columns
 from raycase.systems.registry import embeds, resolve
 
 
@@ -96,12 +96,13 @@ def check_score(job: ScoreJob) -> Request:
 
 def _condition_column(job: ScoreJob, model: Any) -> str | None:
     """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
-    if reads_conditions(model) and not job.unconditional:
+    reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
+    if reads_conditions and not job.unconditional:
         return CONDITION if job.condition_column is None else job.condition_column
     if job.condition_column is not None:
         got = "--unconditional" if job.unconditional else f"{model.model}: {model.label}"
         raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
-    if job.unconditional and reads_conditions(model) and not embeds(model):
+    if job.unconditional and reads_conditions and not embeds(model):
         raise RequestError(
             f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
             "conditions"

@@ -44,7 +44,7 @@ class EmbedPairs(Protocol):
 class Task:
     """What is particular to one task."""
 
-    read: Callable[[EvaluateJob], Any]  # the data, with the `uri` by which messages name it; raises RequestError
+    read: Callable[[EvaluateJob], Any]  # the data; raises RequestError
     measure: Callable[
         [EvaluateJob, Any, Sequence[Model], EmbedPairs], dict[str, Any]
     ]  # the task's part of metrics.json
@@ -65,7 +65,7 @@ def run_task(job: EvaluateJob, task: Task, *, vectors_of: Callable[..., np.ndarr
     models = find_models(job, task.expected)
     metrics = {
         "task": job.task,
-        **task.measure(job, data, models, embedder(job, data.uri, vectors_of)),
+        **task.measure(job, data, models, embedder(job, job.data, vectors_of)),
         "provenance": provenance(),
         "seconds": round(time.time() - start, 1),
     }

@@ -1,6 +1,6 @@
 """Answers of a search, re-ranked by a model that scores pairs of query and answer (MixSP, cross-encoders).
 
-Shapes: N answers, P distinct pairs.
+Shapes: N answers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 from raycase.data.schema import ASKED, QUERY, RANK, SCORE
 from raycase.errors import RequestError
 from raycase.systems.fine_tuned_module import Scorer
+from raycase.systems.pair_scores import score_pairs
 from raycase.systems.registry import embeds, resolve
 
 COSINE = "cosine"
@@ -50,15 +51,12 @@ def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text:
     check_answers(answers.column_names, text)
     queries_N, asked = answers[QUERY].to_numpy(), answers[ASKED].to_pylist()
     reads_conditions = scorer.config.known_conditions is None  # else a score is the same under all of them
-    pairs = [
-        (sentences[query], answer or "", condition if reads_conditions else None)
-        for query, answer, condition in zip(queries_N.tolist(), answers[text].to_pylist(), asked, strict=True)
-    ]
-    distinct, pair_index_N = _distinct(pairs)
-    firsts, seconds, conditions = zip(*distinct, strict=True) if distinct else ((), (), ())
-    scores_P = scorer.scores_of(firsts, seconds, conditions if reads_conditions else None)
-    scores_N = scores_P[pair_index_N]
-    _, search_index_N = _distinct(list(zip(queries_N.tolist(), asked, strict=True)))
+    firsts, seconds = [sentences[query] for query in queries_N], [text or "" for text in answers[text].to_pylist()]
+    prepared = scorer.config.prepare_pairs(firsts, seconds, asked if reads_conditions else None)
+    scores_N = score_pairs(scorer, prepared).vectors[:, 0].astype(np.float32)
+    index_of: dict[tuple[Any, ...], int] = {}
+    searches = zip(queries_N.tolist(), asked, strict=True)
+    search_index_N = np.array([index_of.setdefault(search, len(index_of)) for search in searches], dtype=np.int64)
     descending_N = np.where(np.isnan(scores_N), np.inf, -scores_N)
     order_N = np.lexsort((answers[RANK].to_numpy(), descending_N, search_index_N))
     _, starts, counts = np.unique(search_index_N[order_N], return_index=True, return_counts=True)
@@ -69,9 +67,3 @@ def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text:
     ranks = pa.array(ranks_N + 1, type=answers[RANK].type)
     reranked = reranked.take(order_N).set_column(names.index(RANK), RANK, ranks)
     return reranked.filter(pa.array(ranks_N < k))
-
-
-def _distinct(values: list[tuple[Any, ...]]) -> tuple[list[tuple[Any, ...]], np.ndarray]:
-    """The distinct values in order of appearance, and the index of each value among them: (N,) int64."""
-    index_of = {value: i for i, value in enumerate(dict.fromkeys(values))}
-    return list(index_of), np.array([index_of[value] for value in values], dtype=np.int64)

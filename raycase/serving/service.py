@@ -28,7 +28,7 @@ from raycase.search.index import Index
 from raycase.serving.live_index import LiveIndex, open_index
 from raycase.serving.schema import ExplainRequest, FacetsRequest, SearchRequest
 from raycase.serving.serve_job import ServeSettings
-from raycase.systems.contracts import NestedConfig, check_conditions
+from raycase.systems.contracts import check_conditions
 from raycase.systems.embeds import Embeds
 from raycase.systems.pairs import tokens_of_pairs
 from raycase.systems.registry import resolve_embedder
@@ -85,7 +85,7 @@ class Service:
         config = self.encoder.config
         check_conditions(config, conditions)
         dim = config.plain_dim if conditions is None else config.dim
-        nested = config.nested if conditions is not None and isinstance(config, NestedConfig) else ()
+        nested = config.nested if conditions is not None else ()
         fits = sorted({*(n for n in nested if n <= dim), dim})
         if dimensions not in (None, *fits):
             kind = "without a condition" if conditions is None else "under a condition"

@@ -29,7 +29,7 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Finish
 from raycase.errors import RequestError
-from raycase.systems.contracts import NestedConfig
+from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.embeds import RoundsVectors
 from raycase.systems.model_card import case_card
 from raycase.systems.model_folder import MODEL_FILE, write_folder
@@ -56,7 +56,7 @@ ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and p
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaseConfig(NestedConfig):
+class CaseConfig(EmbedderConfig):
     """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any.
 
     Raises RequestError for a subtraction without a base.

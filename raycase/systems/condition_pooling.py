@@ -40,7 +40,7 @@ from raycase.systems.condition_head import (
     load_head,
     save_head,
 )
-from raycase.systems.contracts import NestedConfig
+from raycase.systems.contracts import EmbedderConfig
 from raycase.systems.embeds import RoundsVectors, Texts, WeighsWords, as_texts
 from raycase.systems.fine_tuned_config import starting_encoder
 from raycase.systems.model_folder import write_folder
@@ -66,7 +66,7 @@ UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_p
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionPoolingConfig(NestedConfig):
+class ConditionPoolingConfig(EmbedderConfig):
     """Condition pooling without its weights.
 
     layers: fractions of the encoder's depth; head: None without training; keep: instead of vectors under conditions,

@@ -126,9 +126,38 @@ class SystemConfig(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderConfig(SystemConfig):
-    """A system that embeds, without its weights."""
+    """A system that embeds, without its weights. cut: conditional vectors have only their first so many dimensions."""
 
     TEXTS_OF_PAIR: ClassVar[int] = 2
+
+    cut: int | None = None
+
+    @property
+    def top(self) -> TopConfig | None:
+        """The shape of what is trained above the encoder, if anything."""
+        return None
+
+    @property
+    def dim_below(self) -> int:
+        """Dimension of conditional vectors where nothing is above the encoder."""
+        return self.plain_dim
+
+    @property
+    def whole_dim(self) -> int:
+        """Dimension of conditional vectors before the cut."""
+        return self.top.output_dim if self.top else self.dim_below
+
+    @property
+    def dim(self) -> int:
+        return self.cut or self.whole_dim
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return self.top.nested if self.top else ()
+
+    def describe(self) -> dict[str, Any]:
+        return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
 
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
@@ -159,43 +188,6 @@ class EmbedderConfig(SystemConfig):
     @abstractmethod
     def load(self, **options: Any) -> Embeds:
         """Load the weights."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NestedConfig(EmbedderConfig):
-    """A system with a trained part above the encoder, whose vectors may be cut where nested dimensions were trained.
-
-    cut: conditional vectors have only their first so many dimensions.
-    """
-
-    cut: int | None = None
-
-    @property
-    @abstractmethod
-    def top(self) -> TopConfig | None:
-        """The shape of what is trained above the encoder; None without training."""
-
-    @property
-    @abstractmethod
-    def dim_below(self) -> int:
-        """Dimension of conditional vectors where nothing is above the encoder."""
-
-    @property
-    def dim(self) -> int:
-        return self.cut or self.whole_dim
-
-    @property
-    def whole_dim(self) -> int:
-        """Dimension of conditional vectors before the cut."""
-        return self.top.output_dim if self.top else self.dim_below
-
-    @property
-    def nested(self) -> tuple[int, ...]:
-        """Dimensions to which the vectors may be cut."""
-        return self.top.nested if self.top else ()
-
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
 
 
 def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> None:

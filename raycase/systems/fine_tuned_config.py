@@ -30,13 +30,16 @@ from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.contracts import EmbedderConfig, SystemConfig, check_conditions
-from raycase.systems.fine_tuned_module import PromptEncoder, RatedTexts, training_options, with_dropout
+from raycase.systems.fine_tuned_module import PromptEncoder, training_options, with_dropout
 from raycase.systems.model_folder import ENCODER, EXTRA, move_to_root, remove_model
-from raycase.systems.pairs import CONDITION, SENTENCE, count_tokens, prepare, prepare_rated, prompt_sets
+from raycase.systems.pairs import CONDITION, SENTENCE, RatedTexts, count_tokens, prepare, prompt_sets
 from raycase.systems.top import load_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+NO_CHOICES = ("model", "encoder", "folder", "cut")  # fields of every system
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class FineTunedConfig(SystemConfig):
     @property
     def choices(self) -> dict[str, Any]:
         """The fields that only this system has."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("model", "encoder", "folder")}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in NO_CHOICES}
 
     @property
     def label(self) -> str:
@@ -80,12 +83,11 @@ class FineTunedConfig(SystemConfig):
         """
         return with_dropout(self.load(**training_options()), dropout)
 
-    def save(
-        self,
-        folder: Path,
-        model: PreTrainedModel,
-        extra: nn.Module | None = None,
-    ) -> None:
+    def rated(self, rated: RatedPairs) -> Any:
+        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        return RatedTexts.of(self, rated)
+
+    def save(self, folder: Path, model: PreTrainedModel, extra: nn.Module | None = None) -> None:
         """Write the encoder, extra weights and, last, `raycase.json`. An encoder by which others read the vectors is
         written beside that file, where they look."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -111,16 +113,7 @@ class FineTunedConfig(SystemConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTunedEmbedderConfig(FineTunedConfig, EmbedderConfig):
-    """A fine-tuned system that embeds (`raycase.systems.fine_tuned_module.Embedder`)."""
-
-    def rated(self, rated: RatedPairs) -> RatedTexts:
-        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
-        return RatedTexts(prepared=prepare_rated(self.prepare, rated), pair_index=rated.pair_index)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptEncoderConfig(FineTunedEmbedderConfig):
+class PromptEncoderConfig(FineTunedConfig, EmbedderConfig):
     """A system whose vectors are those of one prompt for each pair (`PromptEncoder`)."""
 
     @property
@@ -169,7 +162,7 @@ def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceE
 
 
 @dataclass(frozen=True, kw_only=True)
-class ApartConfig(FineTunedEmbedderConfig):
+class ApartConfig(FineTunedConfig, EmbedderConfig):
     """A system that encodes sentence and condition apart."""
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
@@ -215,7 +208,6 @@ class ScorerConfig(FineTunedConfig):
         )
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
-        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
         batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
         for row, reason in enumerate(batch.reasons):
             if reason is not None:

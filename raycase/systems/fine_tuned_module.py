@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
 from raycase.systems.embeds import Embeds, Loaded
-from raycase.systems.pairs import Encoded, Memory, accepted_pairs, encoded
+from raycase.systems.pairs import Encoded, Memory, RatedTexts, accepted_pairs, encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -41,6 +40,19 @@ class FineTuned(Loaded, nn.Module):
         self.encoder = encoder
         self.parts = encoder.parts()
 
+    @property
+    def extra(self) -> nn.Module | None:
+        """What is saved beside the encoder."""
+        return None
+
+    def whole(self) -> PreTrainedModel:
+        """The library's model with all its layers. The system cannot be used afterwards."""
+        return whole_model(self.encoder)
+
+    def save(self, folder: Path) -> None:
+        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
+        self.config.save(folder, self.whole(), self.extra)
+
 
 class Embedder(Embeds, FineTuned):
     """Base of the systems that embed; each defines `forward` and `encode_prepared`."""
@@ -52,14 +64,6 @@ class Embedder(Embeds, FineTuned):
     @abstractmethod
     def forward(self, prepared: Prepared) -> Tensor:
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
-
-    def whole(self) -> PreTrainedModel:
-        """The library's model with all its layers. The system cannot be used afterwards."""
-        return whole_model(self.encoder)
-
-    def save(self, folder: Path) -> None:
-        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        self.config.save(folder, self.whole())
 
     def forget(self) -> None:
         """Drop remembered vectors; needed after the weights changed."""
@@ -83,9 +87,9 @@ class Scorer(FineTuned):
 
     head: nn.Module  # above the encoder
 
-    def save(self, folder: Path) -> None:
-        """Write the model folder; `raycase.load(folder)` reads it. The system cannot be used afterwards."""
-        self.config.save(folder, whole_model(self.encoder), extra=self.head)
+    @property
+    def extra(self) -> nn.Module:
+        return self.head
 
     @abstractmethod
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
@@ -110,16 +114,6 @@ class Scorer(FineTuned):
                 raise RequestError(f"pair {row}: {reason}: {', '.join(repr(column[row]) for column in columns)}")
         return self.scores(batch)
 
-    def scores_of(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> np.ndarray:
-        """`score`, with NaN for a pair that cannot be encoded: (N,) float32."""
-        batch = self.config.tokens(sentences1, sentences2, conditions)
-        scores_N = np.full(len(batch), np.nan, dtype=np.float32)
-        rows = np.flatnonzero(batch.refused < 0)
-        scores_N[rows] = self.scores(batch.take(rows))
-        return scores_N
-
 
 # ---------------------------------------------------------------------------------------------------------- training
 
@@ -136,27 +130,6 @@ def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:
         if isinstance(part, nn.Dropout) and dropout is not None:
             part.p = dropout
     return module
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatedTexts:
-    """Rated pairs of sentences, tokenised: the distinct (sentence, condition), and the two of each rated pair."""
-
-    prepared: Prepared
-    pair_index: np.ndarray  # (N, 2) rows of `prepared`
-
-    def take(self, rows: np.ndarray) -> Prepared:
-        """Some rated pairs: the first sentences, then the second ones, under their conditions."""
-        return self.prepared.take(self.pair_index[rows].T.reshape(-1))
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Tokens of each rated pair: (N,)."""
-        prepared = self.prepared
-        tokens_M = sum(batch.lengths for batch in prepared.pairs) + np.zeros(len(prepared.condition), dtype=np.int64)
-        for batch in prepared.alone:
-            tokens_M = tokens_M + batch.lengths[prepared.sentence]
-        return tokens_M[prepared.rows][self.pair_index].sum(1)
 
 
 class PairCosine(nn.Module):

@@ -6,38 +6,16 @@ sentences, K figures.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from raycase.data.schema import Reason
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.throughput import Work
 from raycase.systems.contracts import SystemConfig
+from raycase.systems.pairs import Encoded
 from raycase.systems.registry import embeds
 
 SCORE = "score"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scored:
-    """The scores of N pairs of sentences.
-
-    figures: (N, K) float64 in the order of `figure_names`, NaN where refused; refused: (N,) the reason or None;
-    truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs of sentences.
-    """
-
-    figures: np.ndarray
-    refused: list[Reason | None]
-    truncated: np.ndarray
-    work: Work
-    distinct: int
-
-    @property
-    def finite(self) -> np.ndarray:
-        """Whether all figures of each pair are finite: (N,) bool."""
-        return np.isfinite(self.figures).all(axis=1)
 
 
 def figure_columns(config: SystemConfig, score: str) -> list[str]:
@@ -45,13 +23,9 @@ def figure_columns(config: SystemConfig, score: str) -> list[str]:
     return [score, *(f"{score}_{name}" for name in config.figure_names[1:])]
 
 
-def reads_conditions(config: SystemConfig) -> bool:
-    """Whether the score of a pair depends on a condition. Known ones are no such conditions: a score takes all."""
-    return config.known_conditions is None
-
-
-def score_pairs(system: Any, prepared: Prepared) -> Scored:
-    """Score what `prepare_pairs` of its configuration returned, by a loaded system."""
+def score_pairs(system: Any, prepared: Prepared) -> Encoded:
+    """Score what `prepare_pairs` of its configuration returned, by a loaded system: N pairs, whose `vectors`
+    are their figures, (N, K) float64 in the order of `figure_names`, NaN where refused."""
     config = system.config
     rows_PN = prepared.rows.reshape(config.TEXTS_OF_PAIR, -1)
     if embeds(config):
@@ -67,8 +41,8 @@ def score_pairs(system: Any, prepared: Prepared) -> Scored:
         figures_NK = figures_MK[rows_PN[0]]
     reasons = prepared.reasons
     refused = ([reasons[row] for row in rows if reasons[row] is not None] for rows in rows_PN.T.tolist())
-    return Scored(
-        figures=figures_NK,
+    return Encoded(
+        vectors=figures_NK,
         refused=[first[0] if first else None for first in refused],
         truncated=prepared.truncated[rows_PN].any(axis=0),
         work=work,

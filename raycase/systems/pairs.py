@@ -237,14 +237,9 @@ class Memory:
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
 
 
-PreparePairs = Callable[[Sequence[str], Sequence[str] | None], Prepared]
-
-
-def prepare_accepted(
-    prepare: PreparePairs, sentences: Sequence[str], conditions: Sequence[str] | None, source: str
-) -> Prepared:
+def prepare_accepted(config: Any, sentences: Sequence[str], conditions: Sequence[str] | None, source: str) -> Prepared:
     """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
-    prepared = prepare(sentences, conditions)
+    prepared = config.prepare(sentences, conditions)
     for row, reason in enumerate(prepared.refused):
         if reason is not None:
             under = "" if conditions is None else f" under {conditions[row][:80]!r}"
@@ -255,7 +250,29 @@ def prepare_accepted(
     return prepared
 
 
-def prepare_rated(prepare: PreparePairs, rated: RatedPairs) -> Prepared:
-    """Tokenise the distinct (sentence, condition) of rated pairs. Raises RequestError for one that is refused."""
-    sentences, conditions = zip(*rated.distinct, strict=True)
-    return prepare_accepted(prepare, sentences, conditions if any(conditions) else None, rated.uri)
+@dataclass(frozen=True, kw_only=True)
+class RatedTexts:
+    """Rated pairs of sentences, tokenised: the distinct (sentence, condition), and the two of each rated pair."""
+
+    prepared: Prepared
+    pair_index: np.ndarray  # (N, 2) rows of `prepared`
+
+    @classmethod
+    def of(cls, config: Any, rated: RatedPairs) -> RatedTexts:
+        """Tokenise rated pairs for training. Raises RequestError for a text that cannot be encoded."""
+        sentences, conditions = zip(*rated.distinct, strict=True)
+        prepared = prepare_accepted(config, sentences, conditions if any(conditions) else None, rated.uri)
+        return cls(prepared=prepared, pair_index=rated.pair_index)
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """Some rated pairs: the first sentences, then the second ones, under their conditions."""
+        return self.prepared.take(self.pair_index[rows].T.reshape(-1))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each rated pair: (N,)."""
+        prepared = self.prepared
+        tokens_M = sum(batch.lengths for batch in prepared.pairs) + np.zeros(len(prepared.condition), dtype=np.int64)
+        for batch in prepared.alone:
+            tokens_M = tokens_M + batch.lengths[prepared.sentence]
+        return tokens_M[prepared.rows][self.pair_index].sum(1)

@@ -22,7 +22,7 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, note, visible
 from raycase.systems import case
 from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.contracts import EmbedderConfig, NestedConfig, SystemConfig
+from raycase.systems.contracts import EmbedderConfig, SystemConfig
 from raycase.systems.fine_tuned_config import SentenceEncoderConfig
 
 KINDS = {"systems": "model", "jobs": "train", "objectives": "train", "tasks": "task"}  # module of a paper that has them
@@ -46,8 +46,7 @@ def of_paper(kind: str, name: str) -> Any:
 
 def find_system(name: str) -> Any:
     """The class of a system's configuration. Raises RequestError for an unknown name."""
-    known = [*SYSTEMS, *of_papers("systems")]
-    if name not in known:
+    if name not in (known := [*SYSTEMS, *of_papers("systems")]):
         raise RequestError(f"system: expected one of {', '.join(known)}, got {name!r}")
     return SYSTEMS.get(name) or of_paper("systems", name)
 
@@ -113,7 +112,8 @@ def _read(file: Path, folder: str) -> SystemConfig:
     """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
     try:
         values = loads(file.read_text(encoding="utf-8"))
-        return find_system(values["system"]).read(folder, values)
+        kind: Any = SYSTEMS.get(values["system"]) or find_system(values["system"])
+        return kind.read(folder, values)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
@@ -138,9 +138,9 @@ def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
 
 def _cut(config: SystemConfig, dim: int) -> EmbedderConfig:
     """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
-    if isinstance(config, NestedConfig) and dim in config.nested:
+    if embeds(config) and dim in config.nested:
         return replace(config, cut=dim)
-    nested = ", ".join(map(str, config.nested)) if isinstance(config, NestedConfig) else ""
+    nested = ", ".join(map(str, config.nested)) if embeds(config) else ""
     raise RequestError(
         f"--dim: expected a dimension that {config.model} was trained with ({nested or 'it has none'}), got {dim}; "
         "leave the flag out"

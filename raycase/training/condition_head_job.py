@@ -23,7 +23,6 @@ from raycase.errors import RequestError, WorkError
 from raycase.systems.condition_head import ConditionHead, ZeroShotHead, load_head
 from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
 from raycase.systems.model_card import head_card
-from raycase.systems.pair_scores import reads_conditions
 from raycase.systems.pairs import Indexed
 from raycase.systems.registry import resolve
 from raycase.training.condition_head_fit import (
@@ -97,12 +96,10 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     NOT_SWEPT = ("nested", "teachers", "teacher_models", "unfreeze", "plain_share", "plain_rise", "pooling")
 
     def config(self) -> ConditionPoolingConfig:
-        """The system without the head. Raises RequestError."""
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
 
     @property
     def opened(self) -> Paths:
-        """Models that are loaded, by flag."""
         folders = [folder for model in self.teacher_models if (folder := model_folder(model))]
         return {**super().opened, "--teacher-models": folders}
 
@@ -110,17 +107,15 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         """Raise RequestError for a teacher that is not trained or reads no conditions."""
         for model in self.teacher_models:
             teacher = resolve(model)
-            if not teacher.folder or not reads_conditions(teacher):
+            if not teacher.folder or teacher.known_conditions is not None:
                 raise RequestError(f"--teacher-models: expected trained models that read conditions, got {model}")
 
     def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        """Everything that determines the weights."""
         models = [resolve(model).describe() for model in self.teacher_models]
         return super().identity(config, parts) | ({"teacher_models": models} if models else {})
 
     @property
     def sources(self) -> dict[str, Any]:
-        """Files, folders and globs that are read, by flag."""
         rated = {"--train": self.train or None, "--validation": self.validation or None}
         return super().sources | rated | {"--labelled": self.labelled, "--labels": self.labels}
 
@@ -146,7 +141,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return with_pairs_of(None, taught, self.epochs, self.seed), validation, *sets
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairStates]:
-        """The states of sentences and conditions."""
         return [pair_states(rated, config, vectors, self) for rated in parts[:2]]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
@@ -222,7 +216,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         fitted: HeadFit,
         record: dict[str, Any],
     ) -> dict[str, Any]:
-        """Write the model folder of a fit; returns the contents of `metrics.json`."""
         train, validation = fitted.read
         familiar = train.take(train.rated if len(train.rated) else np.flatnonzero(train.epochs == 1))
         head = with_plain_part(fitted.head, familiar, validation, config, self.recipe)

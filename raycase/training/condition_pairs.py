@@ -21,7 +21,7 @@ from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.token_states import StateReader, TokenStates
 from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.pairs import prepare_rated
+from raycase.systems.pairs import RatedTexts
 
 SAYS = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
@@ -101,7 +101,7 @@ class PairTokens(PairIndex):
     @classmethod
     def of(cls, config: ConditionPoolingConfig, rated: RatedPairs) -> PairTokens:
         """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
-        prepared = prepare_rated(config.prepare, rated)
+        prepared = RatedTexts.of(config, rated).prepared
         index_N2 = prepared.rows[rated.pair_index]
         return cls(
             sentences=prepared.alone[0],

@@ -75,7 +75,6 @@ class ProjectorRecipe(FitRecipe):
 
     @property
     def expected(self) -> Ranges:
-        """Whether each field is in its range, and what is expected."""
         return super().expected | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
@@ -183,7 +182,6 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
 
     def check_flags(self) -> None:
-        """Raise RequestError for flags out of their range."""
         self.recipe.check()
         read_prompt(self.prompt)
 
@@ -192,23 +190,19 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         self.recipe.projector(config.views_dim)
 
     def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        """Everything that determines the weights."""
         recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
         return super().identity(config, parts) | {"recipe": recipe}
 
     def shared(self, config: CaseConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairVectors]:
-        """The vectors before g."""
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
         return [vectors.pair_vectors(rated, config, **cached) for rated in parts]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
-        """The fit of g."""
         return fit_projector
 
     def save(
         self, config: CaseConfig, data: tuple[PairVectors, PairVectors], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
-        """Write the model folder of a fit; returns the contents of `metrics.json`."""
         _, validation = data
         shape = self.recipe.projector(validation.dim)
         metrics = {

@@ -82,7 +82,6 @@ class TuneRecipe(FitRecipe):
 
     @property
     def expected(self) -> Ranges:
-        """Whether each field is in its range, and what is expected."""
         return super().expected | {"dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE)}
 
 
@@ -147,7 +146,6 @@ class HeadRecipe(FrozenHeadRecipe):
 
     @property
     def expected(self) -> Ranges:
-        """Whether each field is in its range, and what is expected."""
         a, b, c, d = self.plain_rise
         return super().expected | {
             **at_least(1, self, "heads", "dim", most=MOST_WIDTH),

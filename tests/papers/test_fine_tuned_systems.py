@@ -16,9 +16,12 @@ from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.papers.csr.model import CsrForm, Router, Weight, csr
+from raycase.papers.dualcse.model import DualCseForm, dualcse
+from raycase.papers.mixsp.model import Route, Select, Similarity, mixsp
 from raycase.systems.embeds import Embeds
+from raycase.systems.fine_tuned_config import sentence_encoder
 from raycase.systems.fine_tuned_module import pair_scores
-from raycase.systems.registry import resolve
+from raycase.systems.registry import embeds, resolve
 
 CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
 EMBED = {
@@ -32,7 +35,17 @@ EMBED = {
     "csr bi": lambda model: csr(model, form=CsrForm.BI, routed=2),
     "lora": lambda model: lora(model, rank=4, **CONCAT),
 }
-SYSTEMS = EMBED | {"cross": cross_encoder}
+CONTRASTIVE = {"ranges": (1.0, 2.0, 3.0, 4.0), "similarity": Similarity.CONTRASTIVE}
+SYSTEMS = EMBED | {
+    "cross": cross_encoder,
+    "dualcse": dualcse,
+    "dualcse bi": lambda model: dualcse(model, form=DualCseForm.BI),
+    "mixsp": mixsp,
+    "mixsp soft": lambda model: mixsp(model, select=Select.SOFT, route=Route.OWN),
+    "mixsp none": lambda model: mixsp(model, select=Select.NONE),
+    "mixsp contrastive": lambda model: mixsp(model, **CONTRASTIVE),
+    "sentence": sentence_encoder,
+}
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +108,13 @@ def test_a_saved_system_is_what_it_was(trained, bert, name):
     loaded = raycase.load(str(folder), dtype=torch.float32)
     close(small.figures(loaded), wanted, atol=5e-6)
     assert not np.allclose(small.figures(system(SYSTEMS[name](bert))), wanted, atol=1e-3)
+    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
+    close(small.figures(rows), wanted, atol=1e-5)
     kept = SYSTEMS[name](bert)
-    assert (loaded.config.SYSTEM, loaded.config.choices) == (kept.SYSTEM, kept.choices)
+    assert (loaded.config.SYSTEM, loaded.config.label) == (kept.SYSTEM, kept.label)
+    assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in kept.load().parameters())
     assert json.loads((folder / "raycase.json").read_text())["system"] == kept.SYSTEM
+    assert embeds(loaded.config) == (name not in ("cross", *(n for n in SYSTEMS if "mixsp" in n)))
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

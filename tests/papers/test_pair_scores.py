@@ -8,7 +8,7 @@ import torch
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
-from raycase.systems.pair_scores import figure_columns, reads_conditions, score_pairs
+from raycase.systems.pair_scores import figure_columns, score_pairs
 
 SYSTEMS = {"bi": bi_encoder, "cross": cross_encoder, "dualcse": dualcse, "mixsp": mixsp}
 COLUMNS = {
@@ -27,7 +27,7 @@ def loaded(tmp_path_factory):
 
 
 def scored(system, firsts, seconds, conditions):
-    under = conditions if reads_conditions(system.config) else None
+    under = conditions if system.config.known_conditions is None else None
     return score_pairs(system, system.config.prepare_pairs(firsts, seconds, under))
 
 
@@ -37,11 +37,11 @@ def test_what_is_refused_has_no_score_and_equal_pairs_are_scored_once(name, load
     assert figure_columns(system.config, "x") == COLUMNS[name]
     firsts, seconds = ["a dog", "a dog", "a dog", "a dog"], ["people", " ", "people", "a bar " * 900]
     found = scored(system, firsts, seconds, ["number"] * 4)
-    assert found.figures.shape == (4, len(COLUMNS[name])) and found.distinct == 3
-    assert np.isnan(found.figures).any(axis=1).tolist() == [False, True, False, False]
-    assert np.array_equal(found.figures[0], found.figures[2])
+    assert found.vectors.shape == (4, len(COLUMNS[name])) and found.distinct == 3
+    assert np.isnan(found.vectors).any(axis=1).tolist() == [False, True, False, False]
+    assert np.array_equal(found.vectors[0], found.vectors[2])
     assert [str(reason) for reason in found.refused] == ["None", "empty text", "None", "None"]
     assert found.truncated.tolist() == [False, False, False, True]
     assert found.work.tokens > 0
     none = scored(system, [], [], [])
-    assert (none.figures.shape, none.refused, none.distinct) == ((0, len(COLUMNS[name])), [], 0)
+    assert (none.vectors.shape, none.refused, none.distinct) == ((0, len(COLUMNS[name])), [], 0)

@@ -104,7 +104,7 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
     for folder, saying in zip(folders, said, strict=False):
         system = load(folder, dtype=torch.float32)
         texts = [[*rated.sentences1, *firsts], [*rated.sentences2, *seconds], [*rated.conditions, *under]]
-        of_rated, scores = np.split(score_pairs(system, system.config.prepare_pairs(*texts)).figures[:, 0], [100])
+        of_rated, scores = np.split(score_pairs(system, system.config.prepare_pairs(*texts)).vectors[:, 0], [100])
         applies = rated.ratings != -1
         slope, offset = np.polyfit(of_rated[applies], (rated.ratings[applies] - 1) / 4, 1)
         assert saying[rows] == pytest.approx(slope * scores + offset, abs=1e-3)

@@ -6,7 +6,6 @@ Shapes: N texts that say something, D dimensions, M measures.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -28,39 +27,31 @@ MEASURES = ("group", "label")
 ALL = "mean of the columns"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tables:
-    """The tables that a URI names."""
-
-    uri: str
-    tables: list[LabelledTexts]
-
-
-def read(job: EvaluateJob) -> Tables:
+def read(job: EvaluateJob) -> list[LabelledTexts]:
     """Read each table of --data with its JSON. Raises RequestError."""
     files = [file.uri for file in find_input(job.data, "--data")]
-    tables = [
-        read_labelled(uri, labels, "--data") for uri, labels in zip(files, labels_of(files, job.labels), strict=True)
-    ]
-    return Tables(uri=job.data, tables=tables)
+    labels_of_files = zip(files, labels_of(files, job.labels), strict=True)
+    return [read_labelled(uri, labels, "--data") for uri, labels in labels_of_files]
 
 
-def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(
+    job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Model], embed: EmbedPairs
+) -> dict[str, Any]:
     """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
     condition, and their differences from the first model's without."""
     systems = []
     for model in models:
         for what, conditional in (("without a condition", False), (model.config.label, True)):
             values: dict[str, np.ndarray] = {}
-            for table in data.tables:
-                before = "" if len(data.tables) == 1 else f"{PurePosixPath(table.uri).stem}, "
+            for table in tables:
+                before = "" if len(tables) == 1 else f"{PurePosixPath(table.uri).stem}, "
                 for column, near_NM in zip(table.columns, _of_table(table, model, embed, conditional), strict=True):
                     values[before + column.name] = near_NM
             means_CM = np.stack([near_NM.mean(0) for near_NM in values.values()])
             name = model.name if conditional else f"{model.name}, unconditional"
             systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
-    rows = sum(map(len, data.tables))
-    says = {model.name: _says(job, data, model) for model in models}
+    rows = sum(map(len, tables))
+    says = {model.name: _says(job, tables, model) for model in models}
     told = [f"{name} {interval(figure)}" for name, figure in says.items() if figure]
     return {"says": says} | rank_systems(
         job,
@@ -69,20 +60,20 @@ def measure(job: EvaluateJob, data: Tables, models: Sequence[Model], embed: Embe
         "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
         "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns."
         + ("\n\nWhether a text says anything of a column's condition, AUC x 100: " + ", ".join(told) if told else ""),
-        data={"rows": rows, "sha256": [table.data_sha256 for table in data.tables]},
+        data={"rows": rows, "sha256": [table.data_sha256 for table in tables]},
         measures=MEASURES,
         systems=systems,
     )
 
 
-def _says(job: EvaluateJob, data: Tables, model: Model) -> dict[str, float] | None:
+def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[str, float] | None:
     """AUC x 100 of the probability that a text says something, the mean of the columns that leave some texts out; None
     of a model that does not tell."""
     head = model.config.head if isinstance(model.config, ConditionPoolingConfig) else None
     if head is None or not head.says:
         return None
     loaded, found = model.config.load(), []
-    for table in data.tables:
+    for table in tables:
         told = [(column.wordings[0], said) for column in table.columns if (said := column.said) is not None]
         if told:  # in one call, since each text is encoded once in a call
             asked = [condition for condition, _ in told for _ in table.texts]

@@ -14,7 +14,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,12 +87,11 @@ class TriEncoderConfig(ApartConfig):
         return tri_encoder(model, pooling=pooling)
 
     @property
-    def dim(self) -> int:
+    def dim_below(self) -> int:
         return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
 
     @property
     def text_of_pair(self) -> str | None:
-        """That of the sentence, the encoder's part of a pair."""
         return SENTENCE.pattern if read_elsewhere(self.encoder) else None
 
     def load(self, **options: Any) -> TriEncoder:
@@ -266,11 +264,11 @@ class AdaptedEncoder(PromptEncoder):
         super().__init__(config, encoder)
         self._adapters = (adapters,)  # in a tuple, or the module would list the encoder's weights twice
 
-    def save(self, folder: Path) -> None:
-        """Write the encoder, with the adapters merged into its weights, and `raycase.json`."""
-        self.whole()
+    def whole(self) -> Any:
+        """The library's model, with the adapters merged into its weights."""
+        super().whole()
         [adapters] = self._adapters
-        self.config.save(folder, adapters.merge_and_unload())
+        return adapters.merge_and_unload()
 
 
 SYSTEMS = {kind.SYSTEM: kind for kind in (BiEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}

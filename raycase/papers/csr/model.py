@@ -15,7 +15,7 @@ Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C cond
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -210,10 +210,7 @@ class Csr(Embedder, WeighsWords):
 
     def forward(self, prepared: Prepared) -> Tensor:
         pair_index = np.arange(len(prepared.condition))
-        batches = self._batches(
-            prepared, pair_index, lambda: (self.condition_vectors(prepared.bases[0]), prepared.condition)
-        )
-        index, vectors = zip(*batches, strict=True)
+        index, vectors = zip(*self._batches(prepared, pair_index), strict=True)
         return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
 
     # ----------------------------------------------------------------------------------------------------- embedding
@@ -223,21 +220,21 @@ class Csr(Embedder, WeighsWords):
         pair_index = accepted_pairs(prepared)
         collector = Collector(len(prepared.condition), like=torch.empty(0, self.dim, device=self.encoder.model.device))
         works = [self._work(prepared, pair_index)]
-        for index, vectors in self._batches(
-            prepared, pair_index, lambda: self._remembered(prepared, pair_index, works)
-        ):
+        for index, vectors in self._batches(prepared, pair_index, works):
             collector.add(index, vectors.float())
         return encoded(prepared, pair_index, collector.result()[pair_index], sum(works, Work()))
 
     def _batches(
-        self, prepared: Prepared, pair_index: np.ndarray, conditions: Callable[[], tuple[Tensor, np.ndarray]]
+        self, prepared: Prepared, pair_index: np.ndarray, works: list[Work] | None = None
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Batches of pairs with their vectors. conditions: their vectors, and each pair's row of them, in tri form."""
-        if prepared.conditions is None:
-            return self._plain(prepared, pair_index)
-        if self.config.form is CsrForm.BI:
-            return self._bi(prepared, pair_index)
-        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions()))
+        """Batches of pairs with their vectors. works: of which conditions are remembered, to which new ones add."""
+        if prepared.conditions is None or self.config.form is CsrForm.BI:
+            return self._whole(prepared, pair_index)
+        if works is None:
+            conditions = self.condition_vectors(prepared.bases[0]), prepared.condition[pair_index]
+        else:
+            conditions = self._remembered(prepared, pair_index, works)
+        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions))
 
     def _remembered(self, prepared: Prepared, pair_index: np.ndarray, works: list[Work]) -> tuple[Tensor, np.ndarray]:
         """`condition_vectors` of these pairs' conditions, and each pair's row of them; adds the work of new ones."""
@@ -348,29 +345,25 @@ class Csr(Embedder, WeighsWords):
 
     # ------------------------------------------------------------------------------------------ bi form, no condition
 
-    def _bi(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Sentence and condition as one text; w = 0 outside the sentence."""
-        prompts = prepared.pairs[0]
-        for batch in token_budget_batches(prompts.lengths[pair_index], self.encoder.batch_tokens):
-            rows = pair_index[batch]
+    def _whole(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """Sentence and condition as one text, in which w = 0 outside the sentence; or f(s), without w."""
+        if prepared.conditions is None:
+            texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
+        else:
+            texts, text_K = prepared.pairs[0], pair_index
+        for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
+            rows = text_K[batch]
             hidden_BTD, real_BT, keep_BT, (start_B1, end_B1) = self.encoder.states(
-                prompts, rows, prompts.start[rows, 1:2], prompts.end[rows, 1:2]
+                texts, rows, texts.start[rows, -1:], texts.end[rows, -1:]
             )
             position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
             sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
             for layer in self.layers:
                 attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
-                hidden_BTD = layer.rest(hidden_BTD, weighted(attended_BTD, w_BT, real_BT, self.config.weight))
-            yield rows, pool_mean(hidden_BTD, real_BT)
-
-    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """f(s): the unweighted layers."""
-        alone, sentence = prepared.alone[0], prepared.sentence[pair_index]
-        for batch in token_budget_batches(alone.lengths[sentence], self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, sentence[batch])
-            for layer in self.layers:
-                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+                if prepared.conditions is not None:
+                    w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
+                    attended_BTD = weighted(attended_BTD, w_BT, real_BT, self.config.weight)
+                hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
             yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
 
     # ----------------------------------------------------------------------------------------------------------- saving

@@ -183,26 +183,17 @@ def rank_measures(ranks_Q: np.ndarray) -> np.ndarray:
     return 100 * np.stack([1 / ranks_Q, *(ranks_Q <= k for k in (1, 3, 10))], axis=1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class KgcData:
-    """Triples of a graph: those of the last part are queried, the others only known to be true."""
-
-    uri: str
-    parts: dict[str, Triples]  # train, validation and, where it is asked for, test
-
-
-def read(job: EvaluateJob) -> KgcData:
-    """Read the folder of the graph. Raises RequestError."""
+def read(job: EvaluateJob) -> dict[str, Triples]:
+    """Read the parts of the graph: the last one is queried, the others only known to be true. Raises RequestError."""
     folder = job.data.rstrip("/")
     graph = read_graph(folder, "--data")
     names = ["train", "validation", *(["test"] if job.split == "test" else [])]
-    parts = {name: graph.triples(f"{folder}/{name}.tsv", "--data") for name in names}
-    return KgcData(uri=folder, parts=parts)
+    return {name: graph.triples(f"{folder}/{name}.tsv", "--data") for name in names}
 
 
-def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, parts: dict[str, Triples], models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
     """Rank all entities for each query of each model."""
-    queried, known = list(data.parts.values())[-1], Known.of(*data.parts.values())
+    queried, known = list(parts.values())[-1], Known.of(*parts.values())
     pairs, entities = queried.pairs, queried.graph.entities
     pair_rows = {pair: row for row, pair in enumerate(dict.fromkeys(pairs))}
     text_rows = {text: row for row, text in enumerate(dict.fromkeys(entities))}
@@ -227,11 +218,11 @@ def measure(job: EvaluateJob, data: KgcData, models: Sequence[Model], embed: Emb
         job,
         title="Knowledge graph completion: the true entity among all, x 100",
         about=(
-            f"{len(queried):,} triples of {list(data.parts)[-1]}, each asked for its tail and for its head, against "
-            f"{len(entities):,} entities; other answers known from {' or '.join(data.parts)} are left out. Means "
+            f"{len(queried):,} triples of {list(parts)[-1]}, each asked for its tail and for its head, against "
+            f"{len(entities):,} entities; other answers known from {' or '.join(parts)} are left out. Means "
             "over queries, with 95 % intervals of the bootstrap over queries."
         ),
-        data={"entities": len(entities)} | {name: len(part) for name, part in data.parts.items()},
+        data={"entities": len(entities)} | {name: len(part) for name, part in parts.items()},
         measures=MEASURES,
         systems=systems,
     )

@@ -43,11 +43,11 @@ class GraphTexts:
     def of(cls, config: Any, parts: Sequence[Triples]) -> list[GraphTexts]:
         """Tokenise sets of triples of one graph. Raises RequestError for a text that cannot be encoded."""
         graph = parts[0].graph
-        alone = prepare_accepted(config.prepare, graph.entities, None, "--train")
+        alone = prepare_accepted(config, graph.entities, None, "--train")
         found = []
         for part in parts:
             sentences, conditions = map(list, zip(*part.pairs, strict=True))
-            queries = prepare_accepted(config.prepare, sentences, conditions, "--train")
+            queries = prepare_accepted(config, sentences, conditions, "--train")
             found.append(cls(triples=part, alone=alone, queries=queries))
         return found
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,8 +29,8 @@ from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.contracts import check_conditions
-from raycase.systems.fine_tuned_config import FineTunedEmbedderConfig, starting_encoder
+from raycase.systems.contracts import EmbedderConfig, check_conditions
+from raycase.systems.fine_tuned_config import FineTunedConfig, starting_encoder
 from raycase.systems.fine_tuned_module import Embedder
 from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
 
@@ -46,7 +45,7 @@ class DualCseForm(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualCseConfig(FineTunedEmbedderConfig):
+class DualCseConfig(FineTunedConfig, EmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
@@ -138,8 +137,9 @@ class DualCse(Embedder):
         check_conditions(self.config, [conditions] if isinstance(conditions, str) else conditions)
         return super().embed(sentences, conditions)
 
-    def save(self, folder: Path) -> None:
-        self.config.save(folder, self.whole(), extra=whole_model(self.implicit) if self.implicit else None)
+    @property
+    def extra(self) -> nn.Module | None:
+        return whole_model(self.implicit) if self.implicit else None
 
     def compile(self) -> None:
         for encoder in {id(e): e for e in self.encoders.values()}.values():

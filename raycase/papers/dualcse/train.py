@@ -49,7 +49,7 @@ class InferenceTexts:
         """Tokenise inferences. Raises RequestError for a text that cannot be encoded."""
         texts, names = inferences.distinct, config.known_conditions
         conditions = [name for name in names for _ in texts] if names else None
-        prepared = prepare_accepted(config.prepare, texts * max(1, len(names)), conditions, inferences.uri)
+        prepared = prepare_accepted(config, texts * max(1, len(names)), conditions, inferences.uri)
         return cls(prepared=prepared, text_index=inferences.text_index, conditions=max(1, len(names)))
 
     def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
@@ -190,7 +190,6 @@ class InferencesJob(FineTuneJob, TuneRecipe):
         return DualObjective(config=config, has_terms=False)
 
     def read_parts(self) -> tuple[Inferences, Inferences]:
-        """Read the training and validation premises. Raises RequestError."""
         train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         check_apart(validation, train, "--validation: expected no premise that is trained on")
         return train, validation

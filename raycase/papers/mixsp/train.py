@@ -124,7 +124,6 @@ class ScoredJob(FineTuneJob, TuneRecipe):
         return ScoredObjective(config=config)
 
     def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
-        """Read the training and validation pairs. Raises RequestError."""
         flags = {"--train": self.train, "--validation": self.validation}
         train, validation = (read_rated(uri, flag, None, SCORE) for flag, uri in flags.items())
         for flag, scored in (("--train", train), ("--validation", validation)):

@@ -8,7 +8,6 @@ import pytest
 import small
 import torch
 
-import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
@@ -88,23 +87,6 @@ def pooled(folder, sentence, word, pooling):
     tokens = small.pair(folder, sentence, word) if word else {"input_ids": small.ids(folder, sentence)}
     states = small.stock(folder)(**tokens).last_hidden_state[0]
     return (states[0] if pooling is Pooling.CLS else states.mean(0)).numpy()
-
-
-@pytest.mark.parametrize("form", DualCseForm)
-def test_saved_and_loaded_gives_the_same(form, tmp_path):
-    config = dualcse(small.save_bert(tmp_path / "bert"), form=form)
-    system = small.disturb(config.trainable())
-    pairs = [(s, c) for s in small.SENTENCES for c in ("implicit", "explicit")]
-    wanted = small.vectors(system, pairs)
-    parameters = sum(p.numel() for p in system.parameters())
-    system.save(tmp_path / "model")
-    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-    small.close(small.vectors(loaded, pairs), wanted, atol=1e-6)
-    assert parameters == sum(p.numel() for p in loaded.parameters())
-    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
-    small.close(small.vectors(rows, pairs), wanted, atol=1e-5)
-    assert (tmp_path / "model" / "extra.safetensors").exists() == (form is DualCseForm.BI)
-    assert loaded.config.describe() != config.describe()
 
 
 @pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=DualCseForm.BI), sentence_encoder])

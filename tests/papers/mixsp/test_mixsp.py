@@ -8,13 +8,11 @@ import small
 import tiny
 import torch
 
-import raycase
 from raycase.data.rated import SCORE, read_rated
 from raycase.errors import RequestError
 from raycase.papers.mixsp.model import Heads, Route, Select, Similarity, mixsp
 from raycase.papers.mixsp.train import MixSpJob, MixSpObjective, ScoredObjective, mixsp_loss
 from raycase.systems.fine_tuned_config import sentence_encoder
-from raycase.systems.registry import embeds, resolve
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.recipe import TuneRecipe
 
@@ -137,34 +135,16 @@ def test_what_is_pooled(folder, kind, tmp_path):
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
 
 
-@pytest.mark.parametrize(
-    "choices",
-    [
-        {"select": Select.HARD},
-        {"select": Select.SOFT, "route": Route.OWN},
-        {"select": Select.NONE},
-        {"ranges": (1.0, 2.0, 3.0, 4.0)} | CONTRASTIVE,
-    ],
-)
-def test_saved_and_loaded_gives_the_same(folder, choices, tmp_path):
+@torch.no_grad()
+@pytest.mark.parametrize("choices", [{"select": Select.HARD}, {"select": Select.NONE}, CONTRASTIVE])
+def test_a_score_is_what_training_sees_in_its_bounds(folder, choices):
     torch.manual_seed(0)
     cosine = "similarity" in choices
     system = small.disturb(mixsp(folder, **choices).trainable().eval(), scale=0.4 if cosine else 0.1)
-    wanted = system.score(FIRST, SECOND)
-    assert ((wanted > -cosine) & (wanted < 1)).all()
-    system.save(tmp_path / "model")
-    loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-    small.close(loaded.score(FIRST, SECOND), wanted, atol=1e-6)
-    for name, choice in choices.items():
-        found = getattr(loaded.config, name)
-        assert list(found) == list(choice) if name == "ranges" else found is choice
-    said = "1.0 2.0 3.0 4.0" if cosine else "4.0"
-    assert loaded.config.label.split(" ranges ")[1].startswith(f"{said} route")
-    assert not embeds(resolve(str(tmp_path / "model")))
-    with torch.no_grad():
-        training = loaded(loaded.config.tokens(FIRST, SECOND))[:, 0]
-    logit = loaded.head.g2 is not None
-    small.close((training.sigmoid() if logit else training).numpy(), wanted, atol=1e-6)
+    found = system.score(FIRST, SECOND)
+    assert ((found > -cosine) & (found < 1)).all()
+    training = system(system.config.tokens(FIRST, SECOND))[:, 0]
+    small.close(found, (training if system.head.g2 is None else training.sigmoid()).numpy(), atol=1e-6)
 
 
 @torch.no_grad()
