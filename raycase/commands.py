@@ -133,23 +133,13 @@ def serve(job: ServeJob) -> Result:
     serve(job)
 
 
-def _at(place: str, line: str) -> Callable[[Any], Result]:
-    """The work at this module:name, which is imported when it begins, and its line in the help."""
+def _at(place: str, line: str, *, by_rule: bool = False) -> Callable[[Any], Result]:
+    """The work at this module:name, which is imported when it begins, and its line in the help. by_rule: a `Runner`
+    runs it."""
 
     def work(job: Any) -> Result:
-        return resolve_name(place)(job)
-
-    work.__doc__ = line
-    return work
-
-
-def _by_rule(place: str, line: str) -> Callable[[Any], Result]:
-    """`_at` of work that a `Runner` runs."""
-
-    def work(job: Any) -> Result:
-        from raycase.placement import ByRule
-
-        return resolve_name(place)(job, ByRule(job.ray))
+        runner = [resolve_name("raycase.placement:ByRule")(job.ray)] if by_rule else []
+        return resolve_name(place)(job, *runner)
 
     work.__doc__ = line
     return work
@@ -167,9 +157,10 @@ COMMANDS = {
     "verify": Command("raycase.commands:VerifyJob", verify),
     "materialize": Command(
         "raycase.corpus.materialize:MaterializeJob",
-        _by_rule(
+        _at(
             "raycase.search.materialize:materialize",
             "Pool a corpus under new conditions from its stored words, without the encoder.",
+            by_rule=True,
         ),
     ),
     "index": Command("raycase.search.build:IndexJob", index),
@@ -193,13 +184,15 @@ COMMANDS = {
     ),
     "join": Command(
         "raycase.search.join:JoinJob",
-        _by_rule(
-            "raycase.search.join:join", "Find the exact nearest neighbours of every vector of one output in another."
+        _at(
+            "raycase.search.join:join",
+            "Find the exact nearest neighbours of every vector of one output in another.",
+            by_rule=True,
         ),
     ),
     "score": Command(
         "raycase.corpus.score_request:ScoreJob",
-        _by_rule("raycase.corpus.run:score", "Score pairs of sentences under conditions, by any model."),
+        _at("raycase.corpus.run:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
     ),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),

@@ -120,8 +120,7 @@ def search(job: SearchJob) -> dict[str, Any]:
     def in_shards() -> Callable[[Index], Index]:
         from raycase.distributed.shards import InShards
 
-        wait = {} if job.shard_timeout is None else {"wait": job.shard_timeout}
-        return InShards(also_one=True, replicas=job.replicas, **wait)
+        return InShards(also_one=True, replicas=job.replicas, wait=job.shard_timeout)
 
     def shard(index: Index) -> Index:
         shards = index.metadata.shards

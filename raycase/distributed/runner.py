@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -77,8 +78,9 @@ def _results(
             waiting += [begin(item) for item in islice(left, len(done))]
             yield from ray.get(done)
     finally:
-        for ref in waiting:
-            ray.cancel(ref)
+        with suppress(RayError):  # the cluster may be gone
+            for ref in waiting:
+                ray.cancel(ref)
 
 
 def _ray_errors(results: Iterator[Any], what: str, stall_timeout: float | None) -> Iterator[Any]:

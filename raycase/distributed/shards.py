@@ -30,7 +30,7 @@ from raycase.search.shard import Limits, Nearest
 from raycase.search.topk import merge_top_k
 
 START_SECONDS = 300.0  # for actors to come up, on machines that are busy
-POLL_SECONDS = 0.1
+AWAY_SECONDS, POLL_SECONDS = 30.0, 0.1
 LOST = (RayActorError, OutOfMemoryError, ObjectLostError)  # the process ended, or its machine with the answer
 DEATHS = 3  # of actors at one request, after which it is not asked again
 INLINE_BYTES = 2**16  # a larger request is put into the object store once for all shards
@@ -88,14 +88,14 @@ class ShardReplicas:
 class ShardActors:
     """The actors of an index, `replicas` a shard, which end with the last object that knows them.
 
-    wait: seconds for which a shard that is away is waited for.
+    wait: seconds for which a shard that is away is waited for; default: `AWAY_SECONDS`.
     """
 
-    def __init__(self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float = 30.0) -> None:
+    def __init__(self, uri: str, shards: int, *, limits: Limits, replicas: int = 1, wait: float | None = None) -> None:
         """Start them, each replica of a shard on another node if there are as many. Raises RequestError for a local
         index on several nodes, and WorkError where they do not start."""
         join_cluster([("--index", locate(uri))])
-        self.wait, count = wait, shards * replicas
+        self.wait, count = AWAY_SECONDS if wait is None else wait, shards * replicas
         remote: Any = ray.remote(
             num_cpus=CPU_STEP,  # it computes while a query is answered, and keeps no job from its CPUs
             max_restarts=-1,
@@ -117,10 +117,6 @@ class ShardActors:
             ray.get(pings)
         except RayError as error:
             raise cause(error) from error
-
-    def over(self, index: Index) -> ShardedIndex:
-        """The version that this index has open, searched by the actors."""
-        return ShardedIndex(self, index)
 
     def ask_all(self, request: ShardRequest) -> list[Nearest | None]:
         """The answer of each shard; None for one that stays away. Raises RequestError and WorkError."""
@@ -183,15 +179,13 @@ def open_sharded(
     *,
     model: str | None = None,
     limits: Limits = Limits(),  # noqa: B008
-    shards: int | None = None,
     **flags: Any,
-) -> ShardedIndex:
+) -> Index:
     """`Index.open`, whose rows are searched by actors, on the cluster that RAY_ADDRESS names or a Ray of this process.
 
-    shards: default: the index's. flags: of `ShardActors`. Raises RequestError and WorkError.
+    flags: of `ShardActors`. Raises RequestError and WorkError.
     """
-    index = Index.open(uri, model=model, limits=limits)
-    return ShardActors(index.root.uri, shards or index.metadata.shards, limits=limits, **flags).over(index)
+    return InShards(also_one=True, **flags)(Index.open(uri, model=model, limits=limits))
 
 
 class InShards:
@@ -210,4 +204,4 @@ class InShards:
         if self.actors is None or len(self.actors.shards) != index.metadata.shards:
             self.actors = None  # those of another number of shards end first
             self.actors = ShardActors(index.root.uri, index.metadata.shards, limits=index.limits, **self.flags)
-        return self.actors.over(index)
+        return ShardedIndex(self.actors, index)

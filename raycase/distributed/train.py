@@ -32,7 +32,8 @@ from ray.train.torch import TorchTrainer
 
 from raycase.corpus.vector_cache import VectorCache
 from raycase.data.storage import Location
-from raycase.distributed.cluster import cause, nodes, start_ray
+from raycase.distributed.cluster import cause, nodes
+from raycase.distributed.resources import join_cluster
 from raycase.distributed.runner import RayRunner
 from raycase.errors import RequestError
 from raycase.training.loop import FitState, rank, show
@@ -145,10 +146,7 @@ def _report(state: FitState) -> None:
 
 def open_trainer(job: TrainingJob) -> Trainer:
     """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
-    start_ray()
-    cache = job.cache_location
-    if cache.is_local and (count := len(nodes())) > 1:
-        raise RequestError(f"--cache: expected object storage on a cluster of {count} nodes, got {cache.uri}")
+    join_cluster([("--cache", job.cache_location)])
     scaling = make_scaling(job.workers, job.gpus_per_worker)
     fit = partial(fit_on_ray, scaling=scaling)
     return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))

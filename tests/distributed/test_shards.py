@@ -129,5 +129,5 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
 
 def test_shards_that_do_not_start_are_an_error(cluster, home, monkeypatch):
     monkeypatch.setattr(module, "START_SECONDS", 0.0)
-    with pytest.raises(WorkError, match=r"expected 1 processes of 0.0625 CPUs for the shards of .*, got 0 within 0 s"):
-        open_sharded(str(home / "i.lance"), shards=1)
+    with pytest.raises(WorkError, match=r"expected 2 processes of 0.0625 CPUs for the shards of .*, got 0 within 0 s"):
+        open_sharded(str(home / "i.lance"))
