@@ -29,8 +29,8 @@ from conditions import folded
 from reports import encoder_names, report_parser, write_report
 from turns import finish
 
-from raycase.data.inputs import find_input
-from raycase.data.rated import RatedPairs, read_columns, read_rated, texts
+from raycase.data.rated import RatedPairs, read_rated
+from raycase.data.reader import read_files
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -122,10 +122,9 @@ def read_captions(folder: str, limit: int = CAPTIONS) -> Captions:
     uri = f"{folder.rstrip('/')}/captions.parquet"
     names: list[str] = []
     captions: list[str] = []
-    for file in find_input(uri, "--data"):
-        columns = read_columns(file, (IMAGE, TEXT), "--data")
+    for _, columns in read_files(uri, (IMAGE, TEXT), "--data", words=[TEXT]):
         names += [str(name) for name in columns[IMAGE][:limit]]
-        captions += texts(columns[TEXT][:limit], f"--data: {file.uri}", TEXT)
+        captions += columns[TEXT][:limit]
     number = {name: i for i, name in enumerate(dict.fromkeys(names))}
     if len(number) < 2:
         raise RequestError(f"--data: expected captions of several images in {folder}, got {len(number)}")

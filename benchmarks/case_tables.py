@@ -24,9 +24,9 @@ import torch
 from reports import cell, heading, report_parser, write_report
 from turns import finish, has_matplotlib, png
 
-from raycase.data.inputs import find_input
 from raycase.data.json_values import finite
-from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs, read_columns, texts
+from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
+from raycase.data.reader import read_files
 from raycase.data.schema import CONDITION
 from raycase.data.vectors import cosines, pair_cosines
 from raycase.encoder.pooling import OVER_A_SPAN
@@ -171,10 +171,9 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
 def read_cases(uri: str) -> Cases:
     """Sentences with answers. Raises RequestError for a missing column, an empty text, a file without rows."""
     cases: Cases = {name: [] for name in (SENTENCE1, SENTENCE2, CONDITION, ANSWER1, ANSWER2)}
-    for file in find_input(uri, "--cases"):
-        columns = read_columns(file, tuple(cases), "--cases")
+    for _, columns in read_files(uri, tuple(cases), "--cases", words=tuple(cases)):
         for name, values in cases.items():
-            values += texts(columns[name], f"--cases: {file.uri}", name)
+            values += columns[name]
     if not cases[CONDITION]:
         raise RequestError(f"--cases: expected sentences with answers in {uri}, got no rows")
     return cases

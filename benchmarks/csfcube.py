@@ -21,8 +21,7 @@ from reports import encoder_names
 from turns import finish
 
 from raycase.corpus.vector_cache import VectorCache
-from raycase.data.inputs import find_input
-from raycase.data.rated import read_columns, texts
+from raycase.data.reader import read_files
 from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
@@ -190,8 +189,7 @@ def read_cube(folder: str) -> Cube:
 def _read_papers(uri: str) -> dict[str, str]:
     """Title and abstract by id."""
     papers: dict[str, str] = {}
-    for file in find_input(uri, "--data"):
-        columns = read_columns(file, ("id", "title", "sentences"), "--data")
+    for _, columns in read_files(uri, ("id", "title", "sentences"), "--data"):
         for paper, title, sentences in zip(columns["id"], columns["title"], columns["sentences"], strict=True):
             papers[str(paper)] = f"{title} {' '.join(str(s['text']) for s in sentences)}"
     return papers
@@ -200,14 +198,13 @@ def _read_papers(uri: str) -> dict[str, str]:
 def _read_pools(uri: str, papers: dict[str, str]) -> dict[PaperFacet, tuple[list[str], np.ndarray]]:
     """The candidates of each query and their grades."""
     pools: dict[PaperFacet, tuple[list[str], list[int]]] = {}
-    for file in find_input(uri, "--data"):
-        columns = read_columns(file, ("query_id", "facet", "candidate_id", "relevance"), "--data")
-        lines = zip(*(texts(columns[name], f"--data: {file.uri}", name) for name in columns), strict=True)
-        for row, (query, facet, candidate, grade) in enumerate(lines):
+    names = ("query_id", "facet", "candidate_id", "relevance")
+    for where, columns in read_files(uri, names, "--data", words=names):
+        for row, (query, facet, candidate, grade) in enumerate(zip(*columns.values(), strict=True)):
             pool, grades = pools.setdefault((query, facet), ([], []))
             if not {query, candidate} <= papers.keys() or facet not in CONDITIONS or candidate in pool:
                 raise RequestError(
-                    f"--data: {file.uri}, row {row}: expected papers of the corpus, a facet of "
+                    f"{where}, row {row}: expected papers of the corpus, a facet of "
                     f"{', '.join(CONDITIONS)}, and each candidate once, got {query}, {facet}, {candidate}"
                 )
             pool.append(candidate)

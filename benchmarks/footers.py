@@ -17,8 +17,8 @@ import boto3
 import pyarrow as pa
 
 from raycase.corpus.plan import READERS
-from raycase.data.columns import parquet_footer
 from raycase.data.inputs import list_input
+from raycase.data.parquet_file import Parquet
 from raycase.data.schema import parquet_bytes
 
 PORT = 5999
@@ -63,7 +63,7 @@ def measure(count):
         some = files if threads > 1 else files[: max(1, count // 10)]
         began, cpu = time.perf_counter(), time.process_time()
         with ThreadPoolExecutor(threads) as pool:
-            assert all(footer.num_rows == 1000 for footer in pool.map(parquet_footer, some))
+            assert all(pool.map(lambda file: Parquet(file).footer.num_rows == 1000, some))
         wall = 1000 * (time.perf_counter() - began) / len(some)
         own = 1000 * (time.process_time() - cpu) / len(some)
         result |= {f"ms_a_footer_{threads}_threads": round(wall, 2), f"cpu_ms_{threads}_threads": round(own, 2)}

@@ -18,8 +18,8 @@ from mteb.abstasks.task_metadata import TaskMetadata, TaskType
 from mteb.types import PromptType
 from scipy.stats import spearmanr
 
-from raycase.data.inputs import find_input
-from raycase.data.rated import read_columns, read_rated, texts
+from raycase.data.rated import read_rated
+from raycase.data.reader import read_files
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 
@@ -155,10 +155,9 @@ def _aspects(names: Sequence[str], **files: str) -> dict[str, dict[str, list[str
     found: dict[str, dict[str, list[str]]] = {}
     for aspect, uri in files.items():
         rows: dict[str, list[str]] = {name: [] for name in names}
-        for file in find_input(uri, aspect):
-            columns = read_columns(file, names, aspect)
+        for _, columns in read_files(uri, names, aspect, words=names):
             for name in names:
-                rows[name] += texts(columns[name], f"{aspect}: {file.uri}", name)
+                rows[name] += columns[name]
         count = len(rows[names[0]])
         if not count:
             raise RequestError(f"{aspect}: expected rows in {uri}, got none")

@@ -73,7 +73,9 @@ class Case:
 CASES = [
     Case("embed", f"{ROWS} --no-ray {UNDER}", verify),
     Case("embed --any-condition", f"{ROWS} --no-ray --any-condition", verify),
-    Case("materialize", "materialize --no-ray --words {home}/words --conditions color animal --output {out}", verify),
+    Case(
+        "embed, stored tokens", "embed --no-ray --input {home}/words --conditions color animal --output {out}", verify
+    ),
     Case("verify", "verify --no-ray {out}", verify, start="words"),
     Case("index", "index --kind exact --embeddings {home}/words {home}/out --output {out}", raycase.Index.open),
     Case("index --kind ivf-rq", "index --kind ivf-rq --embeddings {home}/out --output {out}", raycase.Index.open),

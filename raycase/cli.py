@@ -110,6 +110,8 @@ def parse(arguments: Sequence[str]) -> Any:
 
     Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
     """
+    if arguments[:1] == ["materialize"]:
+        _fail("materialize: expected `raycase embed --input OUTPUT --conditions ...`, which pools stored tokens", 2)
     chosen = subcommand(arguments)
     if not (chosen and COMMANDS[chosen].over):
         return _parse(arguments)

@@ -155,14 +155,6 @@ COMMANDS = {
         _at("raycase.placement:embed", "Embed a corpus under conditions; without flags, a sample."),
     ),
     "verify": Command("raycase.commands:VerifyJob", verify),
-    "materialize": Command(
-        "raycase.corpus.materialize:MaterializeJob",
-        _at(
-            "raycase.search.materialize:materialize",
-            "Pool a corpus under new conditions from its stored words, without the encoder.",
-            by_rule=True,
-        ),
-    ),
     "index": Command("raycase.search.build:IndexJob", index),
     "search": Command(
         "raycase.search.search_job:SearchJob",

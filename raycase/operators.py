@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.api import names_arguments
+from raycase.corpus.stored_tokens import TokenPooler, open_tokens, token_model
 from raycase.data.columns import check_once, plain_type
 from raycase.data.fetch import DEFAULT_MODEL
 from raycase.data.schema import CONDITION, EMBEDDING, Reason, embedding_array
 from raycase.data.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
 from raycase.errors import is_words
-from raycase.search.materialize import words_pooler
 from raycase.systems.embeds import Embeds
 from raycase.systems.registry import resolve_embedder
 
@@ -124,15 +124,16 @@ class Pool:
         self.conditions = _conditions(conditions)
         if not self.conditions:
             raise ValueError("conditions: expected one or more, got none")
-        self.pool, self.form = words_pooler(words, self.conditions, model)
+        tokens = open_tokens(words, "--words")
+        self.pool = TokenPooler(token_model(tokens, model).load(), self.conditions)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored words, or with another output's."""
         batch = _table(batch, [WORDS, PLAIN_PART])
         form = WordFormat.of(batch.schema)
-        if form is not None and form != self.form:
-            raise ValueError(f"expected words of the basis {self.form.basis[:8]}, got those of {form.basis[:8]}")
-        vectors_ND = self.pool(StoredWords.from_arrow(batch, self.form)).reshape(-1, self.form.dim)
+        if form is not None and form != self.pool.form:
+            raise ValueError(f"expected words of the basis {self.pool.form.basis[:8]}, got those of {form.basis[:8]}")
+        vectors_ND = self.pool(StoredWords.from_arrow(batch, self.pool.form))
         own = [name for name in (WORDS, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")

@@ -8,10 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.data.columns import find_columns
-from raycase.data.inputs import find_input
+from raycase.data.inputs import find_input, peek, source_of
 from raycase.data.reader import read_span
-from raycase.data.spans import plan_file
-from raycase.data.texts import CODECS
+from raycase.data.source import CODECS
 
 OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}
 
@@ -45,12 +44,22 @@ def the_file(path):
     return file
 
 
+def columns_in(file, **options):
+    return find_columns(peek(file), file.uri, **OPTIONS | options)
+
+
 def columns_of(path, **options):
-    return find_columns(the_file(path), **OPTIONS | options)
+    return columns_in(the_file(path), **options)
 
 
-def spans_of(file, columns, unit_rows=10**9, span_bytes=10**12):
-    return list(plan_file(0, file, columns, unit_rows=unit_rows, span_bytes=span_bytes))
+def spans_of(file, columns, unit_rows=10**9, span_bytes=10**12, number=0):
+    source = source_of(file, number)
+    with source.reading():
+        return list(source.splits(columns, unit_rows=unit_rows, span_bytes=span_bytes))
+
+
+def read_from(file, span, columns, intervals):
+    return read_span(source_of(file), span, columns, intervals)
 
 
 def flat(parts):
@@ -65,10 +74,13 @@ def flat(parts):
 def read(path, **options):
     """Every row and rejection of a file read as one unit; and the columns."""
     file = the_file(path)
-    columns = find_columns(file, **OPTIONS | options)
-    spans = spans_of(file, columns)
-    parts = [part for span in spans for part in read_span(file, span, columns, [(span.start, span.start + span.rows)])]
-    return *flat(parts), columns
+    columns = columns_in(file, **options)
+    return *flat(all_of(file, columns)), columns
+
+
+def all_of(file, columns):
+    for span in spans_of(file, columns):
+        yield from read_from(file, span, columns, [(span.start, span.start + span.rows)])
 
 
 def reasons(path, **options):

@@ -20,7 +20,6 @@ from served import client_of, refusal
 from uncached import open_trainer
 
 from raycase.cli import main
-from raycase.corpus.materialize import check_materialize
 from raycase.data import lance_dataset, s3
 from raycase.serving.serve_job import ServeJob, check_serve
 from raycase.serving.service import Service
@@ -34,7 +33,6 @@ SEARCH = ["search", "--index", "i.lance", "--query", "a dog", "--condition", "co
 TRAIN = ["train", "case", *MODEL, "--train", "train.csv", "--validation", "held.csv", "--output", "NEW"]
 WORK = {
     "embed": embed_here,
-    "materialize": lambda job: {"conditions": len(check_materialize(job)[1])},
     "train": partial(jobs.train, open_trainer=open_trainer),
 }
 
@@ -228,7 +226,7 @@ def flip(folder):
 
 
 VERIFY, INDEX = ["verify", "F"], ["index", "--embeddings", "F", "--output", "NEW.lance"]
-POOL = ["materialize", "--words", "F", "--conditions", "color", "--output", "NEW"]
+POOL = ["embed", "--input", "F", "--conditions", "color", "--output", "NEW"]
 OUTPUTS = {
     "a unit is gone": (lambda folder: unit(folder).unlink(), VERIFY, 1, "-10-0.parquet: missing"),
     "a bit is flipped, indexed": (flip, INDEX, 1, "checksum differs; remove the file and run its job again"),

@@ -12,9 +12,7 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase import operators
-from raycase.corpus.materialize import MaterializeJob
-from raycase.corpus.runner import Runner
-from raycase.search.materialize import materialize
+from raycase.corpus.request import EmbedJob
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
 
@@ -83,9 +81,9 @@ def words(tmp_path_factory):
     return home / "words"
 
 
-def test_words_are_pooled_as_by_materialize(words, tmp_path):
+def test_words_are_pooled_as_by_the_job(words, tmp_path):
     conditions = ("color of the dress", "animal")
-    materialize(MaterializeJob(words=str(words), conditions=conditions, output=str(tmp_path / "out")), Runner())
+    embed_here(EmbedJob(input=str(words), conditions=conditions, output=str(tmp_path / "out")))
     pool = raycase.Pool(words=str(words), conditions=conditions)
     rows = read_output(str(words))
     found = pa.concat_tables([pool(rows.slice(0, 25)), pool(rows.slice(25))])
@@ -104,7 +102,7 @@ def test_words_of_another_output_are_refused(words):
         pool(rows.append_column("condition", rows["id"]))
     field = rows.schema.field("word_codes")
     key, form = next(iter(field.metadata.items()))
-    other = field.with_metadata({key: form.replace(pool.form.basis[:8].encode(), b"00000000")})
+    other = field.with_metadata({key: form.replace(pool.pool.form.basis[:8].encode(), b"00000000")})
     place = rows.schema.get_field_index("word_codes")
     with pytest.raises(ValueError, match="got those of 00000000"):
         pool(rows.set_column(place, other, rows["word_codes"]))

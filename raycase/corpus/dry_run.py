@@ -16,8 +16,8 @@ from raycase.corpus.read_step import prepare_rows
 from raycase.corpus.request import EmbedJob, Request, check_embed
 from raycase.corpus.runner import Runner
 from raycase.corpus.sample import sample_rows
-from raycase.data.inputs import InputFile
 from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
+from raycase.data.source import InputFile
 from raycase.errors import visible
 
 AT_ONCE, SECONDS = 50, 5.0  # rows of a batch; after which no more are encoded

@@ -69,9 +69,10 @@ class EncodeUnits:
             raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
         dtype = None if compute is None else getattr(torch, compute)
         self.config = config
-        self.encoder: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
-        if isinstance(self.encoder, RoundsVectors):
-            self.encoder.round_to("float32" if kind.needs_direction else kind.dtype)
+        system: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        if isinstance(system, RoundsVectors):
+            system.round_to("float32" if kind.needs_direction else kind.dtype)
+        self.encoder: Any = kind.open(system)
         self.begun = False
         self.kind = kind
         self.units = units
@@ -174,7 +175,7 @@ def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResul
 
     A row with one bad pair is rejected with all its pairs (`rejected_rows`).
     """
-    done = kind.compute(system, prepared)
+    done = kind.compute(system, prepared, rows)
     row_N, conditions = pairs_of(rows, kind)
     reasons = rejected_rows(done, row_N, kind)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))

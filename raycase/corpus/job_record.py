@@ -16,8 +16,8 @@ from raycase.corpus.listing import Units, finished, finished_units
 from raycase.corpus.output import Output, output_at
 from raycase.corpus.pair_result import kind_of
 from raycase.data import claim
-from raycase.data.inputs import InputFile
 from raycase.data.json_values import from_json
+from raycase.data.source import InputFile
 from raycase.data.storage import fingerprint, json_bytes
 from raycase.errors import MOST_LABEL, RequestError, visible
 

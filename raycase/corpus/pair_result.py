@@ -73,7 +73,7 @@ class PairResult:
         return ({"normalize": True} if self.normalize else {}) | {  # else as before there was the flag
             "dtype": self.dtype,
             "on_long": self.on_long,
-            "text_column": columns.texts[0],
+            "text_column": columns.texts[0] if columns.texts else None,
             "id_column": columns.id,
             "types": {name: str(kind) for name, kind in sorted(columns.types.items())},
             "keep_columns": columns.keep,
@@ -87,13 +87,17 @@ class PairResult:
         """Whether what is written of a vector is its direction, which zeros have none of."""
         return self.normalize or self.dtype in SMALL
 
+    def open(self, system: Any) -> Any:
+        """What encodes, of a loaded system."""
+        return system
+
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
         return config.prepare(*texts, conditions)
 
-    def compute(self, system: Any, prepared: Prepared) -> Any:
-        """What a loaded system makes of N pairs: `raycase.systems.pairs.Encoded`."""
-        done = system.encode_prepared(prepared)
+    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+        """What a loaded system makes of the N pairs of some rows: `raycase.systems.pairs.Encoded`."""
+        done = self.encoded(system, prepared, rows)
         if self.needs_direction:
             zero_N = ~done.vectors.any(axis=1)
             refused = [why or (Reason.ZERO if zero else None) for why, zero in zip(done.refused, zero_N, strict=True)]
@@ -103,6 +107,10 @@ class PairResult:
         dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
         with np.errstate(over="ignore"):
             return replace(done, vectors=done.vectors.astype(dtype, copy=False))
+
+    def encoded(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+        """The vectors as the system gives them."""
+        return system.encode_prepared(prepared)
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of the output that were computed, of some of the pairs."""
@@ -171,7 +179,7 @@ class ScoreResult(PairResult):
         firsts, seconds = ([text.strip() for text in side] for side in texts)
         return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
 
-    def compute(self, system: Any, prepared: Prepared) -> Any:
+    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
         from raycase.systems.pair_scores import score_pairs
 
         return score_pairs(system, prepared)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from raycase.corpus.listing import Units
 from raycase.corpus.output import Output
 from raycase.corpus.records import Piece
-from raycase.data.inputs import InputFile
+from raycase.data.inputs import source_of
 from raycase.data.schema import parquet_bytes
-from raycase.data.spans import Span, cut, plan_file
+from raycase.data.source import InputFile, Span
 from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
 
@@ -121,6 +121,13 @@ class Spans:
             return Spans()
 
 
+def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:
+    """Row intervals [start, end) of the units of a span, of nearly equal size."""
+    units = max(1, round(span.rows / unit_rows))
+    edges = [span.start + span.rows * i // units for i in range(units + 1)]
+    return pairwise(edges)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole.
@@ -202,15 +209,18 @@ def make_plan(request: Request, files: Sequence[InputFile], done: Units, sharing
 
     def spans_of(entry: tuple[int, InputFile]) -> tuple[Spans, bool]:
         """The spans of a file, and whether they reach its end."""
-        if known.whole.get(entry[0]) == fingerprint(vars(entry[1]))[:16]:
-            return known.of(entry[0]), True
+        number, file = entry
+        if known.whole.get(number) == fingerprint(vars(file))[:16]:
+            return known.of(number), True
         file_spans = Spans()
         most = max(left, sharing.rows if sharing else 0)
-        columns, unit_rows = request.kind.columns, request.unit_rows
-        for span in plan_file(*entry, columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most):
-            file_spans.add(span)
-            if span.start + span.rows >= most:  # the limit ends here
-                return file_spans, False
+        source = source_of(file, number)
+        with source.reading():
+            columns, unit_rows = request.kind.columns, request.unit_rows
+            for span in source.splits(columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most):
+                file_spans.add(span)
+                if span.start + span.rows >= most:  # the limit ends here
+                    return file_spans, False
         return file_spans, True
 
     with ThreadPoolExecutor(READERS) as pool:

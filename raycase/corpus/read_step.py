@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.corpus.pair_result import PairResult
-from raycase.corpus.records import ReadTask, ReadUnit, SpanUnits, naming
+from raycase.corpus.records import Interval, ReadTask, ReadUnit, SpanUnits, naming
 from raycase.data.columns import Columns
-from raycase.data.inputs import InputFile
+from raycase.data.inputs import source_of
 from raycase.data.reader import CONDITIONS, FILE, TEXTS, python_rows, read_span, rejection
 from raycase.data.schema import Reason, Rejection, in_input_order, rejected_table
-from raycase.data.spans import Span
+from raycase.data.source import InputFile, Span
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError, named
 from raycase.systems.pairs import Indexed
@@ -88,29 +88,23 @@ def read_intervals(part: SpanUnits, columns: Columns) -> Iterator[tuple[pa.Table
     """The rows of each unit of a span, and those rejected, in order. Raises RequestError for a file that cannot be
     read."""
     if not part.span.parts:
-        for rows, rejections in read_span(part.files[0], part.span, columns, part.units):
+        for rows, rejections in read_span(source_of(part.files[0]), part.span, columns, part.units):
             yield rows, rejected_table(part.files[0].uri, rejections)
         return
     for start, end in part.units:
+        first, among = part.span.start, []  # the files that have rows in the unit, and which rows of the file
+        for file, span in zip(part.files, part.span.parts, strict=True):
+            a, b = max(start, first), min(end, first + span.rows)
+            if a < b:
+                among.append((file, span, columns, [(span.start + a - first, span.start + b - first)]))
+            first += span.rows
         with ThreadPoolExecutor(READERS) as pool:
-            read = list(pool.map(_read_part, *zip(*_among(part, start, end, columns), strict=True)))
+            read = list(pool.map(_read_part, *zip(*among, strict=True)))
         yield pa.concat_tables(rows for rows, _ in read), pa.concat_tables(rejected for _, rejected in read)
 
 
-def _among(
-    part: SpanUnits, start: int, end: int, columns: Columns
-) -> Iterator[tuple[InputFile, Span, Columns, int, int]]:
-    """The files that have rows in an interval of a span of several files, and which rows of the file."""
-    first = part.span.start
-    for file, span in zip(part.files, part.span.parts, strict=True):
-        a, b = max(start, first), min(end, first + span.rows)
-        if a < b:
-            yield file, span, columns, span.start + a - first, span.start + b - first
-        first += span.rows
-
-
-def _read_part(file: InputFile, span: Span, columns: Columns, start: int, end: int) -> tuple[pa.Table, pa.Table]:
-    [(rows, rejections)] = read_span(file, span, columns, [(start, end)])
+def _read_part(file: InputFile, span: Span, columns: Columns, unit: list[Interval]) -> tuple[pa.Table, pa.Table]:
+    [(rows, rejections)] = read_span(source_of(file), span, columns, unit)
     return rows.append_column(FILE, pa.array([file.uri] * len(rows), pa.string())), rejected_table(file.uri, rejections)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -15,11 +16,14 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import EMBEDDINGS, output_at
-from raycase.corpus.unit_files import UnitLine, line_of, lines_table, write_unit
-from raycase.data.inputs import InputFile
-from raycase.data.spans import Span
+from raycase.corpus.unit_files import STATS, UnitLine, UnitStats, line_of
+from raycase.data.json_values import from_json
+from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
+from raycase.data.source import InputFile, Span
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.errors import RequestError, WorkError, named
@@ -53,21 +57,11 @@ class ReadTask:
         )
 
     def to_arrow(self) -> pa.Table:
-        return pa.table({"task": [json.dumps([asdict(part) for part in self.spans])]})
+        return pa.table({"task": [json.dumps(asdict(self))]})
 
     @classmethod
     def from_arrow(cls, row: pa.Table) -> ReadTask:
-        parts = json.loads(row["task"][0].as_py())
-        return cls(
-            spans=tuple(
-                SpanUnits(
-                    files=tuple(InputFile(**file) for file in part["files"]),
-                    span=_span(part["span"]),
-                    units=tuple((start, end) for start, end in part["units"]),
-                )
-                for part in parts
-            )
-        )
+        return from_json(ReadTask, json.loads(row["task"][0].as_py()))
 
 
 class ArrowRow:
@@ -139,20 +133,32 @@ def naming(what: str) -> Iterator[None]:
         raise WorkError(f"{message}; run the same command again to resume") from error
 
 
-def write_encoded(encoded: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
-    """The write step: the files of a unit, in the folder `results` of an output. print8: of the job's fingerprint."""
-    with naming(f"writing input file {encoded.file}, from row {encoded.start}, to {output}"):
-        line = write_unit(
-            output_at(output, results),
-            print8,
-            (encoded.file, encoded.start),
-            encoded.table,
-            encoded.rejected,
-            rows_in=encoded.rows_in,
-            distinct_pairs=encoded.distinct_pairs,
-            rows_truncated=encoded.rows_truncated,
-        )
-    return WrittenUnit(line=line, stats=encoded.stats, ended=time.time())
+def write_encoded(unit: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
+    """The write step: the files of a unit, in the folder `results` of an output. print8: of the job's fingerprint.
+
+    The rejected rows are put first, the vectors last, each file at once. Raises WorkError unless rows in = rows out +
+    rows rejected.
+    """
+    where = f"input file {unit.file}, from row {unit.start}"
+    with naming(f"writing {where}, to {output}"):
+        to, rows_out = output_at(output, results), len(pc.unique(unit.table[ROW_OF_PAIR]))
+        file = UnitFile(file=unit.file, start=unit.start, rows_out=rows_out, rows_rejected=len(unit.rejected))
+        if file.rows != unit.rows_in:
+            raise WorkError(f"{where}: {unit.rows_in} rows in, {file.rows} out and rejected")
+        stats: UnitStats = {
+            "rows_truncated": unit.rows_truncated,
+            "distinct_pairs": unit.distinct_pairs,
+            "reasons": dict(sorted(Counter(unit.rejected["reason"].to_pylist()).items())),
+        }
+        name = file.name(print8)
+        rejected = parquet_bytes(unit.rejected) if len(unit.rejected) else None
+        if rejected is not None:
+            (to.rejected / name).put(rejected)
+        table = unit.table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)})
+        data = parquet_bytes(table)
+        (to.units / name).put(data)
+        line = line_of(name, file, data, rejected, pairs=len(table), stats=stats)
+    return WrittenUnit(line=line, stats=unit.stats, ended=time.time())
 
 
 def write_row(unit: pa.Table, **to: str) -> pa.Table:
@@ -160,18 +166,12 @@ def write_row(unit: pa.Table, **to: str) -> pa.Table:
     return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
 
 
-def _span(values: dict[str, Any]) -> Span:
-    """The opposite of `asdict`."""
-    parts = tuple(_span(part) for part in values["parts"])
-    return Span(**values | {"parts": parts})
-
-
 def _array(value: Any) -> pa.Array:
     match value:
         case pa.Table():
             return _pack(value)
         case UnitLine():
-            return _pack(lines_table([value]))
+            return pa.array([json.dumps(asdict(value))])
         case Prepared():
             return pa.array([value.to_bytes()], pa.large_binary())
         case EncodeStats():
@@ -185,7 +185,7 @@ def _value(field: str, value: pa.Scalar) -> Any:
         case "rows" | "table" | "rejected":
             return _unpack(value)
         case "line":
-            return line_of(_unpack(value))
+            return UnitLine(**json.loads(value.as_py()))
         case "prepared":
             return Prepared.from_bytes(value.as_py())
         case "stats":

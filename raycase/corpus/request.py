@@ -13,13 +13,14 @@ from raycase.corpus.listing import Units
 from raycase.corpus.output import Output, output_at, output_folder
 from raycase.corpus.pair_result import PairResult, WordResult
 from raycase.corpus.ray_flag import RayFlag
-from raycase.data.columns import find_columns, peek
+from raycase.corpus.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
+from raycase.data.columns import find_columns
 from raycase.data.conditions import conditions_file, read_conditions
 from raycase.data.fetch import DEFAULT_MODEL, model_folder
-from raycase.data.inputs import LANCE, InputFile, Listing, list_input, readable
-from raycase.data.lance_dataset import open_version
+from raycase.data.inputs import Listing, list_input, peek, source_of
 from raycase.data.places import INDEX, Folder, check_paths
 from raycase.data.schema import BITS, FLOATS, Dtype
+from raycase.data.source import InputFile
 from raycase.data.storage import PACKAGE
 from raycase.data.stored_words import MOST_WORD_BYTES
 from raycase.encoder.prompts import PromptFlags, prompt_file
@@ -38,8 +39,8 @@ class CorpusFlags:
     """What is embedded, where to, under which conditions, by which model."""
 
     input: str | None = None
-    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
-    any fsspec scheme. Default: the sample."""
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
+    --any-condition, whose stored words are pooled. Local, s3:// or any fsspec scheme. Default: the sample."""
     output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
@@ -182,17 +183,28 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     output = output_at(job.output)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, begun)
-    columns = find_columns(
-        first_file(found.files, begun),
-        text=job.text_column,
-        id=job.id_column,
-        condition=job.condition_column,
-        keep=job.keep_columns,
-    )
-    model = model or find_model(job, job.model, begun, output, resolve_embedder)
-    kind = PairResult(
-        columns=columns, conditions=conditions, dtype=job.dtype, normalize=job.normalize, on_long=job.on_long
-    )
+    written: dict[str, Any] = {name: getattr(job, name) for name in ("dtype", "normalize", "on_long")}
+    written["conditions"] = conditions
+    if tokens := tokens_among(found):
+        if not conditions:
+            raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got none")
+        found = replace(found, files=token_files(tokens), left_out=[])
+        model, job = token_model(tokens, job.model), replace(job, compile="off")
+        columns = token_columns(tokens, job.keep_columns)
+        kind: PairResult = PooledResult(columns=columns, of=tokens.job.config, words=tokens.job.fingerprint, **written)
+    else:
+        found.say("--input")
+        first = first_file(found.files, begun)
+        columns = find_columns(
+            peek(first),
+            first.uri,
+            text=job.text_column,
+            id=job.id_column,
+            condition=job.condition_column,
+            keep=job.keep_columns,
+        )
+        model = model or find_model(job, job.model, begun, output, resolve_embedder)
+        kind = PairResult(columns=columns, **written)
     if job.any_condition:
         if not stores_words(model):
             raise RequestError(
@@ -262,8 +274,8 @@ def _check_condition_flags(job: EmbedJob) -> None:
     indexed = "--any-condition" if job.any_condition else "--index" if job.index else ""
     if indexed and (job.dtype not in FLOATS or (job.any_condition and job.normalize)):
         raise RequestError(
-            f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes and "
-            f"`materialize`, got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
+            f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes, "
+            f"got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
         )
 
 
@@ -300,22 +312,20 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
 
 
 def input_files(uri: str, begun: Job | None) -> Listing:
-    """The files of the input; says what is left out. Raises RequestError."""
+    """The files of the input, datasets at the version with which the job began. Raises RequestError."""
     listing = list_input(uri)
     if begun:
         listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
-    listing.say("--input")
     return listing
 
 
 def _at_begun(file: InputFile, begun: Job) -> InputFile:
-    """A Lance dataset at the version with which the job began, if that is still there; other files as they are."""
+    """A dataset at the version with which the job began, if that is still there; other files as they are."""
     known = next((old for old in begun.files if old.uri == file.uri), file)
-    if known == file or {known.format, file.format} != {LANCE}:
+    if known == file or not all(source_of(each).keeps_versions for each in (known, file)):
         return file
     try:
-        with readable(known):
-            open_version(known.uri, known.mark)
+        peek(known)
     except RequestError:
         return file  # of another content: the job says that it has changed
     now, then = (each.mark.rpartition(" ")[0] for each in (file, known))

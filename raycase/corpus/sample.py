@@ -14,8 +14,8 @@ from raycase.corpus.read_step import read_intervals
 from raycase.corpus.records import ReadTask
 from raycase.corpus.request import Request
 from raycase.data.columns import Columns
-from raycase.data.inputs import InputFile
 from raycase.data.reader import TEXT
+from raycase.data.source import InputFile
 from raycase.errors import RequestError
 
 SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each

@@ -18,12 +18,13 @@ from raycase.corpus.request import (
     input_files,
     job_begun,
 )
-from raycase.data.columns import Columns, find_columns, peek
+from raycase.data.columns import Columns, find_columns
 from raycase.data.fetch import model_folder
-from raycase.data.inputs import InputFile
+from raycase.data.inputs import peek
 from raycase.data.places import check_paths
 from raycase.data.rated import SENTENCE1, SENTENCE2
 from raycase.data.schema import CONDITION, ID, ROW_OF_PAIR
+from raycase.data.source import InputFile
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError
 from raycase.systems.pair_scores import SCORE, figure_columns
@@ -78,6 +79,7 @@ def check_score(job: ScoreJob) -> Request:
     output = output_at(job.output, SCORES)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, begun)
+    found.say("--input")
     model = find_model(job, job.model, begun, output, resolve)
     first = first_file(found.files, begun)
     figures = figure_columns(model, job.score_column)
@@ -113,14 +115,16 @@ def _condition_column(job: ScoreJob, model: Any) -> str | None:
 def _columns(job: ScoreJob, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
     """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
     own = (ID,) if condition is None else (ID, CONDITION)
-    kept = peek(first).names if job.keep_columns is None else job.keep_columns
+    schema = peek(first)
+    kept = schema.names if job.keep_columns is None else job.keep_columns
     if not job.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
         raise RequestError(
             f"--score-column: expected a name that no other column has, got {job.score_column!r}; pass another "
             "name, or --keep-columns without it"
         )
     return find_columns(
-        first,
+        schema,
+        first.uri,
         text=job.sentence1_column,
         second=job.sentence2_column,
         id=job.id_column,

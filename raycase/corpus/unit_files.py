@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 from raycase.corpus.listing import UnitFile
 from raycase.corpus.output import Output
 from raycase.data.json_values import from_json, loads
-from raycase.data.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.data.storage import Location
 from raycase.errors import WorkError, first_line
 
@@ -57,48 +54,6 @@ def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
 
 
-def line_of(table: pa.Table) -> UnitLine:
-    """The opposite of `lines_table`, of one line."""
-    [row] = table.to_pylist()
-    return UnitLine(**row | {"reasons": json.loads(row["reasons"])})
-
-
-def write_unit(
-    output: Output,
-    print8: str,
-    unit: tuple[int, int],
-    table: pa.Table,
-    rejected: pa.Table,
-    *,
-    rows_in: int,
-    distinct_pairs: int,
-    rows_truncated: int,
-) -> UnitLine:
-    """Write a unit (input file, first row): the rejected rows first, the vectors last, each in one atomic put.
-
-    The column `ROW_OF_PAIR` of the table holds the input row of each pair. Raises WorkError unless rows in = rows out +
-    rows rejected.
-    """
-    file = UnitFile(
-        file=unit[0], start=unit[1], rows_out=len(pc.unique(table[ROW_OF_PAIR])), rows_rejected=len(rejected)
-    )
-    if file.rows != rows_in:
-        raise WorkError(f"input file {unit[0]}, from row {unit[1]}: {rows_in} rows in, {file.rows} out and rejected")
-    name = file.name(print8)
-    stats: UnitStats = {
-        "rows_truncated": rows_truncated,
-        "distinct_pairs": distinct_pairs,
-        "reasons": dict(sorted(Counter(rejected["reason"].to_pylist()).items())),
-    }
-    rejected_bytes: bytes | None = None
-    if len(rejected):
-        rejected_bytes = parquet_bytes(rejected)
-        (output.rejected / name).put(rejected_bytes)
-    data = parquet_bytes(table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)}))
-    (output.units / name).put(data)
-    return _line(name, file, data, rejected_bytes, pairs=len(table), stats=stats)
-
-
 class DamagedError(WorkError):
     """A file of an output is missing, or other than when it was written."""
 
@@ -111,7 +66,10 @@ class UnitStats(TypedDict):
     reasons: dict[str, int]
 
 
-def _line(name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: UnitStats) -> UnitLine:
+def line_of(
+    name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: UnitStats
+) -> UnitLine:
+    """The line of a unit whose files have these bytes."""
     return UnitLine(
         name=name,
         **asdict(unit),
@@ -152,9 +110,5 @@ def read_line(output: Output, name: str) -> UnitLine:
     data = (output.units / name).read()
     rejected = (output.rejected / name).read() if named[1].rows_rejected else None
     table = parsed(data, (output.units / name).uri)
-    return _line(name, named[1], data, rejected, pairs=len(table), stats=unit_stats(table))
-
-
-def unit_stats(table: pa.Table) -> UnitStats:
-    """The counts that stand in a unit's file."""
-    return from_json(UnitStats, loads(table.schema.metadata[STATS]))
+    stats = from_json(UnitStats, loads(table.schema.metadata[STATS]))
+    return line_of(name, named[1], data, rejected, pairs=len(table), stats=stats)

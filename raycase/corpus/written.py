@@ -18,12 +18,12 @@ from raycase.corpus.manifest import manifest_lines
 from raycase.corpus.output import EMBEDDINGS, Output, output_at
 from raycase.corpus.pair_result import WordResult, kind_of
 from raycase.corpus.unit_files import DamagedError, parsed, read_checked
+from raycase.data.parquet_file import MEND
 from raycase.data.schema import FLOATS
 from raycase.data.storage import Location
 from raycase.data.stored_words import WordFormat
 from raycase.errors import RequestError, WorkError
 
-MEND = "remove the file and run its job again"
 AHEAD = 4  # files read before they are needed
 
 

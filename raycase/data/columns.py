@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
-from raycase.data.lance_dataset import at_version
 from raycase.data.schema import (
     ASKED,
     CONDITION,
@@ -27,12 +23,9 @@ from raycase.data.schema import (
     WEIGHTS,
 )
 from raycase.data.stored_words import WORD_COLUMNS
-from raycase.data.texts import csv_header, json_rows, text_stream
 from raycase.errors import MOST_LABEL, RequestError, visible
 
-FOOTER_BYTES = 2**16  # fetched from the end of a Parquet file; most footers are shorter
 INT64 = range(-(2**63), 2**63)
-PEEK_ROWS = 1000  # JSONL has no schema: types come from this many rows
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
 RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
 OF_LANCE = (
@@ -45,7 +38,7 @@ OF_LANCE = (
 class Columns:
     """The columns that are read; `types`: Arrow types of the columns, as the output has them.
 
-    texts: that of the sentences, or the two of pairs of sentences.
+    texts: that of the sentences, or the two of pairs of sentences; none of stored tokens. words: of stored tokens.
     """
 
     texts: tuple[str, ...]
@@ -53,10 +46,11 @@ class Columns:
     condition: str | None
     keep: tuple[str, ...]
     types: dict[str, pa.DataType]
+    words: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        read = (self.id, *self.texts, self.condition, *self.keep)
+        read = (self.id, *self.texts, self.condition, *self.keep, *self.words)
         return list(dict.fromkeys(n for n in read if n is not None))
 
     @property
@@ -65,7 +59,8 @@ class Columns:
 
 
 def find_columns(
-    file: InputFile,
+    schema: pa.Schema,
+    uri: str,
     *,
     text: str,
     id: str | None,
@@ -74,19 +69,19 @@ def find_columns(
     second: str | None = None,
     written: Sequence[str] = (ID, CONDITION, EMBEDDING, ROW_OF_PAIR),
 ) -> Columns:
-    """Resolve the requested columns against the first file; `id` None takes the column `id` if there is one.
+    """Resolve the requested columns against the schema of the first file, which is at `uri`.
 
-    `keep` None: the text. `written`: a unit's own columns. Raises RequestError for a missing column, one of a wrong
-    type, and a kept column with the name of an output column or one that an index cannot have.
+    `id` None takes the column `id` if there is one. `keep` None: the text. `written`: a unit's own columns. Raises
+    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column or one
+    that an index cannot have.
     """
-    schema = peek(file)
     if id is None and ID in schema.names:
         id = ID
     kept = tuple(dict.fromkeys((text,) if keep is None else keep))
     others = tuple(name for name in kept if name not in written)
     texts = (text,) if second is None else (text, second)
     columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
-    check_columns(schema, columns, file)
+    check_columns(schema, columns, uri)
     own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
     for name in kept:
         if name in written and own.get(name) != name:
@@ -99,41 +94,37 @@ def find_columns(
         types[id] = pa.string()
     columns = replace(columns, types=types)
     for name in columns.keep if second is None else ():  # scores are not indexed
-        check_kept(pa.field(name, types[name]), f"--keep-columns: {file.uri}")
+        check_kept(pa.field(name, types[name]), f"--keep-columns: {uri}")
     return columns
 
 
-def check_columns(schema: pa.Schema, columns: Columns, file: InputFile) -> None:
+def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
     """Raise RequestError where a file lacks a column, or has it twice or in a wrong type."""
     for name in columns.names:
         is_text = [name] == [*columns.texts]  # of two there are two flags
-        check_once(name, schema.names, file.uri, "; --text-column names another" if is_text else "")
+        check_once(name, schema.names, uri, "; --text-column names another" if is_text else "")
     for name in columns.texts:
         text = plain_type(schema.field(name).type)
         if not (pa.types.is_string(text) or pa.types.is_null(text)):
-            raise RequestError(f"{file.uri}: expected strings in the column {name!r}, got {text}")
+            raise RequestError(f"{uri}: expected strings in the column {name!r}, got {text}")
     if columns.condition is not None:
         condition = plain_type(schema.field(columns.condition).type)
         inner = condition.value_type if pa.types.is_list(condition) else condition
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
-            raise RequestError(
-                f"{file.uri}: expected strings or lists of them in {columns.condition!r}, got {condition}"
-            )
+            raise RequestError(f"{uri}: expected strings or lists of them in {columns.condition!r}, got {condition}")
     if columns.id is not None:
         id_type = plain_type(schema.field(columns.id).type)
         has_text = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
         if not any(of(id_type) for of in has_text):
             raise RequestError(
-                f"{file.uri}: expected numbers or strings in the column {columns.id!r}, got {visible(id_type):.80}; "
+                f"{uri}: expected numbers or strings in the column {columns.id!r}, got {visible(id_type):.80}; "
                 "write it as text"
             )
     for name, expected in columns.types.items():
         actual = schema.field(name).type
         as_text = name == columns.id and expected == pa.string()
         if not (as_text or pa.types.is_null(actual) or _written_type(actual) == expected):
-            raise RequestError(
-                f"{file.uri}: expected {expected} in the column {name!r} as in the first file, got {actual}"
-            )
+            raise RequestError(f"{uri}: expected {expected} in the column {name!r} as in the first file, got {actual}")
 
 
 def check_once(name: str, names: Sequence[str], where: str, advice: str = "") -> None:
@@ -162,49 +153,6 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(plain_type(kind.value_type))
     return kind
-
-
-def peek(file: InputFile) -> pa.Schema:
-    """The columns of a file and their types: its schema, strings for CSV, types of the first rows for JSONL."""
-    if file.format == PARQUET:
-        return parquet_footer(file).schema.to_arrow_schema()
-    if file.format == LANCE:
-        with readable(file):
-            return at_version(file.uri, file.mark).schema
-    with readable(file) as source, source.open() as handle:
-        stream = text_stream(handle, file.ending)
-        if file.format == ".csv":
-            return pa.schema([(name, pa.string()) for name in csv_header(stream)])
-        values: dict[str, set[type]] = {}
-        for line, _ in zip(json_rows(stream), range(PEEK_ROWS), strict=False):
-            for name, value in (line.values or {}).items():
-                is_long = type(value) is int and value not in INT64
-                values.setdefault(name, set()).add(Decimal if is_long else type(value))
-        return pa.schema([(name, _json_type(kinds - {type(None)})) for name, kinds in values.items()])
-
-
-def _json_type(kinds: set[type]) -> pa.DataType:
-    """Arrow type of values of these Python types, where Decimal stands for integers beyond 64 bits; these without
-    floats, mixed and nested values become JSON text."""
-    if kinds == {bool}:
-        return pa.bool_()
-    if kinds == {int}:
-        return pa.int64()
-    if float in kinds and kinds <= {int, float, Decimal}:
-        return pa.float64()
-    return pa.string()
-
-
-def parquet_footer(file: InputFile, *, first_bytes: int = FOOTER_BYTES) -> pq.FileMetaData:
-    """Row groups and columns of a Parquet file, read from its end: one request, two where they are longer."""
-    with readable(file) as source:
-
-        def end(count: int) -> bytes:
-            return source.read(max(0, file.size - count), file.size)
-
-        tail = end(first_bytes)
-        length = int.from_bytes(tail[-8:-4], "little") + 8
-        return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
 
 
 # ------------------------------------------------------------------------------------------------------------ kept

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raycase.data.columns import peek
-from raycase.data.inputs import InputFile, find_input, readable
-from raycase.data.rated import read_columns
+from raycase.data.inputs import find_input, peek
+from raycase.data.reader import read_columns
 from raycase.data.schema import CONDITION
+from raycase.data.source import read_text
 from raycase.errors import RequestError, is_words
 
 
@@ -45,8 +45,7 @@ def conditions_file(values: Sequence[str]) -> str | None:
 def _conditions_in(uri: str) -> list[object]:
     """The conditions in a file, unchecked. Raises RequestError where it cannot be read or lacks the column."""
     if uri.lower().endswith(".txt"):
-        with readable(InputFile(uri=uri, size=0, mark="")) as source:
-            return [line for line in source.read().decode("utf-8-sig").splitlines() if line.strip()]
+        return [line for line in read_text(uri).splitlines() if line.strip()]
     found: list[object] = []
     for file in find_input(uri, "--conditions"):
         names = peek(file).names

@@ -1,13 +1,11 @@
-"""The files of an input, and marks that tell whether they have changed."""
+"""The files of an input, by what class each is read, and marks that tell whether they have changed."""
 
 from __future__ import annotations
 
-import csv
 import os
 import posixpath
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from glob import has_magic
 from math import inf
@@ -17,47 +15,16 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from fsspec.utils import glob_translate
 
-from raycase.data.lance_dataset import VERSION, is_dataset, lance_reason, newest_version
+from raycase.data.lance_dataset import Lance
+from raycase.data.parquet_file import Parquet, StoredTokens
+from raycase.data.source import CODECS, InputFile, Source, ending_of
 from raycase.data.storage import PACKAGE, Location, locate, mark, sha256_of_file
-from raycase.data.texts import CODECS
-from raycase.errors import TO_UTF8, RequestError, is_utf8, note, visible
+from raycase.data.texts import Csv, Jsonl
+from raycase.errors import RequestError, is_utf8, note, visible
 
-PARQUET, LANCE, TEXTS = ".parquet", ".lance", (".csv", ".jsonl")
-READ = ", ".join((PARQUET, *TEXTS))
-ENDINGS = (PARQUET, *TEXTS, *(text + codec for text in TEXTS for codec in CODECS))
-ADVICE = {  # on what libraries say of a file
-    "codec can't decode": TO_UTF8,
-    "new-line character seen": "its lines end in CR alone, convert them: tr '\\r' '\\n'",
-    "too much memory for decoding": "compress it again, without `zstd --long`",
-}
+FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
+MARKED: list[type[Source]] = [Lance, StoredTokens]  # known by the marks of their files
 MOST_NAMES = 5  # names of what is left out, on one line
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputFile:
-    """One file of the input, or a Lance dataset; `mark` changes when its content does (ETag, modification time,
-    version)."""
-
-    uri: str
-    size: int
-    mark: str
-
-    @property
-    def ending(self) -> str:
-        """What its name ends with, as `.jsonl.gz`."""
-        return _ending(self.uri)
-
-    @property
-    def format(self) -> str:
-        """What is in it, compressed or not: .parquet, .csv, .jsonl, or .lance whatever the dataset's name."""
-        if VERSION.fullmatch(self.mark):
-            return LANCE
-        return self.ending.removesuffix(self.compression)
-
-    @property
-    def compression(self) -> str:
-        """.gz or .zst, where it is compressed as a whole; else ""."""
-        return next((ending for ending in CODECS if self.ending.endswith(ending)), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +58,31 @@ class Listing:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             note(
                 f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
-                f"{READ} files are read, texts also as {' and '.join(CODECS)}"
+                f"{', '.join(FORMATS)} files are read, texts also as {' and '.join(CODECS)}"
             )
+
+
+def source_of(file: InputFile, number: int = 0) -> Source:
+    """What reads a file that was listed; `number`: of the file in the job."""
+    kind = next((kind for kind in MARKED if kind.MARK and kind.MARK.fullmatch(file.mark)), None) or _format(file.uri)
+    assert kind is not None
+    return kind(file, number)
+
+
+def peek(file: InputFile) -> pa.Schema:
+    """The columns of a file and their types: its schema, strings for CSV, types of the first rows for JSONL."""
+    source = source_of(file)
+    with source.reading():
+        return source.schema
+
+
+def _format(path: str) -> type[Source] | None:
+    """The class that reads a file of this name, compressed or not; None where none does."""
+    ending = ending_of(path)
+    plain, last = posixpath.splitext(ending)
+    is_packed = last in CODECS
+    kind = FORMATS.get(plain if is_packed else ending)
+    return kind if kind and (kind.may_be_compressed or not is_packed) else None
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
@@ -116,18 +106,18 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         return Listing(root=root, files=[file], left_out=[])
     try:
         listing = _listed_here(root) if root.is_local else _listed_there(root)
-        if is_dataset(root, listing.left_out):
-            size, version = newest_version(root)
-            return Listing(root=root, files=[InputFile(uri=root.uri, size=size, mark=version)], left_out=[])
-    except (OSError, ValueError, RuntimeError) as error:
+        if found := Lance.find(root, listing.left_out):
+            return Listing(root=root, files=[found], left_out=[])
+    except (OSError, ValueError) as error:
         on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
         hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
-        reason = lance_reason(error) if "lance" in str(error) else root.why(error)
-        raise RequestError(f"{flag}: expected to list {root.uri}, got: {reason}{hint}") from error
+        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}{hint}") from error
     if not listing.files:
         others = f"{len(listing.left_out)} others" if listing.left_out else "nothing"
-        hint = "; a Lance dataset is given by its own path" if any(LANCE in path for path in listing.left_out) else ""
-        raise RequestError(f"{flag}: expected {READ} files at {root.uri}, got {others}{hint}")
+        hint = (
+            "; a Lance dataset is given by its own path" if any(".lance" in path for path in listing.left_out) else ""
+        )
+        raise RequestError(f"{flag}: expected {', '.join(FORMATS)} files at {root.uri}, got {others}{hint}")
     listing.check_copies(flag)
     return listing
 
@@ -198,35 +188,10 @@ def _listed_there(root: Location) -> Listing:
 
 
 def _listing(root: Location, infos: dict[str, dict[str, Any]]) -> Listing:
-    files = (path for path, info in infos.items() if info["type"] == "file" and _ending(path) in ENDINGS)
+    files = (path for path, info in infos.items() if info["type"] == "file" and _format(path))
     read = set(filter(is_utf8, files))  # job.json holds no other names
     found = [
         InputFile(uri=replace(root, path=path).uri, size=infos[path]["size"] or 0, mark=mark(infos[path]))
         for path in sorted(read)
     ]
     return Listing(root=root, files=found, left_out=sorted(infos.keys() - read))
-
-
-def _ending(path: str) -> str:
-    """Of whatever case, without case; that of a compressed file with the one before it."""
-    name, ending = posixpath.splitext(path.lower())
-    return posixpath.splitext(name)[1] + ending if ending in CODECS else ending
-
-
-@contextmanager
-def readable(file: InputFile) -> Iterator[Location]:
-    """Give the location of a file; errors while it is read become a RequestError that names the file."""
-    source = locate(file.uri)
-    is_lance = file.format == LANCE
-    kinds = (OSError, ValueError, csv.Error, pa.ArrowException, *((RuntimeError,) if is_lance else ()))
-    try:
-        yield source
-    except RequestError:
-        raise
-    except kinds as error:
-        expected = (
-            f"{file.mark.rpartition(' ')[0]} that can be read" if is_lance else f"a readable {file.ending[1:]} file"
-        )
-        reason = lance_reason(error) if is_lance else source.why(error)
-        advice = next((f"; {told}" for words, told in ADVICE.items() if words in reason), "")
-        raise RequestError(f"{file.uri}: expected {expected}, got: {reason}{advice}") from error

@@ -18,10 +18,10 @@ from typing import Any, NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from raycase.data.columns import peek
-from raycase.data.inputs import find_input
+from raycase.data.inputs import list_input, peek
 from raycase.data.json_values import from_json, loads
-from raycase.data.rated import read_columns, texts, texts_sha256
+from raycase.data.rated import texts_sha256
+from raycase.data.reader import read_files
 from raycase.data.storage import locate
 from raycase.errors import RequestError, first_line, is_words, note
 
@@ -104,14 +104,13 @@ def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
     columns without two labels that two texts have each. Raises RequestError for a missing column, an empty text, a JSON
     without wordings or with a wording twice, and where no column is left.
     """
-    files = find_input(uri, flag)
     described = None if labels is None else _described(labels)
-    names = [n for n in peek(files[0]).names if n != TEXT] if described is None else list(described)
+    names = (
+        [n for n in peek(list_input(uri, flag).files[0]).names if n != TEXT] if described is None else list(described)
+    )
     cells: dict[str, list[Any]] = {name: [] for name in (TEXT, *names)}
-    for file in files:
-        read = read_columns(file, list(cells), flag)
-        cells[TEXT] += texts(read[TEXT], f"{flag}: {file.uri}", TEXT)
-        for name in names:
+    for _, read in read_files(uri, list(cells), flag, words=[TEXT]):
+        for name in cells:
             cells[name] += read[name]
     first = list({text: row for row, text in reversed([*enumerate(cells[TEXT])])}.values())[::-1]
     rows, left_out = sorted(first), []

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, lru_cache
+from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from raycase.data import storage
+from raycase.data.columns import Columns, check_columns
+from raycase.data.source import ERRORS, InputFile, Source, Span, SpanRows, readable
 from raycase.data.storage import BUCKETS, Location, fingerprint, locate
 from raycase.errors import RequestError, first_line, lacks_package
 
@@ -18,7 +25,6 @@ if TYPE_CHECKING:
 TRYING_S = 60  # after which a request that failed is not made again
 RETRIES = 10  # of a request: for some ten seconds; of a listing Lance itself makes six such requests
 METADATA_KEY = "raycase"  # in the metadata of an index's schema
-VERSION = re.compile(r"lance version (\d+) [0-9a-f]{16}")  # the mark of a dataset: its version, and its fragments
 SPAN_ROWS = 4096
 
 
@@ -82,39 +88,63 @@ def is_index(dataset: LanceDataset) -> bool:
 # --------------------------------------------------------------------------------------------------------- as input
 
 
-def is_dataset(root: Location, others: list[str]) -> bool:
-    """Whether these paths, which are no files of an input, are those of a Lance dataset that is here or in an object
-    store."""
-    if not (root.is_local or root.uri.partition("://")[0] in BUCKETS):
-        return False
-    files = any(path.startswith(f"{root.path}/data/") and path.endswith(".lance") for path in others)
-    return files and any(name.endswith(".manifest") for name, _ in (root / "_versions").entries())
+class Lance(Source):
+    """A version of a Lance dataset: a span is some rows, whatever fragments they are in."""
 
+    MARK = re.compile(r"lance version (\d+) [0-9a-f]{16}")  # a version, and its fragments
+    keeps_versions = True
 
-def newest_version(root: Location) -> tuple[int, str]:
-    """The bytes of the newest version of a dataset, and its mark. Raises ValueError for an index of raycase, and errors
-    of Lance."""
-    dataset = import_lance().dataset(lance_uri(root), storage_options=storage_options(root))
-    if is_index(dataset):
-        raise ValueError("an index of `raycase index`; pass what it was made of")
-    size = sum(file.file_size_bytes or 0 for part in dataset.get_fragments() for file in part.metadata.files)
-    return size, _mark(dataset)
+    @staticmethod
+    def find(root: Location, others: Sequence[str]) -> InputFile | None:
+        """The newest version of the dataset at a place whose other files these are; None where there is none. What is
+        open is forgotten. Raises ValueError for an index of raycase, and for what Lance cannot open."""
+        _at_version.cache_clear()
+        if not (root.is_local or root.uri.partition("://")[0] in BUCKETS):
+            return None
+        if not any(path.startswith(f"{root.path}/data/") and path.endswith(".lance") for path in others):
+            return None
+        if not any(name.endswith(".manifest") for name, _ in (root / "_versions").entries()):
+            return None
+        try:
+            dataset = import_lance().dataset(lance_uri(root), storage_options=storage_options(root))
+            size = sum(file.file_size_bytes or 0 for part in dataset.get_fragments() for file in part.metadata.files)
+            mark = _mark(dataset)
+        except (OSError, ValueError, RuntimeError) as error:
+            raise ValueError(lance_reason(error)) from error
+        if is_index(dataset):
+            raise ValueError("an index of `raycase index`; pass what it was made of")
+        return InputFile(uri=root.uri, size=size, mark=mark)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return _at_version(self.file).schema
+
+    def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
+        check_columns(self.schema, columns, self.file.uri)
+        rows, step = _at_version(self.file).count_rows(), max(unit_rows, SPAN_ROWS)
+        for at in range(0, rows, step):
+            count = min(step, rows - at)
+            yield self.span(at, count, at, count, self.file.size * count // rows)
+
+    def read(self, names: Sequence[str], span: Span | None = None) -> Iterator[SpanRows]:
+        part = {"offset": span.at, "limit": span.length} if span else {}  # deleted rows count for no offset
+        scanner = _at_version(self.file).scanner(columns=list(names), scan_in_order=True, **part)
+        yield self.planned(scanner.to_table(), span)
+
+    def reading(self) -> AbstractContextManager[Location]:
+        expected = f"{self.file.mark.rpartition(' ')[0]} that can be read"
+        return readable(self.location, expected, (*ERRORS, RuntimeError), lance_reason)
 
 
 @lru_cache(maxsize=4)
-def at_version(uri: str, mark: str) -> LanceDataset:
-    """`open_version`, once in a process."""
-    return open_version(uri, mark)
-
-
-def open_version(uri: str, mark: str) -> LanceDataset:
-    """A dataset at the version of a mark. Raises ValueError where this version is gone or another, and errors of
-    Lance."""
-    root, version = locate(uri), VERSION.fullmatch(mark)
+def _at_version(file: InputFile) -> LanceDataset:
+    """A dataset at the version of its mark, opened once in a process. Raises ValueError where this version is gone or
+    another, and errors of Lance."""
+    version = Lance.MARK.fullmatch(file.mark)
     assert version
-    number = int(version[1])
+    root, number = locate(file.uri), int(version[1])
     dataset = import_lance().dataset(lance_uri(root), version=number, storage_options=storage_options(root))
-    if _mark(dataset) != mark:
+    if _mark(dataset) != file.mark:
         raise ValueError(f"another dataset's version {number} than the one that was listed")
     return dataset
 

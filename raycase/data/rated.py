@@ -13,14 +13,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-from raycase.data.columns import check_once
-from raycase.data.inputs import LANCE, PARQUET, InputFile, find_input, readable
-from raycase.data.lance_dataset import at_version
+from raycase.data.reader import read_files
 from raycase.data.schema import CONDITION
-from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
 from raycase.errors import RequestError, is_words
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
@@ -125,18 +120,16 @@ def read_rated(uri: str, flag: str, condition: str | None = CONDITION, number: s
     Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
     fewer than two distinct labels.
     """
-    columns: dict[str, list[str]] = {name: [] for name in (SENTENCE1, SENTENCE2, condition) if name}
+    words = [name for name in (SENTENCE1, SENTENCE2, condition) if name]
+    columns: dict[str, list[str]] = {name: [] for name in words}
     ratings: list[float] = []
-    for file in find_input(uri, flag):
-        values = read_columns(file, (*columns, number), flag)
-        for name in columns:
-            columns[name] += texts(values[name], f"{flag}: {file.uri}", name)
+    for where, values in read_files(uri, (*words, number), flag, words=words):
+        for name in words:
+            columns[name] += values[name]
         for row, value in enumerate(values[number]):
             rating = _number(value)
             if not math.isfinite(rating):
-                raise RequestError(
-                    f"{flag}: {file.uri}, row {row}: expected a number as {number}, got {value!r}; fix the row"
-                )
+                raise RequestError(f"{where}, row {row}: expected a number as {number}, got {value!r}; fix the row")
             ratings.append(rating)
     if len(set(ratings)) < 2:
         got = f"only {ratings[0]:g}" if ratings else "no rows"
@@ -148,54 +141,6 @@ def read_rated(uri: str, flag: str, condition: str | None = CONDITION, number: s
         conditions=columns[condition] if condition else [""] * len(ratings),
         ratings=np.array(ratings, dtype=np.float32),
     )
-
-
-def read_columns(file: InputFile, names: Sequence[str], flag: str) -> dict[str, list[object]]:
-    """Whole columns of a small file. Raises RequestError for a missing column or a row that does not parse."""
-
-    def check_names(columns: Sequence[str], row: str = "") -> None:
-        for name in names:
-            check_once(name, columns, f"{flag}: {file.uri}{row}")
-
-    def unparsed(line: Line, row: int) -> RequestError:
-        return RequestError(f"{flag}: {file.uri}, row {row}: {line.problem}: {line.detail}; fix the row")
-
-    if file.format == LANCE:
-        with readable(file):
-            dataset = at_version(file.uri, file.mark)
-            check_names(dataset.schema.names)
-            return dict(dataset.scanner(columns=list(names), scan_in_order=True).to_table().to_pydict())
-    with readable(file) as source, source.open() as handle:
-        if file.format == PARQUET:
-            schema = pq.read_schema(handle)
-            check_names(schema.names)
-            return dict(pq.read_table(pa.BufferReader(source.read()), columns=list(names)).to_pydict())
-        stream = text_stream(handle, file.ending)
-        columns: dict[str, list[object]] = {name: [] for name in names}
-        if file.format == ".csv":
-            header = csv_header(stream)
-            check_names(header)
-            for _, table, invalid in csv_batches(stream, header, names):
-                for row, line in invalid.items():
-                    raise unparsed(line, row)
-                for name in names:
-                    columns[name] += table[name].to_pylist()
-            return columns
-        for row, line in enumerate(json_rows(stream)):
-            if line.values is None:
-                raise unparsed(line, row)
-            check_names(list(line.values), f", row {row}")
-            for name in names:
-                columns[name].append(line.values[name])
-        return columns
-
-
-def texts(values: Sequence[object], where: str, name: str) -> list[str]:
-    """The values, stripped. Raises RequestError, with the row, for what is no string, empty or invalid UTF-8."""
-    for row, value in enumerate(values):
-        if not is_words(value):
-            raise RequestError(f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row")
-    return [str(value).strip() for value in values]
 
 
 def _number(value: object) -> float:
@@ -240,9 +185,7 @@ def read_candidates(uri: str, flag: str) -> CandidateSets:
     """
     rows: list[Candidates] = []
     left_out = 0
-    for file in find_input(uri, flag):
-        where = f"{flag}: {file.uri}"
-        columns = read_columns(file, (QUERY, POSITIVE, NEGATIVE), flag)
+    for where, columns in read_files(uri, (QUERY, POSITIVE, NEGATIVE), flag):
         for row, (query, positive, negative) in enumerate(zip(*columns.values(), strict=True)):
             found = Candidates(
                 query=_several_texts([query] if isinstance(query, str) else query, f"{where}, row {row}", QUERY),

@@ -1,4 +1,5 @@
-"""The rows of a span as units: tables of checked rows, and rejections for the rows that cannot be embedded.
+"""The rows of a source, checked: of a span as units, which are tables and rejections of the rows that cannot be
+embedded, or whole columns.
 
 A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences),
 `CONDITIONS` (with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of
@@ -7,108 +8,99 @@ several files has `FILE`, too, their URIs.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, BinaryIO
+from math import inf
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from raycase.data.columns import INT64, Columns, plain_type
-from raycase.data.inputs import LANCE, PARQUET, InputFile, readable
-from raycase.data.lance_dataset import at_version
+from raycase.data.columns import INT64, Columns, check_once, plain_type
+from raycase.data.inputs import find_input, source_of
 from raycase.data.schema import ID, Reason, Rejection
-from raycase.data.spans import Span
-from raycase.data.texts import Line, csv_batches, csv_header, json_rows, text_stream
+from raycase.data.source import InputFile, Line, Source, Span, SpanRows
+from raycase.data.stored_words import WORD_COLUMNS
+from raycase.errors import RequestError, is_words
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
 TEXTS = (TEXT, SECOND)
 
 
 def read_span(
-    file: InputFile, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+    source: Source, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """Rows and rejections of each row interval [start, end) of a span, in order; the span is fetched once.
+    """Rows and rejections of each row interval [start, end) of a span, in order; the span is fetched once. Its end is
+    read before the last rows are given: a compressed file is checked there.
 
     Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
     """
-    with readable(file) as source:
-        if file.format in (PARQUET, LANCE):
-            if file.format == PARQUET:
-                with source.open() as handle:
-                    parquet = pq.ParquetFile(handle, page_checksum_verification=True)
-                    table = parquet.read_row_groups([*range(span.at, span.at + span.length)], columns=columns.names)
-            else:  # without rows that are deleted, which count for no offset
-                part = {"columns": columns.names, "offset": span.at, "limit": span.length}
-                table = at_version(file.uri, file.mark).scanner(**part, scan_in_order=True).to_table()
-            if len(table) < span.rows:
-                raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
-            for start, end in intervals:
-                rows = _table_rows(table.slice(start - span.start, end - start), np.arange(start, end), columns)
-                yield _checked(span.file, columns, *rows)
-            return
-        if file.format == ".csv" or file.compression:
-            with source.open() as handle:
-                stream = text_stream(handle, file.ending)
-                of = _csv_units if file.format == ".csv" else _json_units
-                yield from of(stream, span, columns, intervals)
-            return
-        data = io.BytesIO(source.read(span.at, span.at + span.length))
-        yield from _json_units(data, span, columns, intervals)
+    with source.reading():
+        parts = source.read(columns.names, span)
+        held, read = SpanRows(), span.start
+        for start, end in intervals:
+            while read < end + (end == span.start + span.rows) and (part := next(parts, None)) is not None:
+                read += len(part)
+                held = (held + part).within(start, inf)
+            if read < end:
+                raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
+            unit, held = held.within(start, end), held.within(end, inf)
+            yield _checked(span.file, columns, *_own_rows(unit, columns))
 
 
-def _json_units(
-    stream: BinaryIO, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
-) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """`read_span` of JSONL. Its end is read before the last rows are given: a compressed file is checked there."""
-    lines = json_rows(stream)
-    row = span.start
-    for start, end in intervals:
-        unit = list(islice(lines, start - row, end - row))
-        if len(unit) < end - start:
-            raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
-        if end == span.start + span.rows:
-            next(lines, None)
-        yield _checked(span.file, columns, *_json_table(unit, start, columns))
-        row = end
+def read_files(
+    uri: str, names: Sequence[str], flag: str, *, words: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, list[Any]]]]:
+    """How a message names each file of an input, and its `read_columns`. Raises RequestError."""
+    for file in find_input(uri, flag):
+        yield f"{flag}: {file.uri}", read_columns(file, names, flag, words=words)
 
 
-def _csv_units(
-    stream: io.BufferedReader, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
-) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """`read_span` of CSV; its end is read before the last rows are given."""
-    batches = csv_batches(stream, csv_header(stream), columns.names)
-    numbers, table = np.empty(0, np.int64), pa.table({name: pa.array([], pa.string()) for name in columns.names})
-    invalid: dict[int, Line] = {}
-    read = 0
-    for start, end in intervals:
-        while read < end + (end == span.rows) and (batch := next(batches, None)):
-            read += len(batch[0]) + len(batch[2])
-            numbers, table = np.concatenate([numbers, batch[0]]), pa.concat_tables([table, batch[1]])
-            invalid |= batch[2]
-            first = int(np.searchsorted(numbers, start))
-            numbers, table = numbers[first:], table.slice(first)
-        if read < end:
-            raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
-        first, last = np.searchsorted(numbers, [start, end]).tolist()
-        rows, rejections = _table_rows(table.slice(first, last - first), numbers[first:last], columns)
-        rejections += [_invalid(row, line) for row, line in invalid.items() if start <= row < end]
-        yield _checked(span.file, columns, rows, rejections)
-        numbers, table = numbers[last:], table.slice(last)
-        invalid = {row: line for row, line in invalid.items() if row >= end}
+def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Whole columns of a small file, those in `words` stripped.
+
+    Raises RequestError for a missing column, a row that does not parse, and a value in `words` that is no string, empty
+    or invalid UTF-8.
+    """
+    where = f"{flag}: {file.uri}"
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    source = source_of(file)
+    with source.reading():
+        for name in names if source.has_schema else ():
+            check_once(name, source.schema.names, where)
+        for part in source.read(names):
+            for row, line in part.lines.items():
+                if line.values is None:
+                    raise RequestError(f"{where}, row {row}: {line.problem}: {line.detail}; fix the row")
+                for name in names:
+                    check_once(name, list(line.values), f"{where}, row {row}")
+                    columns[name].append(line.values[name])
+            if part.table is not None:
+                for name in names:
+                    columns[name] += part.table[name].to_pylist()
+    for name in words:
+        for row, value in enumerate(columns[name]):
+            if not is_words(value):
+                raise RequestError(
+                    f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row"
+                )
+        columns[name] = [value.strip() for value in columns[name]]
+    return columns
 
 
-def _invalid(row: int, line: Line) -> Rejection:
-    return Rejection(row=row, reason=line.problem, detail=line.detail, content=line.raw)
+def _own_rows(part: SpanRows, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """The rows of a unit under the names of this module; lines that are no proper row become rejections."""
+    rows, rejections = _json_rows(part.lines, columns)
+    if part.table is None:
+        return rows, rejections
+    rows, broken = _table_rows(part.table, part.numbers, columns)
+    return rows, rejections + broken
 
 
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which neither
-    Parquet nor `csv_batches` checks, become rejections."""
+    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which no
+    source of tables checks, become rejections."""
     arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
     for own, (name, kind) in _own_columns(columns).items():
         column = table[name].combine_chunks()
@@ -145,18 +137,19 @@ def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
         own[ID] = columns.id, columns.id_type
     if columns.condition is not None:
         own[CONDITIONS] = columns.condition, pa.list_(pa.string())
+    own |= {name: (name, pa.large_binary()) for name in columns.words}
     return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
 
 
-def _json_table(lines: Sequence[Line], start: int, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The lines of a unit as a table under the names of this module; lines that are no proper row become rejections."""
+def _json_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """Lines as a table of a unit, and as rejections."""
     rejections: list[Rejection] = []
     own_columns = _own_columns(columns)
     kinds = {ROW: pa.int64()} | {own: kind for own, (_, kind) in own_columns.items()}
     values: dict[str, list[Any]] = {name: [] for name in kinds}
-    for row, line in enumerate(lines, start):
+    for row, line in lines.items():
         if line.values is None:
-            rejections.append(_invalid(row, line))
+            rejections.append(Rejection(row=row, reason=line.problem, detail=line.detail, content=line.raw))
             continue
         try:
             typed = _typed_row(line.values, own_columns) | {ROW: row}
@@ -259,7 +252,9 @@ def _python_value(value: Any) -> Any:
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
     """The rejection of a row of a unit's table, given as a dictionary."""
-    content = {name.removeprefix(KEEP): value for name, value in values.items() if name not in (ROW, FILE)}
+    content = {
+        name.removeprefix(KEEP): value for name, value in values.items() if name not in (ROW, FILE, *WORD_COLUMNS)
+    }
     id_ = values.get(ID)
     return Rejection(
         row=values[ROW],

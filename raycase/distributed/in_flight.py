@@ -14,7 +14,7 @@ import ray
 
 from raycase.corpus.plan import Plan
 from raycase.corpus.records import ReadTask
-from raycase.data.inputs import InputFile
+from raycase.data.source import InputFile
 from raycase.errors import WorkError
 
 DEATHS = 3  # of encoders at a unit, after which it is rejected

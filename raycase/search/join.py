@@ -46,7 +46,7 @@ class JoinJob(RayFlag):
     """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
 
     A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
-    `raycase embed --any-condition` lack, `raycase materialize` both first.
+    `raycase embed --any-condition` lack, pool both first: `raycase embed --input OUTPUT --conditions ...`.
     """
 
     query_vectors: str

@@ -16,11 +16,10 @@ import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.corpus.ray_flag import RayFlag
-from raycase.data.columns import peek
 from raycase.data.fetch import model_folder
-from raycase.data.inputs import find_input
+from raycase.data.inputs import find_input, peek
 from raycase.data.places import PARQUET, File, check_paths
-from raycase.data.rated import read_columns, texts
+from raycase.data.reader import read_columns
 from raycase.data.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
 from raycase.data.storage import locate
 from raycase.errors import RequestError, at_least, check_ranges, note
@@ -239,9 +238,9 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
     conditions: list[str] = []
     for file in find_input(uri, "--queries"):
         columns = (TEXT, CONDITION) if CONDITION in peek(file).names else (TEXT,)
-        values = read_columns(file, columns, "--queries")
-        sentences += texts(values[TEXT], f"--queries: {file.uri}", TEXT)
-        conditions += texts(values.get(CONDITION, []), f"--queries: {file.uri}", CONDITION)
+        values = read_columns(file, columns, "--queries", words=columns)
+        sentences += values[TEXT]
+        conditions += values.get(CONDITION, [])
     if not sentences:
         raise RequestError(f"--queries: expected sentences in {uri}, got no rows")
     if conditions and len(conditions) != len(sentences):

@@ -7,9 +7,8 @@ import storing
 from altered import stamp
 from helpers import embed_here
 
-from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.output import output_at
-from raycase.corpus.request import EmbedJob
+from raycase.corpus.request import EmbedJob, check_embed
 from raycase.corpus.verify import verify
 from raycase.errors import RequestError, WorkError
 from raycase.search.build import IndexJob, build
@@ -35,8 +34,8 @@ def one_line(error):
     return "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
-def materialize(words, tmp_path):
-    return check_materialize(MaterializeJob(words=words, conditions=("color",), output=str(tmp_path / "m")))
+def pool(words, tmp_path):
+    return check_embed(EmbedJob(input=words, conditions=("color",), output=str(tmp_path / "m")))
 
 
 def index(words, tmp_path):
@@ -44,14 +43,14 @@ def index(words, tmp_path):
 
 
 def test_words_with_anothers_basis_are_not_pooled(home, words, tmp_path):
-    materialize(words, tmp_path)
+    pool(words, tmp_path)
     shutil.copy(home / "other" / "word_basis.safetensors", words)
-    for work, flag in ((materialize, "--words"), (index, "--embeddings")):
+    for work, flag in ((pool, "--input"), (index, "--embeddings")):
         with pytest.raises(RequestError, match=f"{flag}: expected .* as the words there were coded by it, got another"):
             work(words, tmp_path)
     output_at(words).basis.remove()
     with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
-        materialize(words, tmp_path)
+        pool(words, tmp_path)
     with pytest.raises(RequestError, match="by which the units there are coded, got none; pass --overwrite"):
         settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
         settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
@@ -62,7 +61,7 @@ def test_a_file_that_is_no_parquet_is_named(words, tmp_path):
     output = output_at(words)
     (output.units / min(output.units.list())).put(b"PAR1 no rows PAR1")
     stamp(output)
-    for work in (lambda: verify(words), lambda: index(words, tmp_path), lambda: materialize(words, tmp_path)):
+    for work in (lambda: verify(words), lambda: index(words, tmp_path), lambda: pool(words, tmp_path)):
         with pytest.raises(WorkError, match="expected the rows of a unit, got") as error:
             work()
         assert one_line(error)

@@ -14,7 +14,8 @@ from raycase.corpus.job_record import write_job
 from raycase.corpus.listing import UnitFile, finished
 from raycase.corpus.plan import Plan, Spans, make_plan
 from raycase.corpus.request import check_embed
-from raycase.data.spans import Span
+from raycase.data.inputs import source_of
+from raycase.data.source import Span
 
 
 def planned(job):
@@ -43,13 +44,12 @@ def corpus(job, tmp_path):
 def looked_at(monkeypatch):
     """Which files a plan looks at, from now on."""
     seen = []
-    look = plan_module.plan_file
 
-    def counted(index, file, *arguments, **options):
+    def counted(file, number):
         seen.append(file.uri.rsplit("/")[-1])
-        return look(index, file, *arguments, **options)
+        return source_of(file, number)
 
-    monkeypatch.setattr(plan_module, "plan_file", counted)
+    monkeypatch.setattr(plan_module, "source_of", counted)
     return seen
 
 

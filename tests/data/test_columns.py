@@ -2,12 +2,11 @@
 
 import pyarrow as pa
 import pytest
-from input_files import OPTIONS, columns_of, read, spans_of, the_file, write
+from input_files import columns_in, columns_of, read, read_from, spans_of, the_file, write
 
-from raycase.data.columns import find_columns, peek
-from raycase.data.reader import KEEP, read_span
+from raycase.data.inputs import peek
+from raycase.data.reader import KEEP
 from raycase.data.schema import ID
-from raycase.data.spans import plan_file
 from raycase.errors import RequestError
 
 
@@ -57,9 +56,9 @@ def test_ids_are_whole_numbers_or_text(tmp_path, values, wanted, ending):
 
 def test_without_an_id_column_a_row_is_its_place(tmp_path):
     file = the_file(write(tmp_path / "x.csv", [{"text": t} for t in "abc"]))
-    columns = find_columns(file, **OPTIONS)
-    (span,) = plan_file(7, file, columns, unit_rows=10, span_bytes=10)
-    ((table, _),) = read_span(file, span, columns, [(1, 3)])
+    columns = columns_in(file)
+    (span,) = spans_of(file, columns, number=7)
+    ((table, _),) = read_from(file, span, columns, [(1, 3)])
     assert table[ID].to_pylist() == ["7:1", "7:2"]
 
 
@@ -101,5 +100,5 @@ def test_a_later_file_must_have_the_columns_of_the_first(captions, tmp_path):
     table = pa.table({"stars": pa.array([1, 2], pa.float32()), "text": ["a", "b"], "id": pa.array([1, 2], pa.int16())})
     file = the_file(write(tmp_path / "other.parquet", table))
     (span,) = spans_of(file, columns)
-    ((rows, _),) = read_span(file, span, columns, [(0, 2)])
+    ((rows, _),) = read_from(file, span, columns, [(0, 2)])
     assert (rows[ID].type, rows[KEEP + "stars"].type) == (pa.int64(), pa.float64())

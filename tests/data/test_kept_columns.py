@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, read_output
-from input_files import columns_of, spans_of, the_file, write
+from input_files import columns_of, read_from, spans_of, the_file, write
 
 from raycase.corpus.request import EmbedJob
 from raycase.corpus.verify import verify
-from raycase.data.reader import KEEP, read_span
+from raycase.data.reader import KEEP
 from raycase.errors import RequestError
 from raycase.papers.baselines.model import bi_encoder
 from raycase.search.build import IndexJob, build
@@ -130,7 +130,7 @@ def test_a_value_that_python_has_not_rejects_its_row_at_most(tmp_path, text, col
     path = write(tmp_path / "x.parquet", pa.table({"id": [1, 2, 3], "text": [text, "b", "c"], "v": column}))
     columns = columns_of(path, keep=["v"])
     [span] = spans_of(the_file(path), columns)
-    [(rows, rejections)] = read_span(the_file(path), span, columns, [(0, 3)])
+    [(rows, rejections)] = read_from(the_file(path), span, columns, [(0, 3)])
     assert rows["id"].to_pylist() == [i for i in (1, 2, 3) if i != rejected]
     assert [r.id for r in rejections] == [str(rejected)]
     assert json.loads(rejections[0].content)["id"] == rejected

@@ -6,14 +6,12 @@ import uuid
 import lance
 import pyarrow as pa
 import pytest
-from input_files import OPTIONS, flat, spans_of, the_file
+from input_files import columns_in, columns_of, flat, read_from, spans_of, the_file
 
-from raycase.data.columns import find_columns
+from raycase.corpus.plan import cut
 from raycase.data.inputs import find_input
-from raycase.data.lance_dataset import METADATA_KEY, at_version, storage_options
-from raycase.data.rated import read_columns
-from raycase.data.reader import ID, ROW, TEXT, read_span
-from raycase.data.spans import cut
+from raycase.data.lance_dataset import METADATA_KEY, _at_version, storage_options
+from raycase.data.reader import ID, ROW, TEXT, read_columns
 from raycase.data.storage import locate
 from raycase.errors import RequestError
 
@@ -44,12 +42,12 @@ def uri(request, tmp_path):
 def test_rows_are_those_that_are_not_deleted_in_order_and_any_unit_is_read_alone(uri):
     wanted = write(uri)
     (file,) = find_input(uri)
-    columns = find_columns(file, **OPTIONS | {"text": "my text", "keep": ("n",)})
+    columns = columns_in(file, text="my text", keep=("n",))
     spans = spans_of(file, columns, unit_rows=20)
     assert sum(span.rows for span in spans) == len(wanted) and spans[0].start == 0
     units = [(span, unit) for span in spans for unit in cut(span, 20)]
     assert len(units) > 3
-    rows, rejected = flat(part for span, unit in units for part in read_span(file, span, columns, [unit]))
+    rows, rejected = flat(part for span, unit in units for part in read_from(file, span, columns, [unit]))
     assert [row[ID] for row in rows] == wanted and [row[ROW] for row in rows] == list(range(len(wanted)))
     assert [(row[TEXT], row["keep:n"]) for row in rows] == [(f"row {i}", i / 2) for i in wanted]
     assert not rejected
@@ -60,30 +58,30 @@ def test_a_version_stays_what_it_was_and_one_that_is_gone_or_another_is_refused(
     place = str(tmp_path / "x.lance")
     wanted = write(place)
     file = the_file(place)
-    columns = find_columns(file, **OPTIONS | {"text": "my text"})
+    columns = columns_in(file, text="my text")
     lance.dataset(place).delete("id < 50")
     assert the_file(place).mark != file.mark
     (span,) = spans_of(file, columns)
-    (part,) = read_span(file, span, columns, [(0, span.rows)])
+    (part,) = read_from(file, span, columns, [(0, span.rows)])
     assert part[0][ID].to_pylist() == wanted
     shutil.rmtree(place)
     write(place)
     changed = the_file(place)
     assert changed.mark.split()[2] == file.mark.split()[2] and changed.mark != file.mark
-    at_version.cache_clear()  # as in another process
+    _at_version.cache_clear()  # as in another process
     with pytest.raises(RequestError, match=r"x\.lance: expected lance version 3 .*, got: another dataset's"):
-        find_columns(file, **OPTIONS | {"text": "my text"})
+        columns_in(file, text="my text")
     shutil.rmtree(place)
     lance.write_dataset(table(range(3)), place)
     with pytest.raises(RequestError, match=r"expected lance version 3 that can be read, got: .*not found"):
-        find_columns(file, **OPTIONS | {"text": "my text"})
+        columns_in(file, text="my text")
 
 
 def test_a_missing_column_an_index_and_a_broken_dataset_are_refused(tmp_path):
     place = tmp_path / "x.lance"
     write(str(place))
     with pytest.raises(RequestError, match="expected the column 'text', got id, my text, n"):
-        find_columns(the_file(place), **OPTIONS)
+        columns_of(place)
     index = table(range(3)).replace_schema_metadata({METADATA_KEY: ""})
     lance.write_dataset(index, tmp_path / "index.lance")
     with pytest.raises(RequestError, match="got: an index of `raycase index`; pass what it was made of"):

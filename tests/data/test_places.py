@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 
-from raycase.corpus.materialize import MaterializeJob, check_materialize
 from raycase.corpus.output import output_folder
 from raycase.corpus.request import EmbedJob, check_embed
 from raycase.corpus.score_request import ScoreJob, check_score
@@ -132,7 +131,6 @@ def test_every_job_compares_its_places(here):
     refuse(INSIDE, check_embed, embed)
     refuse(OVER, check_embed, replace(embed, model="model", output="model"))
     refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
-    refuse(INSIDE, check_materialize, MaterializeJob(words="out", conditions=("c",), output="other/x"))
     refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
     refuse(INSIDE, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out/near"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}

@@ -7,10 +7,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from input_files import OPTIONS, columns_of, read, reasons, spans_of, the_file, write
+from input_files import columns_in, columns_of, read, read_from, reasons, spans_of, the_file, write
 
-from raycase.data.columns import find_columns, peek
-from raycase.data.reader import CONDITIONS, ROW, TEXT, read_span
+from raycase.data.inputs import peek
+from raycase.data.reader import CONDITIONS, ROW, TEXT
 from raycase.data.schema import ID, Reason
 from raycase.errors import RequestError
 
@@ -108,7 +108,7 @@ def test_rows_of_another_type_are_rejected(tmp_path):
     good, _, columns = read(path, condition="ask", keep=["n"])
     assert len(good) == 1001
     [span] = spans_of(the_file(path), columns)
-    [(_, rejections)] = read_span(the_file(path), span, columns, [(0, span.rows)])
+    [(_, rejections)] = read_from(the_file(path), span, columns, [(0, span.rows)])
     assert {r.row: r.reason for r in rejections} == {1000 + i: Reason.WRONG_TYPE for i in range(len(bad))}
     assert rejections[0].detail == "column id: expected int64 as in the first rows, got 'x'"
 
@@ -136,19 +136,19 @@ def test_a_csv_without_a_proper_first_line_is_refused(tmp_path, content):
 def test_a_file_that_shrank_since_planning_is_refused(tmp_path, ending):
     path = write(tmp_path / f"x.{ending}", [{"id": i, "text": "a"} for i in range(10)])
     file = the_file(path)
-    columns = find_columns(file, **OPTIONS)
+    columns = columns_in(file)
     (span,) = spans_of(file, columns)
     write(path, [{"id": i, "text": "a"} for i in range(4)])
     for wanted in ([(0, 5), (5, 10)], [(5, 10)]):
         with pytest.raises(RequestError, match=f"x.{ending}: "):
-            list(read_span(file, span, columns, wanted))
+            list(read_from(file, span, columns, wanted))
     if ending == "parquet":
         pq.write_table(pq.read_table(path), path, row_group_size=1)
         with pytest.raises(RequestError, match=r"x.parquet: "):
-            list(read_span(file, replace(span, at=3, length=3), columns, [(0, 10)]))
+            list(read_from(file, replace(span, at=3, length=3), columns, [(0, 10)]))
     path.unlink()
     with pytest.raises(RequestError, match=rf"x\.{ending}: expected a readable {ending} file, got: "):
-        list(read_span(file, span, columns, [(0, 10)]))
+        list(read_from(file, span, columns, [(0, 10)]))
 
 
 TEXT_FORMS = {
@@ -183,6 +183,6 @@ def test_ids_of_every_type_with_one_text_form_are_taken_in_it(tmp_path, kind):
 def test_ids_of_other_types_are_refused_by_name_before_any_row_is_read(tmp_path, ids):
     file = the_file(write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["a"]})))
     columns = columns_of(write(tmp_path / "first.parquet", pa.table({"id": ["a"], "text": ["a"]})))
-    for step in (lambda: find_columns(file, **OPTIONS), lambda: spans_of(file, columns)):
+    for step in (lambda: columns_in(file), lambda: spans_of(file, columns)):
         with pytest.raises(RequestError, match=r"x\.parquet: expected numbers or strings in the column 'id', got "):
             step()

@@ -6,11 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from input_files import OPTIONS, columns_of, flat, read, spans_of, the_file, write
+from input_files import all_of, columns_in, columns_of, flat, read, read_from, spans_of, the_file, write
 
-from raycase.data.columns import find_columns
-from raycase.data.reader import ROW, TEXT, read_span
-from raycase.data.spans import cut
+from raycase.corpus.plan import cut
+from raycase.data.reader import ROW, TEXT
 
 
 def texts(count, seed=0):
@@ -23,17 +22,13 @@ def texts(count, seed=0):
 def assert_spans_serve(path, *, unit_rows, span_bytes, **options):
     """The spans cover every row once, and each read alone gives what the whole file gives; -> spans."""
     file = the_file(path)
-    columns = find_columns(file, **OPTIONS | options)
+    columns = columns_in(file, **options)
     spans = spans_of(file, columns, unit_rows, span_bytes)
     for before, after in pairwise(spans):
         assert before.start + before.rows == after.start
         assert before.at + before.length == after.at
         assert before.rows >= unit_rows
-    whole = flat(
-        part
-        for span in spans_of(file, columns)
-        for part in read_span(file, span, columns, [(span.start, span.start + span.rows)])
-    )
+    whole = flat(all_of(file, columns))
     assert spans[0].start == 0
     count = spans[-1].start + spans[-1].rows
     assert sorted([r[ROW] for r in whole[0]] + [row for row, _, _ in whole[1]]) == list(range(count))
@@ -42,12 +37,12 @@ def assert_spans_serve(path, *, unit_rows, span_bytes, **options):
         intervals = list(cut(span, unit_rows))
         assert [a for a, _ in intervals] + [intervals[-1][1]] == [span.start] + [b for _, b in intervals]
         assert intervals[-1][1] == span.start + span.rows
-        parts = list(read_span(file, span, columns, intervals))
+        parts = list(read_from(file, span, columns, intervals))
         for (start, end), (table, rejections) in zip(intervals, parts, strict=True):
             assert all(start <= row < end for row in table[ROW].to_pylist() + [r.row for r in rejections])
             assert len(table) + len(rejections) == end - start
         for i, interval in enumerate(intervals):  # one interval of a span alone
-            assert flat(read_span(file, span, columns, [interval])) == flat([parts[i]])
+            assert flat(read_from(file, span, columns, [interval])) == flat([parts[i]])
         alone = parts + alone
     assert flat(alone) == whole
     return spans

@@ -4,12 +4,11 @@ import json
 import random
 
 import pytest
-from input_files import columns_of, compressed, flat, read, spans_of, the_file, write
+from input_files import columns_of, compressed, flat, read, read_from, spans_of, the_file, write
 
 from raycase.data import texts as room
-from raycase.data.columns import peek
-from raycase.data.rated import read_columns
-from raycase.data.reader import ID, ROW, TEXT, read_span
+from raycase.data.inputs import peek
+from raycase.data.reader import ID, ROW, TEXT, read_columns
 from raycase.data.schema import Reason
 from raycase.errors import RequestError
 
@@ -77,7 +76,7 @@ def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monk
         assert span.rows == len(good) + len(bad)
         units = [(start, min(start + 7, span.rows)) for start in range(0, span.rows, 7)]
         for parts in (units, units[2::3], [(0, span.rows)]):
-            rows, rejected = flat(read_span(file, span, columns, parts))
+            rows, rejected = flat(read_from(file, span, columns, parts))
             asked = {row for start, end in parts for row in range(start, end)}
             assert [(r[ROW], r[TEXT]) for r in rows] == [(n, text) for n, text in good.items() if n in asked]
             assert rejected == [(n, Reason.UNPARSED, line) for n, line in bad.items() if n in asked]
@@ -178,7 +177,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, name, ending):
         with pytest.raises(RequestError, match=rf"x\.{name}\{ending}: {REFUSED}"):
             rows()
         with pytest.raises(RequestError):
-            list(read_span(the_file(path), span, columns, [(0, 1), (1, 8)]))
+            list(read_from(the_file(path), span, columns, [(0, 1), (1, 8)]))
 
 
 @pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.zst"])
@@ -188,8 +187,8 @@ def test_a_file_is_one_span_and_any_of_its_units_is_read_alone(tmp_path, name):
     (span,) = spans_of(file, columns, unit_rows=10, span_bytes=1)
     assert (span.start, span.rows) == (0, 200)
     for units in ([(0, 10), (50, 60), (190, 200)], [(3, 4)], [(199, 200)]):
-        found = [table[ID].to_pylist() for table, _ in read_span(file, span, columns, units)]
+        found = [table[ID].to_pylist() for table, _ in read_from(file, span, columns, units)]
         assert [list(map(int, ids)) for ids in found] == [list(range(*unit)) for unit in units]
     write(path, ROWS[:-1])
     with pytest.raises(RequestError, match="fewer rows than the 200 that were planned"):
-        list(read_span(file, span, columns, [(0, 200)]))
+        list(read_from(file, span, columns, [(0, 200)]))

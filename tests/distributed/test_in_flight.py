@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pyarrow as pa
 import ray
 from helpers import wait_for
-
-from raycase.data.inputs import InputFile
 from raycase.data.spans import Span
+
+from raycase.data.source import InputFile
 from raycase.distributed.in_flight import InFlight, feed_tasks
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]

@@ -1,17 +1,18 @@
 """Commands of independent tasks on Ray and object storage write what they write in one process."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
 import storing
-from helpers import same_output
+from helpers import embed_here, embed_on_ray, same_output
 
-from raycase.corpus.materialize import MaterializeJob
+from raycase.corpus.request import EmbedJob
 from raycase.corpus.runner import Runner
 from raycase.data.storage import locate
 from raycase.distributed.runner import RayRunner
 from raycase.search.join import JoinJob, join
-from raycase.search.materialize import materialize
 
 CONDITIONS = ("color", "what they wear")
 
@@ -20,8 +21,8 @@ CONDITIONS = ("color", "what they wear")
 def pooled(tmp_path):
     """An output of 60 rows with stored words, and one of their vectors in three units, by this process."""
     words = storing.stored(tmp_path, storing.model_folder(tmp_path), storing.texts(60), unit_rows=20)
-    here = MaterializeJob(words=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"))
-    materialize(here, Runner())
+    here = EmbedJob(input=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"), unit_rows=20)
+    embed_here(here)
     return here
 
 
@@ -31,9 +32,9 @@ def neighbours(uri):
     return table.sort_by([(name, "ascending") for name in ("id", "condition", "rank")])
 
 
-def test_materialize_and_join(cluster, pooled, s3_server, tmp_path):
-    there = MaterializeJob(words=pooled.words, conditions=CONDITIONS, output="s3://corpus/tasks/pooled")
-    assert materialize(there, RayRunner())["units_done"] == 3
+def test_pooled_tokens_and_join(cluster, pooled, s3_server, tmp_path):
+    there = replace(pooled, output="s3://corpus/tasks/pooled")
+    assert embed_on_ray(there)["units_done"] == 3
     same_output(there.output, pooled.output)
     flags = {"query_vectors": pooled.output, "vectors": pooled.output, "k": 3, "exclude_same": "id"}
     uri, cut = "s3://corpus/tasks/near", {"group_rows": 40, "block_rows": 40}

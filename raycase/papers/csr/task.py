@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from raycase.data.columns import check_once
-from raycase.data.inputs import InputFile, readable
 from raycase.data.rated import texts_sha256
+from raycase.data.source import read_text
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
@@ -147,8 +147,7 @@ def read_graph(folder: Path | str, flag: str) -> Graph:
 
 def _lines(uri: str, flag: str, count: int | None) -> Iterator[tuple[int, list[str]]]:
     """Number, from 1, and tab-separated values of each line. Raises RequestError for a wrong number of values."""
-    with readable(InputFile(uri=uri, size=0, mark="")) as source:
-        text = source.read().decode().removeprefix("\ufeff")
+    text = read_text(uri)
     lines = text.removesuffix("\n").split("\n") if text else []
     for number, line in enumerate(lines, start=1):
         values = [value.strip() for value in line.split("\t")]

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.columns import peek
-from raycase.data.inputs import find_input
-from raycase.data.rated import read_columns, texts, texts_sha256
+from raycase.data.inputs import find_input, peek
+from raycase.data.rated import texts_sha256
+from raycase.data.reader import read_files
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model, training_metrics, vectors
@@ -74,10 +74,9 @@ def read_inferences(uri: str, flag: str, kinds: Sequence[str] = KINDS) -> Infere
     Raises RequestError, with file and row, for a missing column or an empty text, and for fewer than two rows.
     """
     columns: dict[str, list[str]] = {kind: [] for kind in kinds}
-    for file in find_input(uri, flag):
-        values = read_columns(file, kinds, flag)
+    for _, values in read_files(uri, kinds, flag, words=kinds):
         for kind in kinds:
-            columns[kind] += texts(values[kind], f"{flag}: {file.uri}", kind)
+            columns[kind] += values[kind]
     inferences = Inferences(uri=uri, columns=columns)
     if len(inferences) < 2:
         rows = "premises" if kinds is KINDS else "pairs"
