@@ -41,7 +41,7 @@ def searcher(kind, folder):
     import pyarrow.parquet as pq
 
     import raycase
-    from raycase.search.build import IndexJob, build
+    from raycase.index.build import IndexJob, build
 
     texts, home = captions(5020), Path(folder) / Path(raycase.__file__).parts[-3]
     home.mkdir(exist_ok=True)

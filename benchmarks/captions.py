@@ -29,15 +29,15 @@ from conditions import folded
 from reports import encoder_names, report_parser, write_report
 from turns import finish
 
-from raycase.data.rated import RatedPairs, read_rated
-from raycase.data.reader import read_files
-from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
-from raycase.search.topk import top_k
+from raycase.index.topk import top_k
+from raycase.io.rated import RatedPairs, read_rated
+from raycase.io.reader import read_files
+from raycase.io.vectors import l2_normalize
 
 CAPTIONS, NEIGHBOURS = 20_000, 10
 IMAGE, TEXT = "image", "text"

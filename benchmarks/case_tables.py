@@ -24,11 +24,6 @@ import torch
 from reports import cell, heading, report_parser, write_report
 from turns import finish, has_matplotlib, png
 
-from raycase.data.json_values import finite
-from raycase.data.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
-from raycase.data.reader import read_files
-from raycase.data.schema import CONDITION
-from raycase.data.vectors import cosines, pair_cosines
 from raycase.encoder.pooling import OVER_A_SPAN
 from raycase.encoder.prompts import PromptStyle, TokenSpan
 from raycase.encoder.table import ENCODERS
@@ -39,8 +34,13 @@ from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import number, provenance_lines, table
 from raycase.evaluation.tasks import csts
-from raycase.systems.case import CaseConfig
-from raycase.systems.contracts import Compute
+from raycase.io.json_values import finite
+from raycase.io.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
+from raycase.io.reader import read_files
+from raycase.io.schema import CONDITION
+from raycase.io.vectors import cosines, pair_cosines
+from raycase.models.case import CaseConfig
+from raycase.models.contracts import Compute
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,14 +25,14 @@ from reports import cell, heading, report_parser, write_report
 from scipy.stats import rankdata
 from turns import finish
 
-from raycase.data.json_values import finite
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import correlation_estimates, estimate, mean_of, spearman
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import interval, number, provenance_lines, table
 from raycase.evaluation.tasks import csts
+from raycase.io.json_values import finite
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
 
 TIMES = ((0, 0), (1, 3), (4, 20), (21, 100), (101, None))  # rows of the training data: least and most of a group
 LEAST_PAIRS = 10  # rated pairs of a condition that is judged by itself

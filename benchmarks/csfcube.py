@@ -20,14 +20,14 @@ import numpy as np
 from reports import encoder_names
 from turns import finish
 
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.reader import read_files
-from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, is_case
 from raycase.evaluation.procedure import EmbedPairs, Task, run_task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
+from raycase.io.reader import read_files
+from raycase.io.vectors import l2_normalize
+from raycase.job.vector_cache import VectorCache
 from raycase.placement import ByRule
 
 # The facets that experts judged, and the condition that stands for each.

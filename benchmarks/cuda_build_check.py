@@ -27,8 +27,8 @@ from torch.utils._pytree import tree_leaves
 
 import raycase.sample
 from raycase.encoder import attention, engine, loading, transfers
-from raycase.systems import condition_pooling
-from raycase.systems.word_codes import typical_conditions
+from raycase.heads.word_codes import typical_conditions
+from raycase.models import condition_pooling
 
 DEVICE = torch.device("cuda", 0)
 COPIES = 2  # to the GPU, at most: of a row, and of a unit that wait

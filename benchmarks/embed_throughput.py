@@ -60,7 +60,7 @@ def contender(name, model, kind, count):
 
 
 def main(model, kind, count, rounds, jobs):
-    from raycase.data.provenance import machine  # the peers' environment has no raycase
+    from raycase.io.provenance import machine  # the peers' environment has no raycase
 
     what = ("--model", model, "--texts", kind, "--count", count)
     running = {name: Contender(__file__, name, *what, peer=not name.startswith("b")) for name in NAMES}

@@ -18,10 +18,10 @@ from pathlib import Path
 from turns import DATA, finish, has_matplotlib, png
 from unlabelled import Method, Projection, fit_projection
 
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.storage import json_bytes
-from raycase.distributed import tune
+from raycase.io.storage import json_bytes
+from raycase.job.vector_cache import VectorCache
 from raycase.placement import ByRule
+from raycase.ray import tune
 from raycase.training.projector import ProjectorJob, projector_evaluation
 from raycase.training.sweep import Sweep, by_cell
 

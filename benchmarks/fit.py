@@ -51,8 +51,8 @@ def read_vectors(cache):
     import numpy as np
     import pyarrow.dataset as ds
 
-    from raycase.data.rated import read_rated
-    from raycase.systems.contracts import PairVectors
+    from raycase.io.rated import read_rated
+    from raycase.models.contracts import PairVectors
 
     parts = []
     for name in ("train", "validation"):
@@ -68,7 +68,7 @@ def read_vectors(cache):
 
 
 def plain_fit(cache):
-    from raycase.systems.projector import save_projector
+    from raycase.heads.projector import save_projector
     from raycase.training.projector import ProjectorRecipe, best_projector, fit_projector
 
     train, validation = read_vectors(cache)
@@ -97,7 +97,7 @@ def large_fit(_):
     import numpy as np
     import torch
 
-    from raycase.systems.contracts import PairVectors
+    from raycase.models.contracts import PairVectors
     from raycase.training.projector import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)
@@ -121,7 +121,7 @@ PARTS = {"fit": plain_fit, "sweep": plain_sweep, "large": large_fit}
 
 
 def main(rounds, sweep, cache):
-    from raycase.data.provenance import commit, machine
+    from raycase.io.provenance import commit, machine
 
     with tempfile.TemporaryDirectory() as scratch:
         cache = cache or f"{scratch}/cache"

@@ -16,10 +16,10 @@ from urllib.request import urlopen
 import boto3
 import pyarrow as pa
 
-from raycase.corpus.plan import READERS
-from raycase.data.inputs import list_input
-from raycase.data.parquet_file import Parquet
-from raycase.data.schema import parquet_bytes
+from raycase.io.inputs import list_input
+from raycase.io.parquet_file import Parquet
+from raycase.io.schema import parquet_bytes
+from raycase.job.plan import READERS
 
 PORT = 5999
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}

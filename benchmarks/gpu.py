@@ -34,22 +34,22 @@ import pyarrow as pa  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
-from raycase.corpus.encode_step import EncodeUnits  # noqa: E402
-from raycase.corpus.pair_result import PairResult  # noqa: E402
-from raycase.corpus.read_step import prepare_rows  # noqa: E402
-from raycase.corpus.records import ReadUnit  # noqa: E402
-from raycase.data.columns import Columns  # noqa: E402
-from raycase.data.provenance import commit  # noqa: E402
-from raycase.data.reader import TEXT  # noqa: E402
-from raycase.data.schema import EMBEDDING, ID, rejected_table  # noqa: E402
 from raycase.encoder import attention  # noqa: E402
 from raycase.encoder.compiling import try_kernels  # noqa: E402
 from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.throughput import Work  # noqa: E402
 from raycase.errors import first_line  # noqa: E402
-from raycase.systems.pairs import accepted_pairs, tokens_apart  # noqa: E402
-from raycase.systems.word_codes import typical_conditions  # noqa: E402
+from raycase.heads.word_codes import typical_conditions  # noqa: E402
+from raycase.io.columns import Columns  # noqa: E402
+from raycase.io.provenance import commit  # noqa: E402
+from raycase.io.reader import TEXT  # noqa: E402
+from raycase.io.schema import EMBEDDING, ID, rejected_table  # noqa: E402
+from raycase.job.encode_step import EncodeUnits  # noqa: E402
+from raycase.job.pair_result import PairResult  # noqa: E402
+from raycase.job.read_step import prepare_rows  # noqa: E402
+from raycase.job.records import ReadUnit  # noqa: E402
+from raycase.models.pairs import accepted_pairs, tokens_apart  # noqa: E402
 
 CORPORA = (("documents", 1), ("captions", 8), ("captions", 1))  # texts, conditions
 POOLED = (1, 8, 32)  # conditions of condition pooling

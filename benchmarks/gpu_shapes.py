@@ -20,7 +20,6 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import CAPTIONS
 
-from raycase.data.fetch import DEFAULT_MODEL
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
@@ -31,11 +30,12 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
-from raycase.systems.case import Case, CaseConfig
-from raycase.systems.condition_head import ZeroShotHead
-from raycase.systems.condition_pooling import ConditionPooling, ConditionPoolingConfig
-from raycase.systems.registry import load as load_system
-from raycase.systems.word_codes import typical_conditions
+from raycase.heads.condition_head import ZeroShotHead
+from raycase.heads.word_codes import typical_conditions
+from raycase.io.fetch import DEFAULT_MODEL
+from raycase.models.case import Case, CaseConfig
+from raycase.models.condition_pooling import ConditionPooling, ConditionPoolingConfig
+from raycase.models.registry import load as load_system
 
 PACK_MIB = 5  # a larger file of texts is refused
 DOCUMENT_WORDS = 970  # with the prompt about 1,000 tokens

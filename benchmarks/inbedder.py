@@ -18,10 +18,10 @@ from mteb.abstasks.task_metadata import TaskMetadata, TaskType
 from mteb.types import PromptType
 from scipy.stats import spearmanr
 
-from raycase.data.rated import read_rated
-from raycase.data.reader import read_files
-from raycase.data.storage import fingerprint
 from raycase.errors import RequestError
+from raycase.io.rated import read_rated
+from raycase.io.reader import read_files
+from raycase.io.storage import fingerprint
 
 PAPER = "https://arxiv.org/abs/2402.09642"
 QUESTIONS = {

@@ -41,11 +41,11 @@ import umap  # noqa: F401 (as what follows, so that it is imported before comman
 from helpers import ROOT, rated_rows, to_csv
 
 import raycase
-import raycase.corpus.score_request
+import raycase.job.score_request
 import raycase.training.catalogue
-from raycase.corpus.verify import verify
 from raycase.errors import RequestError, WorkError
-from raycase.search.approximate import EFFORTS
+from raycase.index.approximate import EFFORTS
+from raycase.job.verify import verify
 
 FORKS = multiprocessing.get_context("forkserver")
 SECONDS = 900  # after which a command hangs; a loaded machine takes minutes to start a service

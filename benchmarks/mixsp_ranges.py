@@ -18,12 +18,12 @@ import numpy as np
 from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.rated import RatedPairs
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, find_models, no_condition
 from raycase.evaluation.procedure import embedder, load_scorer, plain_scores
 from raycase.evaluation.report import interval, mean_interval, number, table
+from raycase.io.rated import RatedPairs
+from raycase.job.vector_cache import VectorCache
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
 from raycase.placement import ByRule

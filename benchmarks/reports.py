@@ -2,10 +2,10 @@
 
 import argparse
 
-from raycase.corpus.vector_cache import VectorCache
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_name
 from raycase.evaluation.procedure import run_task
+from raycase.job.vector_cache import VectorCache
 from raycase.placement import ByRule
 
 

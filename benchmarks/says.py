@@ -16,10 +16,10 @@ import numpy as np
 from turns import finish
 
 import raycase
-from raycase.data.inputs import find_input
-from raycase.data.labelled import labels_of, read_labelled
-from raycase.data.vectors import l2_normalize
 from raycase.evaluation.metrics import auc
+from raycase.io.inputs import find_input
+from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.vectors import l2_normalize
 
 NEAREST, PARTS, RIDGE = 5, 5, 1.0  # RIDGE: times the mean squared length of the centred vectors
 

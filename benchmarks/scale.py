@@ -16,7 +16,7 @@ from bisect import bisect_right
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from raycase.data.provenance import commit, machine
+from raycase.io.provenance import commit, machine
 
 GROUP_ROWS = 1000  # of a row group, and of a unit
 MARKS = {"ETag": '"1"', "Last_Modified": "Sat, 21 Nov 2026 00:00:00 GMT"}  # of every object
@@ -155,10 +155,10 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.corpus.job_record import write_job
-    from raycase.corpus.plan import make_plan
-    from raycase.corpus.records import ReadTask
-    from raycase.corpus.request import EmbedJob, check_embed
+    from raycase.job.job_record import write_job
+    from raycase.job.plan import make_plan
+    from raycase.job.records import ReadTask
+    from raycase.job.request import EmbedJob, check_embed
 
     took, busy, asked = {}, {}, {}
     before = {"requests": 0, "bytes": 0}

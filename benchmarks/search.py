@@ -33,8 +33,8 @@ EF, REFINE = 100, 3
 
 
 def ours(name, folder):
-    from raycase.search.build import IndexJob, build
-    from raycase.search.index import Index, Options
+    from raycase.index.build import IndexJob, build
+    from raycase.index.index import Index, Options
 
     build(IndexJob(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name))
     index = Index.open(str(folder / f"{name}.lance"))
@@ -103,8 +103,8 @@ def prepare(embeddings, folder):
     import pyarrow.dataset as ds
 
     import raycase
-    from raycase.data.rated import read_rated
-    from raycase.data.vectors import l2_normalize
+    from raycase.io.rated import read_rated
+    from raycase.io.vectors import l2_normalize
 
     if not (embeddings / "manifest.json").exists():
         command = [

@@ -21,9 +21,9 @@ from scipy.stats import ttest_ind
 from turns import finish
 from typing_extensions import TypedDict
 
-from raycase.data.json_values import from_json, loads
 from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, table
 from raycase.evaluation.tasks.catalogue import find_task
+from raycase.io.json_values import from_json, loads
 
 
 class _Trained(TypedDict):

@@ -133,7 +133,7 @@ def contender(name, folder, count):
 
 
 def main(rounds, jobs):
-    from raycase.data.provenance import machine  # the peers' environment has no raycase
+    from raycase.io.provenance import machine  # the peers' environment has no raycase
 
     folder = tempfile.mkdtemp()
     make_encoder(Path(folder))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from turns import DATA, ROOT, finish
 
-from raycase.data.rated import read_rated
+from raycase.io.rated import read_rated
 
 CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1", "--weight", "1+w"]  # the paper's; later flags win
 WORDS = [*CSR, "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged

@@ -17,8 +17,8 @@ import numpy as np
 import requests
 
 import raycase
-from raycase.corpus.request import SAMPLE
-from raycase.search.build import IndexJob, build
+from raycase.index.build import IndexJob, build
+from raycase.job.request import SAMPLE
 
 THREADS = 8
 CONDITIONS = ("color of the clothes", "number of people", "place", "the animal", "weather", "what they hold")

@@ -97,8 +97,8 @@ def median(values):
 
 def finish(result):
     """The last line: one JSON object, with where it was measured."""
-    from raycase.data.json_values import finite
-    from raycase.data.provenance import provenance
+    from raycase.io.json_values import finite
+    from raycase.io.provenance import provenance
 
     result["ratios"] = {name: round(value, 3) for name, value in result["ratios"].items()}
     print(json.dumps(finite(result | provenance()), allow_nan=False))

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from safetensors.numpy import load_file
 from turns import DATA, ROOT
 
-from raycase.data.json_values import finite
+from raycase.io.json_values import finite
 
 CONDITIONS = ("number of people", "color of the clothes")
 PAIRS = ("--train", "train.csv", "--validation", "validation.csv", "--compute", "float32", "--cache", "cache")

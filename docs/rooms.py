@@ -28,7 +28,8 @@ STYLE = (
 def layers() -> list[str]:
     """The rooms from the foundation up."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    return next(c["layers"] for c in contracts if c["type"] == "layers")[::-1]
+    found = next(c["layers"] for c in contracts if c["type"] == "layers")[::-1]
+    return [room for layer in found for room in reversed(layer.split(" | "))]
 
 
 def modules(room: str) -> list[str]:

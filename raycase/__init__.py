@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from raycase.api import embed, evaluate, load, to_mteb, to_sentence_transformer, train
-    from raycase.operators import Embed, Pool
-    from raycase.search.index import Index
+    from raycase.index.index import Index
+    from raycase.integrations.ray_data import Embed, Pool
 
 __version__ = "0.2.0"
 __all__ = [
@@ -24,7 +24,11 @@ __all__ = [
     "train",
 ]
 
-_ELSEWHERE = {"Embed": "raycase.operators", "Index": "raycase.search.index", "Pool": "raycase.operators"}
+_ELSEWHERE = {
+    "Embed": "raycase.integrations.ray_data",
+    "Index": "raycase.index.index",
+    "Pool": "raycase.integrations.ray_data",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,39 +5,22 @@ Where a command has a flag, they have an argument: `--max-rejected` is `max_reje
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
 from difflib import get_close_matches
-from functools import wraps
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from raycase.errors import RequestError, WorkError, lacks_package, with_arguments
+from raycase.errors import RequestError, lacks_package, names_arguments
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-    from raycase.mteb_model import ConditionalEncoder
-    from raycase.systems.embeds import Embeds
+    from raycase.integrations.mteb import ConditionalEncoder
+    from raycase.models.embeds import Embeds
 
-Args = ParamSpec("Args")
-Given = TypeVar("Given")
 AnyJob = TypeVar("AnyJob")
 Place = str | PathLike[str]
-
-
-def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
-    """Name arguments, not flags, in what the function raises."""
-
-    @wraps(function)
-    def call(*args: Args.args, **options: Args.kwargs) -> Given:
-        try:
-            return function(*args, **options)
-        except (RequestError, WorkError) as error:
-            error.args = tuple(with_arguments(str(arg)) for arg in error.args)
-            raise
-
-    return call
 
 
 def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
@@ -66,7 +49,7 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
     """Load a model that ships, an encoder of the table, a Hugging Face id or a folder.
 
     options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
-    `pooling`, `subtract`, `dim` (`raycase.systems.registry.resolve`). Raises ValueError.
+    `pooling`, `subtract`, `dim` (`raycase.models.registry.resolve`). Raises ValueError.
 
     Examples:
         >>> model = raycase.load()
@@ -80,7 +63,7 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
         >>> model.encode_grid(sentences, ["color of the clothes", "number of people"]).shape
         (3, 2, 512)
     """
-    from raycase.systems.registry import load as load_system
+    from raycase.models.registry import load as load_system
 
     system: Embeds = load_system(fspath(model), **options)
     return system
@@ -102,7 +85,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         >>> result["rows_out"], result["pairs"]
         (2, 4)
     """
-    from raycase.corpus.request import EmbedJob
+    from raycase.job.request import EmbedJob
     from raycase.placement import embed as run
 
     return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions), **options))
@@ -133,9 +116,9 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     `options`: its flags, such as `task="csts"`. Raises ValueError for a wrong request, RuntimeError where the work
     failed.
     """
-    from raycase.corpus.vector_cache import VectorCache
     from raycase.evaluation.job import EvaluateJob
     from raycase.evaluation.tasks.catalogue import evaluate as run
+    from raycase.job.vector_cache import VectorCache
     from raycase.placement import ByRule
 
     models = _several(fspath(model) if isinstance(model, PathLike) else model)
@@ -160,7 +143,7 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
     _check_embeds(model)
     from sentence_transformers import SentenceTransformer  # takes seconds to import
 
-    from raycase.sentence_transformer import Conditional
+    from raycase.integrations.sentence_transformers import Conditional
 
     return SentenceTransformer(modules=[Conditional(model)], device="cpu", similarity_fn_name="cosine")
 
@@ -180,7 +163,7 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
     """
     _check_embeds(model)
     try:
-        from raycase.mteb_model import ConditionalEncoder
+        from raycase.integrations.mteb import ConditionalEncoder
     except ImportError as error:
         raise lacks_package("mteb", "mteb") from error
 
@@ -190,7 +173,7 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
 
 def _check_embeds(model: Embeds) -> None:
     """Raise RequestError for what has no vectors."""
-    from raycase.systems.embeds import Embeds
+    from raycase.models.embeds import Embeds
 
     if not isinstance(model, Embeds):
         raise RequestError(f"model: expected what raycase.load gave, and one that embeds, got {type(model).__name__}")

@@ -21,10 +21,10 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
-from raycase.data.json_values import finite
-from raycase.data.provenance import command_line
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
 from raycase.flags import read_in_groups
+from raycase.io.json_values import finite
+from raycase.io.provenance import command_line
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL = "--help-all"

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.corpus.ray_flag import RayFlag
 from raycase.errors import visible
+from raycase.job.ray_flag import RayFlag
 
 if TYPE_CHECKING:
     from raycase.evaluation.job import EvaluateJob
-    from raycase.search.build import IndexJob
-    from raycase.serving.serve_job import ServeJob
-    from raycase.systems.push import PushJob
+    from raycase.index.build import IndexJob
+    from raycase.models.push import PushJob
+    from raycase.serve.serve_job import ServeJob
     from raycase.training.job import TrainingJob
     from raycase.training.sweep import Sweep
 
@@ -51,9 +51,9 @@ class VerifyJob(RayFlag):
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
-    from raycase.corpus.verify import verify
-    from raycase.data.places import check_paths
     from raycase.errors import check_ranges
+    from raycase.io.places import check_paths
+    from raycase.job.verify import verify
     from raycase.placement import ByRule
 
     check_paths(opens={"OUTPUT": job.output})
@@ -63,7 +63,7 @@ def verify(job: VerifyJob) -> Result:
 
 def index(job: IndexJob) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
-    from raycase.search.build import build
+    from raycase.index.build import build
 
     result = build(job)
     if result["rows_deleted"]:
@@ -90,7 +90,7 @@ def train(job: TrainingJob) -> Result:
 
 def tune(job: Sweep) -> Result:
     """Search the flags of `raycase train`, or run a grid of them."""
-    from raycase.distributed.tune import tune
+    from raycase.ray.tune import tune
 
     result = tune(job)
     output = visible(result["output"])
@@ -100,9 +100,9 @@ def tune(job: Sweep) -> Result:
 
 def evaluate(job: EvaluateJob) -> Result:
     """Evaluate models on a task and write a report."""
-    from raycase.corpus.vector_cache import VectorCache
     from raycase.evaluation.metrics import CORRELATIONS
     from raycase.evaluation.tasks.catalogue import evaluate
+    from raycase.job.vector_cache import VectorCache
     from raycase.placement import ByRule
 
     metrics = evaluate(job, vectors_of=VectorCache(ByRule(job.ray)).vectors_of)
@@ -116,7 +116,7 @@ def evaluate(job: EvaluateJob) -> Result:
 
 def push(job: PushJob) -> Result:
     """Publish a model folder on the Hugging Face hub."""
-    from raycase.systems.push import push
+    from raycase.models.push import push
 
     result = push(job)
     print(f"raycase.load({result['repository']!r}), or this very commit: {result['model']}")
@@ -125,10 +125,10 @@ def push(job: PushJob) -> Result:
 
 def serve(job: ServeJob) -> Result:
     """Answer requests over HTTP: embeddings, as OpenAI's API has them, and search."""
-    from raycase.serving.serve_job import import_serve
+    from raycase.serve.serve_job import import_serve
 
     import_serve()
-    from raycase.distributed.serve import serve
+    from raycase.ray.serve import serve
 
     serve(job)
 
@@ -151,19 +151,19 @@ COMMANDS = {
         _at("raycase.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
     ),
     "embed": Command(
-        "raycase.corpus.request:EmbedJob",
+        "raycase.job.request:EmbedJob",
         _at("raycase.placement:embed", "Embed a corpus under conditions; without flags, a sample."),
     ),
     "verify": Command("raycase.commands:VerifyJob", verify),
-    "index": Command("raycase.search.build:IndexJob", index),
+    "index": Command("raycase.index.build:IndexJob", index),
     "search": Command(
-        "raycase.search.search_job:SearchJob",
+        "raycase.index.search_job:SearchJob",
         _at("raycase.placement:search", "Search an index by sentences under conditions."),
     ),
     "facets": Command(
-        "raycase.search.facets_job:FacetsJob",
+        "raycase.explore.facets_job:FacetsJob",
         _at(
-            "raycase.search.facets_job:facets",
+            "raycase.explore.facets_job:facets",
             "Group the rows of an index by a condition: what is in a corpus along it.",
         ),
     ),
@@ -175,16 +175,16 @@ COMMANDS = {
         ),
     ),
     "join": Command(
-        "raycase.search.join:JoinJob",
+        "raycase.index.join:JoinJob",
         _at(
-            "raycase.search.join:join",
+            "raycase.index.join:join",
             "Find the exact nearest neighbours of every vector of one output in another.",
             by_rule=True,
         ),
     ),
     "score": Command(
-        "raycase.corpus.score_request:ScoreJob",
-        _at("raycase.corpus.run:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
+        "raycase.job.score_request:ScoreJob",
+        _at("raycase.job.run:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
     ),
     "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
     "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),
@@ -193,6 +193,6 @@ COMMANDS = {
         "raycase.evaluation.explain:ExplainJob",
         _at("raycase.evaluation.explain:explain", "Show which words of a text a condition looks at."),
     ),
-    "serve": Command("raycase.serving.serve_job:ServeJob", serve),
-    "push": Command("raycase.systems.push:PushJob", push),
+    "serve": Command("raycase.serve.serve_job:ServeJob", serve),
+    "push": Command("raycase.models.push:PushJob", push),
 }

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycase.corpus.request import EmbedJob
-from raycase.corpus.run import embed
-from raycase.corpus.runner import Runner
-from raycase.search.build import IndexJob, build
-from raycase.search.search_job import SearchJob, search
+from raycase.index.build import IndexJob, build
+from raycase.index.search_job import SearchJob, search
+from raycase.job.request import EmbedJob
+from raycase.job.run import embed
+from raycase.job.runner import Runner
 
 FOLDER = Path.home() / "raycase" / "demo"
 WORDS, INDEX = str(FOLDER / "words"), str(FOLDER / "index.lance")

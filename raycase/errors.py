@@ -6,10 +6,14 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from functools import wraps
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
+
+Args = ParamSpec("Args")
+Given = TypeVar("Given")
 
 
 class RequestError(ValueError):
@@ -68,6 +72,20 @@ MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
 def with_arguments(message: str) -> str:
     """A message with the names of arguments in place of those of flags: --max-rejected as max_rejected."""
     return _FLAGS.sub(lambda flag: flag[1].replace("-", "_"), message)
+
+
+def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
+    """Name arguments, not flags, in what the function raises."""
+
+    @wraps(function)
+    def call(*args: Args.args, **options: Args.kwargs) -> Given:
+        try:
+            return function(*args, **options)
+        except (RequestError, WorkError) as error:
+            error.args = tuple(with_arguments(str(arg)) for arg in error.args)
+            raise
+
+    return call
 
 
 def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:

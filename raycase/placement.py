@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from raycase.corpus import run
-from raycase.corpus.job_record import Job
-from raycase.corpus.plan import Plan
-from raycase.corpus.records import WrittenUnit
-from raycase.corpus.request import EmbedJob, Request, RunFlags, actor_range
-from raycase.corpus.runner import Runner
 from raycase.errors import RequestError, note
+from raycase.job import run
+from raycase.job.job_record import Job
+from raycase.job.plan import Plan
+from raycase.job.records import WrittenUnit
+from raycase.job.request import EmbedJob, Request, RunFlags, actor_range
+from raycase.job.runner import Runner
 
 if TYPE_CHECKING:
-    from raycase.search.index import Index
-    from raycase.search.search_job import SearchJob
+    from raycase.index.index import Index
+    from raycase.index.search_job import SearchJob
     from raycase.training.job import TrainingJob
     from raycase.training.trainer import Trainer
 
@@ -84,7 +84,7 @@ class ByRule(Runner):
     def _on(self, several: str) -> Runner:
         if not why_ray(self.ray, several):
             return Runner()
-        from raycase.distributed.runner import RayRunner
+        from raycase.ray.runner import RayRunner
 
         return RayRunner()
 
@@ -100,7 +100,7 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
 def _indexed(index: str, output: str) -> str:
     """Index an output that is complete; returns where. Raises RequestError and WorkError."""
-    from raycase.search.build import IndexJob, build
+    from raycase.index.build import IndexJob, build
 
     try:
         return str(build(IndexJob(embeddings=(output,), output=index))["output"])
@@ -111,14 +111,14 @@ def _indexed(index: str, output: str) -> str:
 
 def search(job: SearchJob) -> dict[str, Any]:
     """Search an index, one of several shards by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.search.search_job import search
+    from raycase.index.search_job import search
 
     several = f"--replicas {job.replicas}" if job.replicas > 1 else ""
     of_shards = several or ("" if job.shard_timeout is None else f"--shard-timeout {job.shard_timeout:g}")
 
     @cache
     def in_shards() -> Callable[[Index], Index]:
-        from raycase.distributed.shards import InShards
+        from raycase.ray.shards import InShards
 
         return InShards(also_one=True, replicas=job.replicas, wait=job.shard_timeout)
 
@@ -138,7 +138,7 @@ def search(job: SearchJob) -> dict[str, Any]:
 def open_trainer(job: TrainingJob) -> Trainer:
     """What a training job runs by, by the rule. Raises RequestError."""
     if why_ray(job.ray, f"--workers {job.workers}" if job.workers > 1 else ""):
-        from raycase.distributed.train import open_trainer
+        from raycase.ray.train import open_trainer
 
         return open_trainer(job)
     from raycase.training.trainer import local_trainer

@@ -7,10 +7,10 @@ import io
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.corpus.job_record import as_begun
-from raycase.corpus.manifest import manifest_lines, totals
-from raycase.corpus.output import output_at
-from raycase.data.schema import parquet_bytes
+from raycase.io.schema import parquet_bytes
+from raycase.job.job_record import as_begun
+from raycase.job.manifest import manifest_lines, totals
+from raycase.job.output import output_at
 
 
 def alter(uri, change, *, units=None):

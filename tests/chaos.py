@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from disturbed import Disturbed
 from helpers import embed_here, flags_of, same_output, save_tiny_model, sentences, small_job, wait_for
 
-from raycase.corpus.output import output_at
+from raycase.job.output import output_at
 
 KINDS = ("actor", "task", "machine", "driver")
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")

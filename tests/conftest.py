@@ -27,7 +27,7 @@ import pytest
 from helpers import ROOT, rated_rows, save_tiny_model, small_job
 from xdist.scheduler.loadscope import LoadScopeScheduling
 
-from raycase.data import storage
+from raycase.io import storage
 
 
 class OneRay(LoadScopeScheduling):
@@ -47,7 +47,7 @@ class OneRay(LoadScopeScheduling):
 def needs_ray(file):
     """Whether a test or a fixture of the file takes the fixture `cluster`, starts clusters of its own, or imports
     Ray Serve."""
-    taken = r"^def \w+\([^)]*\bcluster\b|^from clusters import|raycase.distributed.serve"
+    taken = r"^def \w+\([^)]*\bcluster\b|^from clusters import|raycase.ray.serve"
     return re.search(taken, (ROOT / file).read_text(), re.MULTILINE) is not None
 
 
@@ -145,7 +145,7 @@ def wheel(tmp_path_factory):
 @pytest.fixture
 def through(monkeypatch, s3_server):
     """Sends what this process asks of S3 to another URL, where a request is waited for a second."""
-    from raycase.data.s3 import S3
+    from raycase.io.s3 import S3
 
     def send(url):
         S3.clear_instance_cache()

@@ -51,7 +51,7 @@ def counted(folder):
 def work(job):
     from helpers import embed_on_ray
 
-    from raycase.systems.registry import resolve
+    from raycase.models.registry import resolve
 
     model = resolve(job.model, prompt=job.prompt, pooling=job.pooling, subtract=job.subtract)
     return embed_on_ray(job, model=Counted(model, os.environ["COUNTED"]))

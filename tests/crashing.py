@@ -6,8 +6,8 @@ from unittest import mock
 import lance
 from lance.dataset import DatasetOptimizer, Tags
 
-from raycase.data.storage import Location
-from raycase.search.index import Options
+from raycase.index.index import Options
+from raycase.io.storage import Location
 
 STEPS = (  # all that a build calls to change what is stored
     (lance.LanceDataset, "restore"),

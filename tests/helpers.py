@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 
-from raycase.corpus.output import SCORES, output_at
-from raycase.corpus.runner import Runner
+from raycase.job.output import SCORES, output_at
+from raycase.job.runner import Runner
 
 ROOT = Path(__file__).parent.parent
 
@@ -109,7 +109,7 @@ def small_job(folder, model):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.corpus.request import EmbedJob
+    from raycase.job.request import EmbedJob
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
     files = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model)}
@@ -164,7 +164,7 @@ def swap_rows(uri):
 
     import pyarrow.parquet as pq
 
-    from raycase.data.schema import parquet_bytes
+    from raycase.io.schema import parquet_bytes
 
     folder = output_at(str(uri)).embeddings
     file = folder / min(folder.list())
@@ -191,7 +191,7 @@ def embed_here(job, runner=None, **options):
 
 def embed_on_ray(job, **options):
     """The main job on Ray; gives its result."""
-    from raycase.distributed.runner import RayRunner
+    from raycase.ray.runner import RayRunner
 
     return run(job, RayRunner(), **options)
 
@@ -200,15 +200,15 @@ def run(job, runner, *, model=None):
     """The main job by a runner; gives its result."""
     import time
 
-    from raycase.corpus.request import check_embed
-    from raycase.corpus.run import run
+    from raycase.job.request import check_embed
+    from raycase.job.run import run
 
     return run(check_embed(job, model), time.time(), runner)
 
 
 def score_here(job, runner=None):
     """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
-    from raycase.corpus.run import score
+    from raycase.job.run import score
 
     return score(job, runner or Runner(ahead=0))
 
@@ -245,7 +245,7 @@ def stop_after(count):
 
 def same_output(uri, wanted_uri):
     """Assert that an output is whole and has the rows of another one, and its vectors."""
-    from raycase.corpus.verify import verify
+    from raycase.job.verify import verify
 
     found, wanted = (read_output(place) for place in (uri, wanted_uri))
     assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))  # none missing, none twice
@@ -264,7 +264,7 @@ def embedded(folder, tiny_model, rows, **options):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.corpus.request import EmbedJob
+    from raycase.job.request import EmbedJob
 
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
@@ -292,7 +292,7 @@ def vectors_of(texts, config, **_):
 
     from uncached import Uncached
 
-    from raycase.data.rated import texts_sha256
+    from raycase.io.rated import texts_sha256
 
     plain = isinstance(texts[0], str)
     key = json.dumps([config.describe(), plain, texts_sha256([(t,) for t in texts] if plain else texts)])

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import embedded, read_output, sentences, vectors
 
-from raycase.data.vectors import l2_normalize
 from raycase.errors import RequestError
-from raycase.search.build import IndexJob, build
-from raycase.search.search_job import SearchJob, search
+from raycase.index.build import IndexJob, build
+from raycase.index.search_job import SearchJob, search
+from raycase.io.vectors import l2_normalize
 
 CONDITIONS = ("color", "number of people")
 QUERIES = ["a red dress", "two people play"]

@@ -7,10 +7,10 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.data.columns import find_columns
-from raycase.data.inputs import find_input, peek, source_of
-from raycase.data.reader import read_span
-from raycase.data.source import CODECS
+from raycase.io.columns import find_columns
+from raycase.io.inputs import find_input, peek, source_of
+from raycase.io.reader import read_span
+from raycase.io.source import CODECS
 
 OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}
 

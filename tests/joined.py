@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow.dataset as ds
 from helpers import embedded, read_output, sentences, vectors
 
-from raycase.data.storage import locate
-from raycase.data.vectors import l2_normalize
+from raycase.io.storage import locate
+from raycase.io.vectors import l2_normalize
 
 CONDITIONS = ("color", "number of people")
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 
 from raycase.encoder.choices import find_encoder
-from raycase.systems import case, condition_pooling
-from raycase.systems.condition_head import ConditionHead, HeadConfig
-from raycase.systems.projector import Projector, ProjectorConfig
+from raycase.heads.condition_head import ConditionHead, HeadConfig
+from raycase.heads.projector import Projector, ProjectorConfig
+from raycase.models import case, condition_pooling
 
 NESTED = (2, 4)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import torch
 
-from raycase.data.stored_words import StoredStates
-from raycase.systems.condition_head import ConditionHead
+from raycase.heads.condition_head import ConditionHead
+from raycase.io.stored_words import StoredStates
 from raycase.training.condition_pairs import PairStates
 from raycase.training.recipe import HeadRecipe
 

@@ -2,10 +2,10 @@
 
 from fastapi.testclient import TestClient
 
-from raycase.serving.app import make_app
-from raycase.serving.guard import Door
-from raycase.serving.serve_job import ServeJob, check_serve
-from raycase.serving.service import Engine
+from raycase.serve.app import make_app
+from raycase.serve.guard import Door
+from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.service import Engine
 
 TOKEN = "0123456789abcdef" * 2
 

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from raycase.data.rated import RatedPairs
+from raycase.io.rated import RatedPairs
 
 DIM = 32
 SENTENCES = [

@@ -7,9 +7,9 @@ import torch
 from helpers import embedded
 
 import raycase
-from raycase.search.build import IndexJob, build
-from raycase.systems.condition_head import ConditionHead, HeadConfig
-from raycase.systems.condition_pooling import condition_pooling, write_head_folder
+from raycase.heads.condition_head import ConditionHead, HeadConfig
+from raycase.index.build import IndexJob, build
+from raycase.models.condition_pooling import condition_pooling, write_head_folder
 
 ENOUGH = 96  # bytes a word that make rounding small for the 31 numbers of a token
 WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color", "number", "a", "with"]
@@ -36,7 +36,7 @@ def model_folder(folder, **options):
 
 
 def means(folder, part):
-    """m of `raycase.systems.plain_part` of texts, batch after batch."""
+    """m of `raycase.heads.plain_part` of texts, batch after batch."""
     found = []
     model = raycase.load(str(folder), dtype=torch.float32, device="cpu")
     batch = model.config.prepare([row["text"] for row in texts(60)], None).alone[0]

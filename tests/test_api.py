@@ -8,8 +8,8 @@ from helpers import read_output
 
 import raycase
 from raycase import api
-from raycase.corpus.verify import verify
 from raycase.errors import RequestError
+from raycase.job.verify import verify
 
 
 def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):

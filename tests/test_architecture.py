@@ -43,8 +43,8 @@ def test_importing_raycase_takes_neither_torch_nor_ray():
 def test_workers_import_what_they_need_alone():
     """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""
     heavy = {"torch", "transformers", "scipy", "botocore"}
-    script = "import sys, raycase.corpus.records"
-    script += "".join(f", raycase.distributed.{n}" for n in ("in_flight", "prometheus"))
+    script = "import sys, raycase.job.records"
+    script += "".join(f", raycase.ray.{n}" for n in ("in_flight", "prometheus"))
     script += f"; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -53,9 +53,9 @@ def test_workers_import_what_they_need_alone():
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("distributed.shard_actor", "transformers"),  # so that one that died is back soon
-        ("systems.condition_pooling", "transformers.modeling_utils"),  # who only counts tokens needs no layers
-        ("systems.case", "torch._dynamo"),
+        ("ray.shard_actor", "transformers"),  # so that one that died is back soon
+        ("models.condition_pooling", "transformers.modeling_utils"),  # who only counts tokens needs no layers
+        ("models.case", "torch._dynamo"),
     ],
 )
 def test_a_process_imports_no_more_than_it_needs(module, absent):

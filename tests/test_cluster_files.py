@@ -18,10 +18,10 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
-from raycase.corpus.request import actor_range
-from raycase.serving.serve_job import ServeJob, check_serve
+from raycase.job.request import actor_range
+from raycase.serve.serve_job import ServeJob, check_serve
 
-serve, schema = Later("raycase.distributed.serve"), Later("ray.serve.schema")
+serve, schema = Later("raycase.ray.serve"), Later("ray.serve.schema")
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
     (ROOT / name).read_text(encoding="utf-8")
     for name in ("cluster.yaml", "kuberay.yaml", "Dockerfile", "constraints.txt")
@@ -115,7 +115,7 @@ def test_only_the_code_is_submitted(tmp_path):
     create_package(str(ROOT), package, include_gitignore=True)
     with zipfile.ZipFile(package) as files:
         listed = set(files.namelist())
-    assert {"jobs/embed.py", "raycase/distributed/embed.py", "raycase/sample/sentences.csv"} <= listed
+    assert {"jobs/embed.py", "raycase/ray/embed.py", "raycase/sample/sentences.csv"} <= listed
     names = {name.split("/")[0] for name in listed}
     assert not names & {".git", ".venv", "tests", "benchmarks", "results", "docs", "datasets"}
     assert package.stat().st_size < 27_000_000  # 24.6 MB are the heads that ship

@@ -10,7 +10,7 @@ from helpers import cosines, embed_here, read_output, vectors
 from scipy.stats import spearmanr
 
 import raycase
-from raycase.corpus.verify import verify
+from raycase.job.verify import verify
 
 
 @pytest.mark.long

@@ -20,9 +20,9 @@ from served import client_of, refusal
 from uncached import open_trainer
 
 from raycase.cli import main
-from raycase.data import lance_dataset, s3
-from raycase.serving.serve_job import ServeJob, check_serve
-from raycase.serving.service import Service
+from raycase.io import lance_dataset, s3
+from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.service import Service
 from raycase.training import job as jobs
 
 SECRET = "hunter2secret"  # must never be printed

@@ -11,7 +11,7 @@ from helpers import ROOT, Later
 import raycase
 
 mteb, mocks, datasets = Later("mteb"), Later("mteb.mocks.mock_tasks"), Later("datasets")
-mteb_model = Later("raycase.mteb_model")
+mteb_model = Later("raycase.integrations.mteb")
 
 DOCUMENTS = [
     ("d1", "", "a red dog runs in the park"),

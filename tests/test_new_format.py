@@ -6,10 +6,10 @@ import pyarrow as pa
 import pyarrow.feather as feather
 from helpers import embed_here, read_output, read_rejected
 
-from raycase.data.columns import check_columns
-from raycase.data.inputs import FORMATS
-from raycase.data.reader import read_columns
-from raycase.data.source import InputFile, Source
+from raycase.io.columns import check_columns
+from raycase.io.inputs import FORMATS
+from raycase.io.reader import read_columns
+from raycase.io.source import InputFile, Source
 
 
 class Feather(Source):

@@ -17,12 +17,12 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.cli import main, parse
-from raycase.corpus.request import EmbedJob
 from raycase.encoder.loading import load_encoder
+from raycase.job.request import EmbedJob
+from raycase.models.fine_tuned_config import ApartConfig, starting_encoder
+from raycase.models.fine_tuned_module import Embedder
+from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
-from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
-from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.pairs import accepted_pairs, encoded
 from raycase.training.encoder_fit import RatedJob
 from raycase.training.sweep import changed
 

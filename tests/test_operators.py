@@ -11,8 +11,8 @@ import torch
 from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
-from raycase import operators
-from raycase.corpus.request import EmbedJob
+from raycase.integrations import ray_data as operators
+from raycase.job.request import EmbedJob
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
 

@@ -65,12 +65,12 @@ def test_several_encoders(alone, monkeypatch, job):
 
 def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys):
     """From the flags to the last line: embed, verify, join, index and a dry run, where Ray cannot be imported."""
-    for name in [name for name in sys.modules if name.startswith(("ray.", "raycase.distributed"))]:
+    for name in [name for name in sys.modules if name.startswith(("ray.", "raycase.ray"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     placement._note_once.cache_clear()
     with pytest.raises(ImportError):
-        importlib.import_module("raycase.distributed.embed")
+        importlib.import_module("raycase.ray.embed")
     flags = ["--input", job.input, "--conditions", *job.conditions, "--model", job.model, "--prompt", "concat-sc"]
     flags += ["--pooling", "mean", "--compute", "float32", "--no-ray"]
     output = str(tmp_path / "out")

@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from raycase.data.stored_words import StoredStates
 from raycase.errors import WorkError
+from raycase.heads.condition_head import ConditionHead
+from raycase.heads.projector import Activation
+from raycase.io.stored_words import StoredStates
+from raycase.models.condition_pooling import condition_pooling
+from raycase.models.contracts import PairVectors
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.csr.model import csr
-from raycase.systems.condition_head import ConditionHead
-from raycase.systems.condition_pooling import condition_pooling
-from raycase.systems.contracts import PairVectors
-from raycase.systems.projector import Activation
 from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
 from raycase.training.condition_pairs import PairStates, PairTokens
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from raycase.corpus.runner import Runner
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.schema import Reason
 from raycase.errors import RequestError
+from raycase.io.schema import Reason
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
 from raycase.training.trainer import local_trainer
 
 

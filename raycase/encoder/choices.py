@@ -8,7 +8,6 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from raycase.data.fetch import INSIDE, is_remote
 from raycase.encoder.loading import is_causal, learned_positions, without_weights
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
@@ -16,6 +15,7 @@ from raycase.encoder.published import read_layout, read_published
 from raycase.encoder.sources import check_encoder, encoder_errors, load_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
+from raycase.io.fetch import INSIDE, is_remote
 
 MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
 UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raycase.data.stored_words import Ragged
+from raycase.io.stored_words import Ragged
 
 
 def token_budget_batches(

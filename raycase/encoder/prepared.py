@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from safetensors.numpy import load, save
 
-from raycase.data.schema import Reason
 from raycase.encoder.token_batch import REASONS, TokenBatch
+from raycase.io.schema import Reason
 
 KINDS = ("pairs", "alone", "bases")  # the fields of `Prepared` that hold prompts
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from raycase.data.json_values import from_json
-from raycase.data.storage import json_file
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, is_utf8
+from raycase.io.json_values import from_json
+from raycase.io.storage import json_file
 
 INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
 
@@ -221,7 +221,7 @@ class PromptFlags(TextFlags):
 
     @property
     def prompt_choices(self) -> dict[str, Any]:
-        """These flags for `raycase.systems.registry.resolve`."""
+        """These flags for `raycase.models.registry.resolve`."""
         return {"prompt": self.prompt, "pooling": self.pooling, "subtract": self.subtract}
 
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-from raycase.data.hub import PINNED, file_of
-from raycase.data.json_values import loads
-from raycase.data.storage import locate
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, check_encoder, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
+from raycase.io.hub import PINNED, file_of
+from raycase.io.json_values import loads
+from raycase.io.storage import locate
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it

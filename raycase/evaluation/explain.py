@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.data.fetch import DEFAULT_MODEL, model_folder
-from raycase.data.places import check_paths
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
-from raycase.search.marks import has_styles, in_bold, in_words, looked_at
-from raycase.systems.registry import resolve
+from raycase.index.marks import has_styles, in_bold, in_words, looked_at
+from raycase.io.fetch import DEFAULT_MODEL, model_folder
+from raycase.io.places import check_paths
+from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raycase.corpus.ray_flag import RayFlag
-from raycase.data.fetch import MODEL_FILE, model_folder
-from raycase.data.json_values import loads
-from raycase.data.places import Folder, check_paths
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
-from raycase.systems.contracts import Compute
-from raycase.systems.model_folder import METRICS
-from raycase.systems.registry import of_papers
+from raycase.io.fetch import MODEL_FILE, model_folder
+from raycase.io.json_values import loads
+from raycase.io.places import Folder, check_paths
+from raycase.job.ray_flag import RayFlag
+from raycase.models.contracts import Compute
+from raycase.models.model_folder import METRICS
+from raycase.models.registry import of_papers
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000

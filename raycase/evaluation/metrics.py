@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs
-from raycase.data.vectors import cosines
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs
+from raycase.io.vectors import cosines
 
 ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
 Correlation = Callable[[np.ndarray, np.ndarray], float]

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from raycase.data.fetch import is_remote
-from raycase.data.json_values import loads
-from raycase.data.storage import PACKAGE, Location, locate
 from raycase.encoder.prompts import PromptStyle, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.systems.case import CaseConfig
-from raycase.systems.model_folder import METRICS
-from raycase.systems.projector import load_projector, project
-from raycase.systems.registry import embeds, resolve
+from raycase.heads.projector import load_projector, project
+from raycase.io.fetch import is_remote
+from raycase.io.json_values import loads
+from raycase.io.storage import PACKAGE, Location, locate
+from raycase.models.case import CaseConfig
+from raycase.models.model_folder import METRICS
+from raycase.models.registry import embeds, resolve
 
 LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",

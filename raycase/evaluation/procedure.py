@@ -10,10 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from raycase.data.json_values import finite
-from raycase.data.provenance import provenance
-from raycase.data.storage import locate
-from raycase.data.vectors import pair_cosines
 from raycase.errors import WorkError, note
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.evaluation.models import Model, any_condition, find_models, vectors
@@ -25,7 +21,11 @@ from raycase.evaluation.report import (
     render_ranked,
     write_report,
 )
-from raycase.systems.registry import embeds
+from raycase.io.json_values import finite
+from raycase.io.provenance import provenance
+from raycase.io.storage import locate
+from raycase.io.vectors import pair_cosines
+from raycase.models.registry import embeds
 
 
 class EmbedPairs(Protocol):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.json_values import UNDEFINED
-from raycase.data.storage import Location
 from raycase.evaluation.job import REPORT, EvaluateJob
 from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
-from raycase.systems.model_folder import METRICS
+from raycase.io.json_values import UNDEFINED
+from raycase.io.storage import Location
+from raycase.models.model_folder import METRICS
 
 NOT_AVAILABLE = "n/a"
 ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined

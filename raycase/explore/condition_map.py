@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from raycase.data.schema import CONDITION
 from raycase.encoder.words import Word
+from raycase.explore.facet_words import score_words
+from raycase.explore.facets import find_clusters
 from raycase.explore.positions import NEIGHBOURS, nearest_rows, place, principal_axes
-from raycase.search.answers import TEXT
-from raycase.search.facet_words import score_words
-from raycase.search.facets import find_clusters
-from raycase.search.index import Index
-from raycase.search.marks import looked_at
-from raycase.search.shown import weigh_answers, words_of_row
+from raycase.index.answers import TEXT
+from raycase.index.index import Index
+from raycase.index.marks import looked_at
+from raycase.index.shown import weigh_answers, words_of_row
+from raycase.io.schema import CONDITION
 
 FACET_WORDS = 5
 

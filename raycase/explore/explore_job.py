@@ -9,18 +9,18 @@ from typing import Any
 
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.data.fetch import model_folder
-from raycase.data.places import HTML, File, check_paths
-from raycase.data.storage import locate
 from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.condition_map import ConditionMap, make_map, weigh_words
+from raycase.explore.facets import import_sklearn
 from raycase.explore.map_rows import MapRows, choose_rows
 from raycase.explore.page import map_page
 from raycase.explore.positions import LEAST_ROWS, import_umap
-from raycase.search.facets import import_sklearn
-from raycase.search.index import Index, on_index
-from raycase.search.lance_files import lance_errors
-from raycase.search.shown import print_replaced_condition, text_column, why_unweighed
+from raycase.index.index import Index, on_index
+from raycase.index.lance_files import lance_errors
+from raycase.index.shown import print_replaced_condition, text_column, why_unweighed
+from raycase.io.fetch import model_folder
+from raycase.io.places import HTML, File, check_paths
+from raycase.io.storage import locate
 
 MOST_MAPS = 12
 MOST_ROWS, MOST_NEIGHBOURS = 200_000, 50

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.data.schema import CONDITION, ID
-from raycase.data.stored_words import BASIS
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.explore.positions import LEAST_ROWS
-from raycase.search.filters import Filter, checked_filter
-from raycase.search.index import Index
-from raycase.search.lance_files import OFFSET, offsets_of, sql_equals
+from raycase.index.filters import Filter, checked_filter
+from raycase.index.index import Index
+from raycase.index.lance_files import OFFSET, offsets_of, sql_equals
+from raycase.io.schema import CONDITION, ID
+from raycase.io.stored_words import BASIS
 
 MOST_CHARACTERS = 300  # of a text or an id on a page; the rest is cut off
 

@@ -13,7 +13,7 @@ import torch
 from scipy.linalg import orthogonal_procrustes
 
 from raycase.errors import lacks_package
-from raycase.search.topk import top_k
+from raycase.index.topk import top_k
 
 NEIGHBOURS = 15  # of a row, itself among them: UMAP's default
 LEAST_ROWS = 3

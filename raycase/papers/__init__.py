@@ -1,6 +1,6 @@
 """The papers: a folder and a line of this table each. Without both, nothing is left of a paper.
 
-The rooms find by the table what a paper adds, and import it when it is asked for (`raycase.systems.registry`).
+The rooms find by the table what a paper adds, and import it when it is asked for (`raycase.models.registry`).
 """
 
 PAPERS: dict[str, tuple[str, str, str, str]] = {

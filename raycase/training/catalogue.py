@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raycase.systems.registry import of_paper, of_papers
+from raycase.models.registry import of_paper, of_papers
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.job import TrainingJob
 from raycase.training.projector import ProjectorJob

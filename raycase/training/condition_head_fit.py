@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.data.rated import NOT_APPLICABLE
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.token_states import StateReader, layer_numbers
-from raycase.systems.condition_head import ConditionHead, Head, Questions, Words
-from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.fine_tuned_module import training_options
-from raycase.systems.plain_part import PlainPart
+from raycase.heads.condition_head import ConditionHead, Head, Questions, Words
+from raycase.heads.plain_part import PlainPart
+from raycase.io.rated import NOT_APPLICABLE
+from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.models.fine_tuned_module import training_options
 from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.loop import (
     Batches,

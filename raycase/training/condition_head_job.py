@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.fetch import model_folder
-from raycase.data.labelled import labels_of, read_labelled
-from raycase.data.places import Paths
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
-from raycase.data.storage import Location, fingerprint
 from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
-from raycase.systems.condition_head import ConditionHead, ZeroShotHead, load_head
-from raycase.systems.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
-from raycase.systems.model_card import head_card
-from raycase.systems.pairs import Indexed
-from raycase.systems.registry import resolve
+from raycase.heads.condition_head import ConditionHead, ZeroShotHead, load_head
+from raycase.io.fetch import model_folder
+from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.places import Paths
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.io.storage import Location, fingerprint
+from raycase.job.vector_cache import VectorCache
+from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
+from raycase.models.model_card import head_card
+from raycase.models.pairs import Indexed
+from raycase.models.registry import resolve
 from raycase.training.condition_head_fit import (
     UnfrozenEncoder,
     fit_condition_head,

@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.data.rated import RatedPairs
-from raycase.data.stored_words import StoredStates
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.token_states import StateReader, TokenStates
-from raycase.systems.condition_pooling import ConditionPoolingConfig
-from raycase.systems.pairs import RatedTexts
+from raycase.io.rated import RatedPairs
+from raycase.io.stored_words import StoredStates
+from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.models.pairs import RatedTexts
 
 SAYS = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from raycase.data.vectors import cosines
 from raycase.errors import RequestError
-from raycase.systems.condition_head import Head
+from raycase.heads.condition_head import Head
+from raycase.io.vectors import cosines
 from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_pairs import PairIndex, PairStates
 from raycase.training.losses import unit_ratings

@@ -15,16 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import check_ranges
-from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.fine_tuned_module import pair_scores
-from raycase.systems.model_card import tuned_card
-from raycase.systems.model_folder import write_folder
-from raycase.systems.pairs import RatedTexts
-from raycase.systems.registry import of_paper, of_papers
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs
+from raycase.models.fine_tuned_config import FineTunedConfig
+from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.model_card import tuned_card
+from raycase.models.model_folder import write_folder
+from raycase.models.pairs import RatedTexts
+from raycase.models.registry import of_paper, of_papers
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import (
     Batches,

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from raycase.corpus.ray_flag import RayFlag
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.fetch import model_folder
-from raycase.data.hub import dataset_of
-from raycase.data.labelled import LabelledTexts
-from raycase.data.places import Folder, Paths, check_paths
-from raycase.data.provenance import provenance
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
-from raycase.data.storage import Location, fingerprint, locate
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
-from raycase.systems.contracts import Compute
-from raycase.systems.model_folder import WRITTEN, open_model_folder
+from raycase.io.fetch import model_folder
+from raycase.io.hub import dataset_of
+from raycase.io.labelled import LabelledTexts
+from raycase.io.places import Folder, Paths, check_paths
+from raycase.io.provenance import provenance
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
+from raycase.io.storage import Location, fingerprint, locate
+from raycase.job.ray_flag import RayFlag
+from raycase.job.vector_cache import VectorCache
+from raycase.models.contracts import Compute
+from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
 from raycase.training.recipe import FitRecipe
 from raycase.training.trainer import Fitting, Trainer

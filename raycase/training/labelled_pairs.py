@@ -13,8 +13,8 @@ from itertools import combinations
 
 import numpy as np
 
-from raycase.data.labelled import Label, LabelledColumn, LabelledTexts
-from raycase.data.rated import RatedPairs
+from raycase.io.labelled import Label, LabelledColumn, LabelledTexts
+from raycase.io.rated import RatedPairs
 from raycase.training.condition_pairs import SAYS
 
 SAME, SAME_GROUP, OTHER = 1.0, 0.4, 0.0  # targets of the cosine

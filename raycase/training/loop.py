@@ -21,8 +21,8 @@ import torch.distributed as dist
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from raycase.data.json_values import figure, finite
 from raycase.errors import WorkError
+from raycase.io.json_values import figure, finite
 
 Weights = dict[str, Tensor]
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.data.rated import NOT_APPLICABLE
-from raycase.data.vectors import pair_cosines
 from raycase.evaluation.metrics import pearson, spearman
+from raycase.io.rated import NOT_APPLICABLE
+from raycase.io.vectors import pair_cosines
 
 
 class Loss(StrEnum):

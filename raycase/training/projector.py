@@ -13,17 +13,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.fetch import is_trained
 from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
-from raycase.systems.case import CaseConfig, write_case_folder
-from raycase.systems.case import resolve as resolve_case
-from raycase.systems.contracts import PairVectors
-from raycase.systems.fine_tuned_config import PromptEncoderConfig
-from raycase.systems.projector import DropoutAt, Projector, ProjectorConfig, project
-from raycase.systems.registry import resolve
-from raycase.systems.top import MOST_WIDTH, Activation
+from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
+from raycase.heads.top import MOST_WIDTH, Activation
+from raycase.io.fetch import is_trained
+from raycase.job.vector_cache import VectorCache
+from raycase.models.case import CaseConfig, write_case_folder
+from raycase.models.case import resolve as resolve_case
+from raycase.models.contracts import PairVectors
+from raycase.models.fine_tuned_config import PromptEncoderConfig
+from raycase.models.registry import resolve
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
 from raycase.training.losses import (

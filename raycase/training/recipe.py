@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from raycase.errors import at_least, check_ranges
-from raycase.systems.top import MOST_NUMBER, MOST_WIDTH, Activation, HeadConfig
+from raycase.heads.top import MOST_NUMBER, MOST_WIDTH, Activation, HeadConfig
 from raycase.training.loop import FitConfig
 from raycase.training.losses import Loss, nested_range
 

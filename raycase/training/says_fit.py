@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.evaluation.metrics import auc
-from raycase.systems.condition_head import ConditionHead, Says
+from raycase.heads.condition_head import ConditionHead, Says
 from raycase.training.condition_head_fit import EVALUATED_AT_ONCE, head_pair_vectors
 from raycase.training.condition_pairs import SAYS, ReadPairs
 

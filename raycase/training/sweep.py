@@ -1,7 +1,7 @@
 """The request of a sweep, the cells of its grid or the space of its search, and its results.
 
 A cell is a choice of flags, a trial a cell with a seed. Each trial that ended is a file in `trials/`, put atomically.
-`raycase.distributed.tune` runs them.
+`raycase.ray.tune` runs them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, get_args, get_type_hints
 
 import pandas as pd
 
-from raycase.data.provenance import provenance
-from raycase.data.storage import Location, fingerprint, json_file, locate
 from raycase.errors import RequestError, at_least, check_ranges
+from raycase.io.provenance import provenance
+from raycase.io.storage import Location, fingerprint, json_file, locate
 from raycase.training.job import TrainingJob
 
 SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"

@@ -1,4 +1,4 @@
-"""What a training job runs by: vectors of texts and fits, in this process or on Ray (`raycase.distributed.train`)."""
+"""What a training job runs by: vectors of texts and fits, in this process or on Ray (`raycase.ray.train`)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from raycase.corpus.runner import Runner
-from raycase.corpus.vector_cache import VectorCache
-from raycase.data.storage import Location
+from raycase.io.storage import Location
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
 from raycase.training.loop import FitState, show
 
 STATE = "state.safetensors"  # of a fit that may resume

@@ -9,7 +9,7 @@ from tiny import PAIRS
 
 from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
-from raycase.systems.pairs import prepare
+from raycase.models.pairs import prepare
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from kinds import save_kind
 from tokenizers import Tokenizer
 
 import raycase
-from raycase.data.hub import pinned_uri
 from raycase.encoder import sources
 from raycase.encoder.choices import find_unprompted
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
@@ -20,7 +19,8 @@ from raycase.encoder.published import LEGACY
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
-from raycase.systems.registry import resolve
+from raycase.io.hub import pinned_uri
+from raycase.models.registry import resolve
 
 library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")
 pooled = Later("sentence_transformers.sentence_transformer.modules")

@@ -8,7 +8,6 @@ import tiny
 from tokenizers import processors
 from transformers import AutoTokenizer
 
-from raycase.data.schema import Reason
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.several_texts import frame, separated
 from raycase.encoder.sources import load_tokenizer, weights_folder
@@ -16,6 +15,7 @@ from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import NEVER
 from raycase.encoder.tokenizer import MOST_CHARACTERS
 from raycase.errors import RequestError
+from raycase.io.schema import Reason
 
 TEXTS = ["A woman in a red dress", "color of the dress", "café naïve.", "two people 7", "😀", "[SEP] dress </s>"]
 PAIRS = [(a, b) for a in TEXTS for b in TEXTS]

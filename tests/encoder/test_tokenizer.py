@@ -9,11 +9,11 @@ import pytest
 import tiny
 from tokenizers import Tokenizer, models
 
-from raycase.data.schema import Reason
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
+from raycase.io.schema import Reason
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 

@@ -9,11 +9,11 @@ import tiny
 import torch
 from helpers import ROOT, sentences, write_csv
 
-from raycase.data.rated import read_rated
 from raycase.evaluation.job import EvaluateJob
-from raycase.systems import case
-from raycase.systems.projector import Projector, ProjectorConfig
-from raycase.systems.registry import resolve
+from raycase.heads.projector import Projector, ProjectorConfig
+from raycase.io.rated import read_rated
+from raycase.models import case
+from raycase.models.registry import resolve
 
 sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]

@@ -19,10 +19,10 @@ from case_tables import (
 from helpers import write_csv
 
 import raycase
-from raycase.data.vectors import cosines
 from raycase.evaluation.models import find_models
-from raycase.systems import case
-from raycase.systems.registry import resolve
+from raycase.io.vectors import cosines
+from raycase.models import case
+from raycase.models.registry import resolve
 
 
 def random_vectors(rated_pairs):

@@ -14,7 +14,7 @@ from conditions import (
 )
 from helpers import write_csv
 
-from raycase.data.rated import RatedPairs
+from raycase.io.rated import RatedPairs
 
 BOOTSTRAP = {"resamples": 100, "seed": 0}
 

@@ -9,10 +9,10 @@ from helpers import vectors_of
 from nested_models import save_condition_pooling
 
 import raycase
-from raycase.data.vectors import cosines
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.csts import render_csts
+from raycase.io.vectors import cosines
 
 
 def pair_cosines(folder, rated_pairs):

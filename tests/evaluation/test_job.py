@@ -7,7 +7,7 @@ import pytest
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request, open_report_folder
 from raycase.evaluation.tasks.catalogue import TASKS
-from raycase.systems.registry import of_papers
+from raycase.models.registry import of_papers
 
 
 def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):

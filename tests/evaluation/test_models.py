@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from raycase.data.fetch import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks.catalogue import find_task
+from raycase.io.fetch import DEFAULT_MODEL
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
-from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):

@@ -11,13 +11,13 @@ import torch
 from helpers import cosines, vectors_of
 
 import raycase
-from raycase.data.rated import read_candidates
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
+from raycase.io.rated import read_candidates
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
-from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 @pytest.mark.parametrize(

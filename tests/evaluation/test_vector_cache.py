@@ -6,13 +6,13 @@ import pytest
 import torch
 from helpers import vectors_of
 
-from raycase.corpus.runner import Runner
-from raycase.corpus.vector_cache import VectorCache
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.tasks import catalogue
-from raycase.systems import case
-from raycase.systems.projector import Projector, ProjectorConfig
-from raycase.systems.registry import resolve
+from raycase.heads.projector import Projector, ProjectorConfig
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
+from raycase.models import case
+from raycase.models.registry import resolve
 
 CACHED = VectorCache(Runner())  # on Ray: see test_train.py
 

@@ -14,10 +14,10 @@ from helpers import embedded
 from indexed import refuse
 
 from raycase.explore.explore_job import ExploreJob, explore
-from raycase.search.build import IndexJob, build
-from raycase.search.index import Index
-from raycase.search.marks import looked_at
-from raycase.search.search_job import SearchJob, search
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.index.marks import looked_at
+from raycase.index.search_job import SearchJob, search
 
 # not imported here: it takes seconds, in each of pytest's workers
 pytestmark = [

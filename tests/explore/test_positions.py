@@ -5,8 +5,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from raycase.data.vectors import l2_normalize
 from raycase.explore.positions import nearest_rows, place, principal_axes
+from raycase.io.vectors import l2_normalize
 
 # not imported here: it takes seconds, in each of pytest's workers
 pytestmark = [

@@ -11,10 +11,10 @@ from small import close
 from torch import nn
 
 import raycase
-from raycase.data.vectors import pair_cosines
+from raycase.io.vectors import pair_cosines
+from raycase.models.fine_tuned_module import pair_scores
 from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
 from raycase.papers.csr.model import CsrForm, csr
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches
 from raycase.training.loop import restore
 from raycase.training.recipe import RatedRecipe

@@ -11,17 +11,17 @@ import torch
 from small import EVERY, SENTENCES, close, system
 
 import raycase
-from raycase.data.schema import Reason
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
+from raycase.io.schema import Reason
+from raycase.models.embeds import Embeds
+from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.registry import embeds, resolve
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.papers.csr.model import CsrForm, Router, Weight, csr
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.mixsp.model import Route, Select, Similarity, mixsp
-from raycase.systems.embeds import Embeds
-from raycase.systems.fine_tuned_config import sentence_encoder
-from raycase.systems.fine_tuned_module import pair_scores
-from raycase.systems.registry import embeds, resolve
 
 CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
 EMBED = {

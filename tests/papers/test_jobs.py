@@ -12,11 +12,14 @@ from scipy.stats import spearmanr
 from uncached import open_trainer
 
 import raycase
-from raycase.data.rated import read_rated
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks.catalogue import evaluate, find_task
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.io.rated import read_rated
+from raycase.models.fine_tuned_module import pair_scores
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.baselines.train import BiEncoderJob, CrossEncoderJob
 from raycase.papers.csr.model import csr
@@ -24,9 +27,6 @@ from raycase.papers.csr.train import CsrJob
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.train import DualCseJob
 from raycase.papers.mixsp.train import MixSpJob
-from raycase.search.build import IndexJob, build
-from raycase.search.index import Index
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.job import train
 from raycase.training.loop import restore

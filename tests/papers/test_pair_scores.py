@@ -5,10 +5,10 @@ import pytest
 import small
 import torch
 
+from raycase.models.pair_scores import figure_columns, score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
-from raycase.systems.pair_scores import figure_columns, score_pairs
 
 SYSTEMS = {"bi": bi_encoder, "cross": cross_encoder, "dualcse": dualcse, "mixsp": mixsp}
 COLUMNS = {

@@ -14,15 +14,15 @@ from helpers import embed_here, rated_rows, read_output, read_rejected, sentence
 from uncached import Uncached, open_trainer
 
 import raycase
-from raycase.corpus.request import EmbedJob
-from raycase.corpus.verify import verify
-from raycase.data.rated import read_rated
-from raycase.data.storage import locate
-from raycase.data.stored_words import STATES, StoredStates
-from raycase.data.vectors import pair_cosines
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
-from raycase.systems.condition_pooling import condition_pooling
+from raycase.io.rated import read_rated
+from raycase.io.storage import locate
+from raycase.io.stored_words import STATES, StoredStates
+from raycase.io.vectors import pair_cosines
+from raycase.job.request import EmbedJob
+from raycase.job.verify import verify
+from raycase.models.condition_pooling import condition_pooling
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.losses import correlations

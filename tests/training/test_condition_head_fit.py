@@ -8,8 +8,8 @@ import torch
 from helpers import worst
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 
-from raycase.data.stored_words import StoredStates
-from raycase.systems.condition_head import ConditionHead, ZeroShotHead
+from raycase.heads.condition_head import ConditionHead, ZeroShotHead
+from raycase.io.stored_words import StoredStates
 from raycase.training.condition_head_fit import (
     HeadCosine,
     fit_condition_head,

@@ -10,10 +10,10 @@ from helpers import rated_rows, to_csv
 from random_pairs import RECIPE, head_of, pairs
 from uncached import open_trainer
 
-from raycase.data.rated import read_rated
 from raycase.errors import RequestError
-from raycase.systems.pair_scores import score_pairs
-from raycase.systems.registry import load
+from raycase.io.rated import read_rated
+from raycase.models.pair_scores import score_pairs
+from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from uncached import Uncached, open_trainer
 
 import raycase
-from raycase.data.rated import read_rated
-from raycase.data.vectors import cosines, pair_cosines
-from raycase.systems.condition_head import ConditionHead
+from raycase.heads.condition_head import ConditionHead
+from raycase.io.rated import read_rated
+from raycase.io.vectors import cosines, pair_cosines
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import (
     HeadCosine,

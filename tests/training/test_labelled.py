@@ -12,12 +12,12 @@ from helpers import WORDS, to_csv, vectors_of
 from uncached import open_trainer
 
 import raycase
-from raycase.data.labelled import labels_of, read_labelled
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.evaluation.tasks.labelled import nearest
+from raycase.io.labelled import labels_of, read_labelled
 from raycase.training import job as jobs
 from raycase.training import labelled_pairs
 from raycase.training.condition_head_job import ConditionPoolingJob

@@ -10,10 +10,10 @@ import torch
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
-from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError
-from raycase.systems.contracts import PairVectors
-from raycase.systems.projector import Projector
+from raycase.heads.projector import Projector
+from raycase.io.vectors import pair_cosines
+from raycase.models.contracts import PairVectors
 from raycase.training.losses import Loss
 from raycase.training.projector import (
     ProjectorRecipe,

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from uncached import Uncached, open_trainer
 
 import raycase
-from raycase.data.rated import read_rated
-from raycase.data.vectors import pair_cosines
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
+from raycase.io.rated import read_rated
+from raycase.io.vectors import pair_cosines
 from raycase.training import job as jobs
 from raycase.training.projector import best_projector, fit_projector
 

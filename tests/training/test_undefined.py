@@ -11,10 +11,10 @@ from helpers import rated_rows, to_csv
 from uncached import Uncached, open_trainer
 
 from raycase.cli import main
-from raycase.data.rated import read_rated
-from raycase.data.storage import json_bytes
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.tasks import catalogue as tasks
+from raycase.io.rated import read_rated
+from raycase.io.storage import json_bytes
 from raycase.training import job as jobs
 from raycase.training.loop import FitConfig, fit
 

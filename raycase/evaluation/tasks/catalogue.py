@@ -11,7 +11,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import no_condition
 from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.tasks import csts, labelled, rerank
-from raycase.systems.registry import of_paper
+from raycase.models.registry import of_paper
 
 TASKS: dict[str, Task] = {
     "csts": csts.TASK,

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.rated import NOT_APPLICABLE, RatedPairs, read_rated
-from raycase.data.vectors import pair_cosines
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import (
     CORRELATIONS,
@@ -31,8 +29,10 @@ from raycase.evaluation.report import (
     provenance_lines,
     table,
 )
-from raycase.systems.projector import recorded_settings
-from raycase.systems.registry import embeds
+from raycase.heads.projector import recorded_settings
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.io.vectors import pair_cosines
+from raycase.models.registry import embeds
 
 NO_VECTORS = {"dim": None, "isotropy": None, "to_mean": None}  # the `vector_spread` of a system that scores pairs
 

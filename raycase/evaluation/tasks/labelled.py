@@ -13,14 +13,14 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from raycase.data.inputs import find_input
-from raycase.data.labelled import LabelledTexts, labels_of, read_labelled
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.report import RankedSystem, interval, mean_interval, rank_systems
-from raycase.systems.condition_pooling import ConditionPoolingConfig
+from raycase.io.inputs import find_input
+from raycase.io.labelled import LabelledTexts, labels_of, read_labelled
+from raycase.models.condition_pooling import ConditionPoolingConfig
 
 NEAREST, AT_ONCE = 10, 1024
 MEASURES = ("group", "label")

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.rated import CandidateSets, read_candidates, texts_sha256
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, plain_scores
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.systems.registry import embeds
+from raycase.io.rated import CandidateSets, read_candidates, texts_sha256
+from raycase.models.registry import embeds
 
 FIRST = 10  # candidates among which MTEB looks for the first that fits
 MEASURES = ("map", f"mrr@{FIRST}")

@@ -30,15 +30,15 @@ from raycase.encoder.sources import load_config, load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError, at_least, check_ranges
-from raycase.systems.fine_tuned_config import (
+from raycase.models.fine_tuned_config import (
     ApartConfig,
     PromptEncoderConfig,
     ScorerConfig,
     read_elsewhere,
     starting_encoder,
 )
-from raycase.systems.fine_tuned_module import Embedder, PromptEncoder, Scorer, training_options, with_dropout
-from raycase.systems.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
+from raycase.models.fine_tuned_module import Embedder, PromptEncoder, Scorer, training_options, with_dropout
+from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
 
 MOST_RANK = 2**16
 

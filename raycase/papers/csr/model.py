@@ -38,10 +38,10 @@ from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Collector, send
 from raycase.errors import RequestError, check_ranges
-from raycase.systems.embeds import WeighsWords
-from raycase.systems.fine_tuned_config import ApartConfig, starting_encoder
-from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.pairs import (
+from raycase.models.embeds import WeighsWords
+from raycase.models.fine_tuned_config import ApartConfig, starting_encoder
+from raycase.models.fine_tuned_module import Embedder
+from raycase.models.pairs import (
     Encoded,
     accepted_pairs,
     count_tokens,

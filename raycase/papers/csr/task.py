@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.data.columns import check_once
-from raycase.data.rated import texts_sha256
-from raycase.data.source import read_text
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.io.columns import check_once
+from raycase.io.rated import texts_sha256
+from raycase.io.source import read_text
 
 MEASURES = ("mrr", "hits@1", "hits@3", "hits@10")
 INVERSE = "inverse "  # prefix of a relation's text from tail to head (SimKGC)

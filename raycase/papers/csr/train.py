@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
+from raycase.models.fine_tuned_config import FineTunedConfig
+from raycase.models.pairs import prepare_accepted
 from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr, default_router
 from raycase.papers.csr.task import MEASURES, Known, Triples, filtered_ranks, rank_measures, read_graph
-from raycase.systems.fine_tuned_config import FineTunedConfig
-from raycase.systems.pairs import prepare_accepted
 from raycase.training.encoder_fit import Objective, RatedOrGraphJob
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.recipe import TuneRecipe

@@ -18,8 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.data.schema import Reason
-from raycase.data.vectors import cosines
 from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
@@ -29,10 +27,12 @@ from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.systems.contracts import EmbedderConfig, check_conditions
-from raycase.systems.fine_tuned_config import FineTunedConfig, starting_encoder
-from raycase.systems.fine_tuned_module import Embedder
-from raycase.systems.pairs import Encoded, accepted_pairs, encoded, prepare
+from raycase.io.schema import Reason
+from raycase.io.vectors import cosines
+from raycase.models.contracts import EmbedderConfig, check_conditions
+from raycase.models.fine_tuned_config import FineTunedConfig, starting_encoder
+from raycase.models.fine_tuned_module import Embedder
+from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from raycase.data.inputs import find_input, peek
-from raycase.data.rated import texts_sha256
-from raycase.data.reader import read_files
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model, training_metrics, vectors
 from raycase.evaluation.procedure import EmbedPairs, Task
 from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.io.inputs import find_input, peek
+from raycase.io.rated import texts_sha256
+from raycase.io.reader import read_files
 from raycase.papers.dualcse.model import entailment, implicitness
 
 HYPOTHESES = {  # column -> name of the kind

@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
+from raycase.models.fine_tuned_config import FineTunedConfig, sentence_encoder
+from raycase.models.pairs import prepare_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import (
     Inferences,
@@ -26,8 +28,6 @@ from raycase.papers.dualcse.task import (
     entailment_scores,
     read_inferences,
 )
-from raycase.systems.fine_tuned_config import FineTunedConfig, sentence_encoder
-from raycase.systems.pairs import prepare_accepted
 from raycase.training.encoder_fit import FineTuneJob, Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
 from raycase.training.losses import info_nce

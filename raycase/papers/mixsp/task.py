@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raycase.data.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
 from raycase.evaluation.models import Model, no_condition
 from raycase.evaluation.procedure import EmbedPairs, Task, plain_scores
+from raycase.io.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER
 
 MEASURES: dict[str, dict[str, Correlation]] = {

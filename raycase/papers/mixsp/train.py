@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.data.rated import SCORE, RatedPairs, read_rated, rows_in
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, check_ranges, note
+from raycase.io.rated import SCORE, RatedPairs, read_rated, rows_in
+from raycase.models.fine_tuned_config import FineTunedConfig, sentence_encoder
 from raycase.papers.mixsp.model import MOST, UPPER, Route, Select, Similarity, mixsp
-from raycase.systems.fine_tuned_config import FineTunedConfig, sentence_encoder
 from raycase.training.encoder_fit import FineTuneJob, PairObjective
 from raycase.training.losses import info_nce, squared_error
 from raycase.training.recipe import TuneRecipe

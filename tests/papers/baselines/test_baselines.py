@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
-from raycase.data.schema import Reason
+from raycase.io.schema import Reason
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, tri_encoder
 
 

@@ -12,9 +12,9 @@ from small import CONDITIONS, DIM, SENTENCES, close, system
 import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
+from raycase.models.case import CaseConfig
+from raycase.models.fine_tuned_module import pair_scores
 from raycase.papers.baselines.model import lora
-from raycase.systems.case import CaseConfig
-from raycase.systems.fine_tuned_module import pair_scores
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore
 from raycase.training.losses import Loss

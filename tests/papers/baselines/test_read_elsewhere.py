@@ -12,8 +12,8 @@ from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.encoder.pooling import Pooling
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, lora, tri_encoder
-from raycase.systems.fine_tuned_config import sentence_encoder
 
 library = Later("sentence_transformers")
 TEXTS = ["a red dog runs in the park", "two girls", "a man " * 60, "the [SEP] dog"]

@@ -15,9 +15,9 @@ from transformers import MPNetConfig, MPNetModel
 
 import raycase
 from raycase.errors import RequestError
+from raycase.models.registry import resolve
 from raycase.papers.baselines.model import tri_encoder
 from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr
-from raycase.systems.registry import resolve
 
 
 def attention(layer):

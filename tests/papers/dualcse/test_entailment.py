@@ -12,9 +12,10 @@ import torch
 from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 
 import raycase
-from raycase.corpus.score_request import ScoreJob
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.job.score_request import ScoreJob
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import (
     KINDS,
@@ -24,7 +25,6 @@ from raycase.papers.dualcse.task import (
     more_implicit,
     read_inferences,
 )
-from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tiny_model, tmp_path):

@@ -8,11 +8,11 @@ import small
 import tiny
 import torch
 
-from raycase.data.rated import SCORE, read_rated
 from raycase.errors import RequestError
+from raycase.io.rated import SCORE, read_rated
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.mixsp.model import Heads, Route, Select, Similarity, mixsp
 from raycase.papers.mixsp.train import MixSpJob, MixSpObjective, ScoredObjective, mixsp_loss
-from raycase.systems.fine_tuned_config import sentence_encoder
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.recipe import TuneRecipe
 

@@ -15,8 +15,8 @@ import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.models.fine_tuned_config import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
-from raycase.systems.fine_tuned_config import sentence_encoder
 
 
 def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path):

@@ -1,0 +1,235 @@
+"""Codes of stored words: few bytes a token, from which any condition is pooled later, without the encoder.
+
+    y = [ S (k_h - mean_t k_h), g * (v - mu) ],  z = U y,  code_i = floor(z_i / step_i), clipped to bits_i bits
+
+k_h, v: a token's keys, of length 1, and values. A softmax over tokens does not change by what all keys of a sentence
+share, so their mean is left out. S: the square root of the second moment of typical queries, g: that of typical gates,
+so that an error counts as it will count. U: principal components of y over a sample of the corpus. Bits go where they
+lower the squared error most (transform coding by reverse water-filling: Goyal, 2001, Theoretical foundations of
+transform coding). The rest is linear: a condition's logits are products with z, and the weighted mean of values is
+that of z, taken back by U.
+
+Shapes: B sentences, S tokens of the longest, T tokens, H heads, K of a key, D of the vectors, Y = H K + D, M components
+with bits, C conditions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from importlib.resources import files
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from raycase.errors import RequestError, first_line
+from raycase.heads.condition_head import Head, Questions, Words
+from raycase.io.stored_words import Ragged, StoredWords, WordFormat, plain_parts
+
+MOST_BITS = 8  # of a component
+KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
+FLOOR = 0.3  # added to the queries' second moment, in its mean eigenvalue: for conditions unlike the typical ones
+# step of a uniform quantiser of b bits that suits a normal distribution, in its deviation (Max, 1960); tried larger too
+STEPS = {1: 1.596, 2: 0.9957, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.1041, 7: 0.0569, 8: 0.0308}
+LARGER = (0.8, 1.0, 1.2, 1.45, 1.75, 2.1, 2.6)
+MOST_TOKENS = 2**16  # of the sample, evenly from all
+FITTED_TOKENS = 8192  # on which the steps are chosen
+TOKENS_AT_ONCE = 2**15
+CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
+
+
+def typical_conditions() -> list[str]:
+    """Conditions that stand for those that may come."""
+    return (files("raycase.heads") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordCodes:
+    """The basis of codes. encode (Y, M); keys (M, H, K) and values (M, D) take z back; mean (D,) of the values; steps
+    (M,); bits (M,) uint8, falling; ratio (1,): length of whole vectors in that of those cut to D."""
+
+    encode: Tensor
+    keys: Tensor
+    values: Tensor
+    mean: Tensor
+    steps: Tensor
+    bits: Tensor
+    ratio: Tensor
+
+    def to_bytes(self) -> bytes:
+        """As safetensors."""
+        return save({f.name: getattr(self, f.name).contiguous() for f in fields(self)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str) -> WordCodes:
+        """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
+        source."""
+        try:
+            return cls(**load(data))
+        except (SafetensorError, TypeError) as error:
+            raise RequestError(f"{source}: expected the basis of stored words, got: {first_line(error)}") from error
+
+    @cached_property
+    def form(self) -> WordFormat:
+        """The format of what `code` gives."""
+        basis = hashlib.sha256(self.to_bytes()).hexdigest()
+        return WordFormat(basis=basis, token_bytes=-(-int(self.bits.sum()) // 8), dim=self.values.shape[1])
+
+    @cached_property
+    def _planes(self) -> list[int]:
+        """How many components have a first, second, ... bit."""
+        return [int((self.bits > bit).sum()) for bit in range(int(self.bits.max()))]
+
+    def code(self, words: Words) -> StoredWords:
+        """The stored words of a batch of sentences."""
+        inner_BSY, vectors_BD = _inner(words, self.values.shape[1])
+        inner_BSY[..., -len(self.mean) :] -= self.mean.to(inner_BSY.device)
+        real_BS = words.real
+        z_TM = inner_BSY[real_BS] @ self.encode.to(inner_BSY.device)
+        counts = real_BS.sum(1).cpu().numpy()
+        flat = z_TM.cpu().numpy()
+        finite = np.add.reduceat(~np.isfinite(flat).all(axis=1), np.cumsum(counts) - counts) == 0
+        shares = np.zeros(len(counts), np.float32)
+        if words.plain is not None:
+            shares = words.plain.share.cpu().numpy()
+        return StoredWords(
+            form=self.form,
+            codes=Ragged.by_counts(self._pack(np.nan_to_num(flat, posinf=0, neginf=0)), counts),
+            part=plain_parts(shares, float(self.ratio) * vectors_BD.cpu().numpy()),
+            finite=finite & np.isfinite(shares),
+        )
+
+    def _pack(self, z_TM: np.ndarray) -> np.ndarray:
+        """Codes bit after bit, the lowest of all components first: (T, token_bytes) uint8."""
+        half = 2.0 ** (self.bits.numpy() - 1.0)
+        codes_TM = (np.floor(z_TM / self.steps.numpy()).clip(-half, half - 1) + half).astype(np.uint8)
+        planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
+        return np.packbits(np.concatenate(planes, axis=1), axis=1)
+
+    @cached_property
+    def _tables(self) -> list[np.ndarray]:
+        """For each plane, what the eight bits of a byte add to eight codes: (256,) of eight bytes."""
+        bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1)
+        return [(bits << bit).view(np.uint64)[:, 0] for bit in range(len(self._planes))]
+
+    def unpack(self, packed: np.ndarray, components: int | None = None) -> np.ndarray:
+        """Signed codes of packed ones, of the first components or all: (T, token_bytes) uint8 -> (T, M) int8."""
+        bits = self.bits[:components].numpy().astype(np.int16)
+        codes_TM = np.zeros((len(packed), len(bits)), np.uint8)
+        start = 0
+        for table, count in zip(self._tables, self._planes, strict=True):
+            used = min(count, len(bits))
+            first_byte = start // 8
+            plane = table.take(packed[:, first_byte : -(-(start + used) // 8)]).view(np.uint8)
+            codes_TM[:, :used] |= plane[:, start - 8 * first_byte :][:, :used]
+            start += count
+        codes_TM -= (1 << (bits - 1)).astype(np.uint8)
+        return codes_TM.view(np.int8)
+
+
+def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:
+    """Keys around their sentence's mean and values side by side, (B, S, Y); and the plain part's vectors, (B, D)."""
+    real_BS1 = words.real.unsqueeze(-1)
+    keys_BSI = (words.keys / words.lengths.unsqueeze(-1)).transpose(1, 2).flatten(2)
+    mean_B1I = keys_BSI.masked_fill(~real_BS1, 0).sum(1, keepdim=True) / real_BS1.sum(1, keepdim=True)
+    inner_BSY = torch.cat([keys_BSI - mean_B1I, words.values[..., :dim]], dim=-1)
+    vectors_BD = words.values.new_zeros(len(words.real), dim) if words.plain is None else words.plain.vector[:, :dim]
+    return inner_BSY, vectors_BD
+
+
+# ------------------------------------------------------------------------------------------------------------- fitting
+
+
+@torch.inference_mode()
+def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: int, token_bytes: int) -> WordCodes:
+    """The basis for a head from the words of a sample of sentences, which is not empty, and typical conditions."""
+    inner_TY = torch.cat([_inner(words, dim)[0][words.real].cpu() for words in sample])
+    assert len(inner_TY)
+    inner_TY = inner_TY[:: -(-len(inner_TY) // MOST_TOKENS)].double()
+    heads, key_dim = typical.queries.shape[1:]
+    split = heads * key_dim
+    mean_D = inner_TY[:, split:].mean(0)
+    inner_TY[:, split:] -= mean_D
+    into_YY, back_YY = _metric(head, typical, dim)
+    inner_TY @= into_YY
+    keys, values = inner_TY[:, :split].square().sum(), inner_TY[:, split:].square().sum()
+    scale_Y = torch.ones(len(into_YY), dtype=torch.float64)
+    scale_Y[:split] = (KEY_WEIGHT * values.clamp(min=1e-12) / keys.clamp(min=1e-12)).sqrt()
+    inner_TY *= scale_Y
+    axes_YY = torch.linalg.eigh(inner_TY.T @ inner_TY).eigenvectors.flip(1)
+    steps, bits = _allocate((inner_TY @ axes_YY)[:: max(1, len(inner_TY) // FITTED_TOKENS)], 8 * token_bytes)
+    order = torch.argsort(bits, descending=True, stable=True)[: int((bits > 0).sum())]
+    back_MY = axes_YY.T[order] / scale_Y @ back_YY
+    return WordCodes(
+        encode=(into_YY * scale_Y @ axes_YY[:, order]).float(),
+        keys=back_MY[:, :split].float().unflatten(1, (heads, key_dim)).contiguous(),
+        values=back_MY[:, split:].float(),
+        mean=mean_D.float(),
+        steps=steps[order].float(),
+        bits=bits[order].to(torch.uint8),
+        ratio=_ratio(head, sample, typical, dim),
+    )
+
+
+def _metric(head: Head, typical: Questions, dim: int) -> tuple[Tensor, Tensor]:
+    """blockdiag(S, g) and its inverse: (Y, Y) each."""
+    queries_CHK = (typical.queries * head.temperatures[:, None] * typical.mix.sqrt().unsqueeze(-1)).cpu().double()
+    gates_CD = torch.ones(1, dim) if typical.gate is None else typical.gate[:, :dim]
+    gate_D = gates_CD.cpu().double().square().mean(0).sqrt().clamp(min=1e-3)
+    blocks, inverses = [], []
+    for queries_CK in queries_CHK.unbind(1):
+        moments, axes = torch.linalg.eigh(queries_CK.T @ queries_CK / len(queries_CK))
+        roots = (moments.clamp(min=0) + FLOOR * moments.mean().clamp(min=1e-12)).sqrt()
+        blocks.append(axes * roots @ axes.T)
+        inverses.append(axes / roots @ axes.T)
+    return torch.block_diag(*blocks, gate_D.diag()), torch.block_diag(*inverses, gate_D.reciprocal().diag())
+
+
+def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
+    """Steps and bits of each component, within the budget of bits: (Y,) each."""
+    errors, steps = [z_TY.square().mean(0)], [torch.ones(z_TY.shape[1], dtype=z_TY.dtype)]
+    deviation_Y, z_YT = z_TY.std(0, correction=0).clamp(min=1e-9), z_TY.T.contiguous()
+    for bits, base in STEPS.items():
+        tried = torch.stack([deviation_Y * base * factor for factor in LARGER])
+        found = _errors(z_YT, tried, bits).min(0)
+        errors.append(torch.minimum(found.values, errors[-1]))
+        steps.append(tried.gather(0, found.indices[None])[0])
+    cost_bY, number_b = torch.stack(errors), torch.arange(MOST_BITS + 1)[:, None]
+    low, high = 1e-18, float(cost_bY.max()) + 1e-12  # the error that a bit must save
+    for _ in range(80):
+        middle = (low * high) ** 0.5
+        within = int((cost_bY + middle * number_b).argmin(0).sum()) <= budget
+        low, high = (low, middle) if within else (middle, high)
+    bits_Y = (cost_bY + high * number_b).argmin(0)
+    bits_Y[0] = bits_Y[0].clamp(min=1)  # equal words have no component with variance
+    return torch.stack(steps).gather(0, bits_Y[None])[0], bits_Y
+
+
+def _errors(z_YT: Tensor, step_FY: Tensor, bits: int) -> Tensor:
+    """The mean squared error of each component by each of F steps, (F, Y); part by part, as caches hold."""
+    half, errors = 2 ** (bits - 1), torch.empty_like(step_FY)
+    rows = max(1, CACHED_NUMBERS // z_YT.shape[1])
+    for start in range(0, len(z_YT), rows):
+        part = slice(start, start + rows)
+        scaled_PT, off_PT = torch.empty_like(z_YT[part]), torch.empty_like(z_YT[part])
+        for step_Y, error_Y in zip(step_FY, errors, strict=True):
+            torch.div(z_YT[part], step_Y[part, None], out=scaled_PT)
+            torch.floor(scaled_PT, out=off_PT).clamp_(-half, half - 1).sub_(scaled_PT).add_(0.5)
+            error_Y[part] = torch.linalg.vecdot(off_PT, off_PT) / z_YT.shape[1] * step_Y[part].square()
+    return errors
+
+
+def _ratio(head: Head, sample: Sequence[Words], typical: Questions, dim: int) -> Tensor:
+    """Mean length of whole vectors in that of those cut to `dim`, without their plain parts: (1,)."""
+    if dim == head.output_dim:
+        return torch.ones(1)
+    words = replace(sample[0], plain=None)
+    every_16th = torch.arange(0, len(typical.mix), 16).expand(len(words.real), -1)
+    pooled_BCD = head.pool(words, typical.take(every_16th))
+    whole, cut = (torch.linalg.vector_norm(v, dim=-1) for v in (pooled_BCD, pooled_BCD[..., :dim]))
+    return (whole / cut.clamp(min=1e-12)).mean().reshape(1).cpu().float()

@@ -1,0 +1,143 @@
+"""Lance's indices of an index's columns: scalar ones of id and condition, and IVF-RQ of vectors, by which a search is
+approximate. What it finds is compared by the vectors themselves, in the format of the output that was indexed.
+
+Shapes: Q queries, D dimensions, k neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from raycase.index.filters import Filter
+from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
+from raycase.index.metadata import IndexMetadata, Kind
+from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+ROWS_A_PARTITION = 4096
+DIM_STEP = 8  # Lance's IVF_RQ has only vectors whose dimensions this divides
+LEAST_TO_TRAIN = 256  # vectors; fewer in a column are compared one by one
+MOST_PARTS = 8  # of an approximate index: a search looks into each, and to join them builds all of it again
+BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, more by a tree
+NPROBES = 10  # partitions searched
+REFINE = 10  # times k: candidates compared by their exact cosine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How a search uses an approximate index; the answers of an exact index do not depend on them."""
+
+    exact: bool = False  # compare every vector, whatever the index
+    nprobes: int = NPROBES
+    refine: int | None = None  # times k: candidates; default: the search's, times `factor`
+    factor: float = 1.0
+
+    def candidates(self, k: int, refine: int, least: int = 1) -> int:
+        """How many rows are compared by their exact cosine for k answers, by this default of `refine`."""
+        return self.refine * k if self.refine else max(k, round(self.factor * max(least, refine * k)))
+
+
+DEFAULT_OPTIONS = Options()
+EFFORTS = {  # of `raycase search --effort`
+    "low": Options(nprobes=NPROBES // 4, factor=0.25),
+    "usual": DEFAULT_OPTIONS,
+    "high": Options(nprobes=NPROBES * 4, factor=4.0),
+    "exact": Options(exact=True),
+}
+
+
+def approximate_nearest(
+    dataset: LanceDataset,
+    metadata: IndexMetadata,
+    vectors_QD: np.ndarray,
+    condition: str | None,
+    k: int,
+    where: Filter | None,
+    options: Options,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows nearest to unit vectors under a condition (None: plain vectors), best first, among those that the
+    filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
+    filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
+    filters += [where] if where else []
+    column = PLAIN if condition is None else VECTOR
+    nearest = {
+        "column": column,
+        "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
+        "k": k,
+        "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
+        "refine_factor": math.ceil(options.candidates(k, REFINE) / k),
+    }
+    for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
+        rows = dataset.to_table(
+            columns=[OFFSET, "_distance", column],
+            nearest=nearest | probes,
+            filter=" AND ".join(filters) or None,
+            prefilter=bool(filters),
+        )
+        if len(rows) == k * len(vectors_QD):  # else rows that pass the filter lie in partitions further off
+            break
+    scores_Qk = np.full((len(vectors_QD), k), -np.inf, dtype=np.float32)
+    offsets_Qk = np.full((len(vectors_QD), k), -1, dtype=np.int64)
+    query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
+    vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
+    # scores as an exact search has them: Lance's own differ in the fifth digit
+    scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).astype(np.float32)
+    order = np.lexsort((offsets_H, -scores_H, query_H))
+    rank_H = np.arange(len(rows)) - np.searchsorted(query_H[order], query_H[order])
+    scores_Qk[query_H[order], rank_H], offsets_Qk[query_H[order], rank_H] = scores_H[order], offsets_H[order]
+    return scores_Qk, offsets_Qk
+
+
+def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:
+    """Whether conditions with many rows are searched approximately by the vectors of this column. Lance itself searches
+    a column exactly that has too few vectors for codes."""
+    fits = column in dataset.schema.names and dataset.schema.field(column).type.list_size % DIM_STEP == 0
+    return fits and metadata.is_approximate(metadata.most_rows(column))
+
+
+def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> Kind:
+    """How the condition with most rows is searched: exact or ivf-rq."""
+    return "ivf-rq" if any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN)) else "exact"
+
+
+def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Bring the indices of id and condition, and existing approximate ones, up to date with all rows."""
+    indexed = _indexed_columns(dataset)
+    if indexed:
+        add_new_rows(dataset)
+    for column in sorted({ID, CONDITION} - indexed):
+        bitmap = column == CONDITION and len(metadata.conditions) <= BITMAP_CONDITIONS
+        dataset.create_scalar_index(column, "BITMAP" if bitmap else "BTREE")
+
+
+def add_new_rows(dataset: LanceDataset) -> None:
+    """Add the rows that no index has to those that are there: to approximate ones as a part more, until `MOST_PARTS`
+    become one."""
+    full = [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]
+    if full:
+        dataset.optimize.optimize_indices(index_names=full, num_indices_to_merge=MOST_PARTS)
+    dataset.optimize.optimize_indices()
+
+
+def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
+    missing."""
+    update_scalar_indices(dataset, metadata)
+    indexed = _indexed_columns(dataset)
+    for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
+        approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
+        if approximate and column not in indexed:
+            partitions = max(1, rows // ROWS_A_PARTITION)  # and a bit a dimension (RaBitQ)
+            dataset.create_index(column, "IVF_RQ", metric="dot", num_partitions=partitions, num_bits=1)
+        elif column in indexed and not approximate:
+            dataset.drop_index(f"{column}_idx")
+
+
+def _indexed_columns(dataset: LanceDataset) -> set[str]:
+    return {index.field_names[0] for index in dataset.describe_indices()}

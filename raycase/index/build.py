@@ -1,0 +1,213 @@
+"""Build an index from written vectors, or add to it: vectors are scaled to length 1 and streamed into a Lance dataset.
+
+A dot product of two vectors of an index is therefore their cosine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.index.approximate import search_kind, update_indices
+from raycase.index.index_rows import append_rows
+from raycase.index.kept import keep_conditions
+from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
+from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
+from raycase.index.row_changes import delete_matching, delete_same_ids
+from raycase.index.word_files import remove_unused
+from raycase.io.fetch import model_folder
+from raycase.io.lance_dataset import import_lance, is_index
+from raycase.io.places import INDEX, Folder, check_paths
+from raycase.io.schema import VECTOR
+from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.stored_words import WORDS
+from raycase.job.manifest import read_manifest
+from raycase.job.written import Written, open_written
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexJob:
+    """Index the vectors that `raycase embed` wrote, for `raycase search`.
+
+    Run again, or with another output of the same model, it adds the rows that the index lacks.
+    """
+
+    embeddings: tuple[str, ...] = ()
+    """Outputs of `raycase embed`, all of one model: under conditions, and unconditional ones beside them."""
+    output: str
+    """The index: a Lance dataset, local or on object storage."""
+    kind: Kind | None = None
+    """exact: a search compares every vector under the condition; ivf-rq: it compares those that an approximate index
+    finds; auto: exact, and ivf-rq for conditions with --exact-below rows or more. Where 8 does not divide the
+    dimensions of the vectors it is always exact. Default: the index's kind, auto for a new one."""
+    exact_below: int | None = None
+    """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
+    shards: int | None = None
+    """Parts of about as many rows, each of which a search on a cluster gives to a process of its own. Default: the
+    index's number, 1 for a new one. Another number takes --overwrite."""
+    delete: str | None = None
+    """A filter in SQL on id and the kept columns, such as "year < 2010": the rows that it matches are deleted, under
+    all conditions and without one. Indexing their output again does not bring them back."""
+    replace: bool = False
+    """Delete all rows of the ids that new --embeddings have, under all conditions and without one, then add the new
+    rows. Give all outputs of the changed texts at once."""
+    keep_condition: tuple[str, ...] = ()
+    """Conditions to pool from stored words and keep: they are searched like those embedded in advance, and pooled again
+    when rows with words are added."""
+    model: str | None = None
+    """Folder of the index's model, if it has moved; for --keep-condition."""
+    overwrite: bool = False
+    """Build from scratch; the former index is searched until the new one is finished."""
+
+
+def build(job: IndexJob) -> dict[str, Any]:
+    """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
+
+    Raises RequestError and WorkError.
+    """
+    began = time.time()
+    import_lance()
+    root = locate(job.output)
+    _check_job(job, root)
+    sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
+    with lance_errors(root):
+        dataset, metadata = _open_or_begin(job, sources, root)
+        rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
+        metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
+        metadata.shards = job.shards or metadata.shards
+        deleted = _delete_rows(job, dataset, metadata, sources, root)
+        dataset = _append(job, sources, dataset, metadata, root)
+        dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
+        added = metadata.rows - rows + deleted
+        if added or deleted or settings != (metadata.kind, metadata.exact_below):
+            _compact(dataset, metadata)
+            update_indices(dataset, metadata)
+            publish(dataset, metadata)
+            remove_unused(root, dataset)
+        else:
+            note(f"{root.uri}: has all rows; nothing to do")
+    return {
+        "rows": metadata.rows,
+        "rows_added": added,
+        "rows_deleted": deleted,
+        "conditions": len(metadata.conditions),
+        "unconditional_rows": metadata.plain,
+        "rows_with_words": metadata.words,
+        "kind": search_kind(dataset, metadata),
+        "shards": metadata.shards,
+        "seconds": round(time.time() - began, 3),
+        "output": root.uri,
+    }
+
+
+def _open_or_begin(
+    job: IndexJob, sources: Sequence[Written], root: Location
+) -> tuple[LanceDataset | None, IndexMetadata]:
+    """The index to add to and its metadata; None and fresh metadata for a new index."""
+    newest = open_newest(root)
+    if newest is not None and not is_index(newest):
+        raise RequestError(
+            f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
+        )
+    ready = None if job.overwrite else open_ready(root)
+    if ready is None:
+        for flag in _deleting_flags(job):
+            raise RequestError(
+                f"{flag}: expected a finished index at {root.uri}, got none; build it with --embeddings alone"
+            )
+        if not sources:
+            raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
+        config = sources[0].job.config
+        name = read_manifest(sources[0].output)["model"]["name"]
+        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])
+    dataset, metadata = ready
+    if job.shards not in (None, metadata.shards):
+        raise RequestError(
+            f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
+            f"{job.shards}"
+        )
+    if dataset.version != dataset.latest_version:  # a killed build appended rows that were not published
+        dataset.restore()
+        dataset = open_newest(root)
+    return dataset, metadata
+
+
+def _deleting_flags(job: IndexJob) -> list[str]:
+    """The flags given that delete rows."""
+    return ["--delete"] * (job.delete is not None) + ["--replace"] * job.replace
+
+
+def _delete_rows(
+    job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
+) -> int:
+    """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
+    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
+    had = () if dataset is None else dataset.schema.names
+    if cut and CUT in cut[0] and VECTOR not in had and WORDS not in had:  # the first conditional vectors or words
+        metadata.model = metadata.model | {CUT: cut[0][CUT]}
+    for source in sources:
+        _check_source(source, metadata, root)
+    if dataset is None:
+        return 0
+    deleted = 0 if job.delete is None else delete_matching(dataset, metadata, job.delete, root)
+    return deleted + (delete_same_ids(dataset, metadata, sources) if job.replace else 0)
+
+
+def _append(
+    job: IndexJob, sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
+) -> LanceDataset:
+    """Append the rows that the index lacks. Raises RequestError for no rows, and those under a kept condition."""
+    kept = {name: metadata.conditions.get(name) for name in metadata.kept}
+    for source in sources:
+        dataset = append_rows(dataset, source, metadata, root)
+    clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
+    if clash is not None:
+        raise RequestError(
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
+            "some; choose another index, or pass --overwrite"
+        )
+    if dataset is None:
+        raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
+    return dataset
+
+
+def _check_job(job: IndexJob, root: Location) -> None:
+    check_paths(
+        opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
+        writes={"--output": Folder(job.output, ("data", INDEX), mark=INDEX)},
+    )
+    for flag in _deleting_flags(job):
+        if job.overwrite:
+            raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
+    check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
+    if root.is_local and root.exists():
+        others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
+        if others:
+            raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
+
+
+def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> None:
+    """Raise RequestError for an output of another model."""
+    model = source.job.config["model"]
+    if source.unconditional and not source.has_words and CUT in metadata.model:
+        model = model | {CUT: metadata.model[CUT]}
+    expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
+    if expected != got:
+        raise RequestError(
+            f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
+            f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
+        )
+
+
+def _compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
+    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
+        most = fragment_rows(metadata.rows, metadata.shards)
+        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))

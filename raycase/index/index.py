@@ -1,0 +1,403 @@
+"""Search an index in this process: the rows nearest to a sentence under a condition, by cosine.
+
+Shapes: Q queries, C conditions, D dimensions, k neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from raycase.errors import RequestError, WorkError, is_words, note
+from raycase.heads.condition_head import Questions
+from raycase.index.answers import answer_table, no_answers, returned_columns
+from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
+from raycase.index.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
+from raycase.index.exact import FEW, Block
+from raycase.index.filters import Filter, checked_filter, filter_errors
+from raycase.index.lance_files import lance_errors, open_newest, open_ready
+from raycase.index.metadata import IndexMetadata
+from raycase.index.pooled import cached_method
+from raycase.index.query_encoder import ask, embed_queries, resolve_query_encoder
+from raycase.index.shard import Limits, Nearest, Shard
+from raycase.io.lance_dataset import import_lance
+from raycase.io.schema import PLAIN, QUERY, RANK, VECTOR
+from raycase.io.shared import Shared, exclusive
+from raycase.io.storage import Location, locate
+from raycase.io.stored_words import BASIS, SKETCH
+from raycase.models.contracts import check_conditions, check_room
+from raycase.models.embeds import Embeds
+from raycase.models.registry import stores_words
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+LEAST_STATED = 0.5  # probability
+TELLING = "that are pooled from stored words by a model trained on labelled texts"
+LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
+CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
+
+# Numbers of queries, the condition under which they were searched, and what `Index.nearest` gives
+T = TypeVar("T")
+Found = tuple[Sequence[int], str | None, Nearest]
+
+
+class Index(Shared):
+    """An open index, for any number of threads. Its model is loaded with the first sentence."""
+
+    def __init__(
+        self,
+        root: Location,
+        dataset: LanceDataset,
+        metadata: IndexMetadata,
+        *,
+        model: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008
+    ) -> None:
+        self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
+        self.model = model or metadata.name
+        self.asked = cached_method(self._ask, self.limits.conditions_combined)
+        self.all_rows = Shard(root, dataset, metadata, limits, self.asked)
+        self.pooled, self.sketched = self.all_rows.pooled, self.all_rows.sketched
+        self.vectors, self.sketch_vectors = self.all_rows.vectors, self.all_rows.sketch_vectors
+
+    @classmethod
+    def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Index:  # noqa: B008
+        """Open the index at a path or URI; `model` is the folder of its model, if it has moved.
+
+        Raises RequestError where there is no finished index.
+        """
+        root = locate(uri)
+        ready = open_ready(root)
+        if ready is None:
+            raise RequestError(f"expected an index at {root.uri}, got none that is finished; see `raycase index`")
+        return cls(root, *ready, model=model, limits=limits)
+
+    def forked(self) -> None:
+        import_lance()  # says that it cannot
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that a search returns of each row: id and the kept ones."""
+        return returned_columns(self.dataset)
+
+    def rows(self, condition: str | None) -> int:
+        """How many rows there are under a condition, those with stored words for one to be pooled; None: without."""
+        return self.metadata.words if self.is_pooled(condition) else self.metadata.rows_under(condition)
+
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether vectors under a condition are pooled from stored words, for the index does not have them."""
+        return bool(condition is not None and condition not in self.metadata.conditions and self.metadata.words)
+
+    def _ask(self, condition: str) -> tuple[Questions, Tensor]:
+        return ask(self.encoder, [condition], model=self.model, named="condition")
+
+    @cached_property
+    def encoder(self) -> Embeds:
+        """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
+        return resolve_query_encoder(self.metadata, self.model).load()
+
+    @exclusive
+    def embed(
+        self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
+    ) -> np.ndarray:
+        """Unit vectors of sentences, or of phrases that answer it, under one condition (None: f(s)): (Q, D) float32.
+
+        Raises RequestError, in which the sentences are `named` so, for a text that cannot be embedded.
+        """
+        return embed_queries(self.encoder, sentences, condition, model=self.model, named=named, phrases=phrases)
+
+    # ---------------------------------------------------------------------------------------------------- sentences
+
+    @exclusive
+    def search(
+        self,
+        sentences: Sequence[str],
+        conditions: Sequence[str] | str | None = None,
+        k: int = 10,
+        where: str | None = None,
+        *,
+        query_condition: str | None = None,
+        unconditional: bool = False,
+        exact_condition: bool = False,
+        phrases: bool = False,
+        stated: bool = False,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> pa.Table:
+        """The k rows nearest to each sentence under its condition, by cosine, best first.
+
+        One condition serves all sentences. One that the index does not have is pooled from stored words (column
+        `pooled`), or answered under the nearest that it has (column `condition` beside `asked`). Without conditions, an
+        id scores the mean of its cosines under those that it has, in an approximate index only if it is among the best
+        under one. Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept
+        columns, and `stated` where it is asked for; fewer than k rows where there are fewer. Raises RequestError.
+
+        Args:
+            where: filter on id and the kept columns, in SQL.
+            query_condition: of the sentences' own vectors, where it is another one than that of the rows.
+            unconditional: search the plain vectors f(s).
+            exact_condition: raise RequestError for a condition that the index does not have.
+            phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
+            stated: leave out rows that, by `states_at`, more likely than not say nothing of the condition.
+            options: how an approximate index is used.
+        """
+        sentences = [sentences] if isinstance(sentences, str) else sentences
+        if isinstance(conditions, str):
+            conditions = [conditions] * len(sentences)
+        if conditions is not None and (unconditional or len(conditions) != len(sentences)):
+            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
+        if k < 1:
+            raise RequestError(f"k: expected at least 1, got {k}")
+        self._check_conditional(conditions, query_condition, phrases=phrases, stated=stated)
+        passing = self._checked(where)
+        asked: Sequence[str | None] = conditions or [None] * len(sentences)
+        with filter_errors(self.dataset, passing), lance_errors(self.root):
+            if conditions is None and not unconditional and self.metadata.conditions:
+                found = self._combined(sentences, k, passing, options)
+            else:
+                condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
+                searched = [condition_of[name] for name in asked]
+                nearest = self._stated if stated else self._nearest
+                nearest = partial(nearest, k=k, where=passing, options=options)
+                found = self._under(sentences, searched, nearest, query_condition, phrases=phrases)
+            table_of = partial(answer_table, self.dataset, states=self.states_at if stated else None)
+            answers = [
+                table_of(batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name))
+                for batch, name, nearest in found
+            ]
+        table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
+        return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+
+    def _check_conditional(
+        self, conditions: Sequence[str] | None, query_condition: str | None, *, phrases: bool, stated: bool
+    ) -> None:
+        """Raise RequestError for what needs a condition, or a model, that is not there."""
+        if phrases and (conditions is None or not stores_words(self.encoder.config)):
+            got = "no condition" if conditions is None else self.model
+            raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
+        if query_condition is not None:
+            if conditions is None:
+                raise RequestError("query_condition: expected a condition of the rows beside it, got none")
+            check_conditions(self.encoder.config, [query_condition])
+        if stated and (conditions is None or not all(map(self.tells, conditions))):
+            raise RequestError(f"stated: expected conditions {TELLING}, got {', '.join(conditions or ['none'])}")
+
+    def _under(
+        self,
+        sentences: Sequence[str],
+        conditions: Sequence[str | None],
+        nearest: Callable[[np.ndarray, str | None], Nearest],
+        query_condition: str | None,
+        *,
+        phrases: bool,
+    ) -> Iterator[Found]:
+        """Each sentence under a condition (None: by plain vectors)."""
+        for condition in dict.fromkeys(conditions):
+            queries = [query for query, name in enumerate(conditions) if name == condition]
+            for start in range(0, len(queries), self.limits.queries):
+                batch = queries[start : start + self.limits.queries]
+                vectors_QD = self.embed([sentences[i] for i in batch], query_condition or condition, phrases=phrases)
+                yield batch, condition, nearest(vectors_QD, condition)
+
+    def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
+        """By the mean of the cosines under the conditions that an id has."""
+        names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
+        if len(names) > self.limits.conditions_combined:
+            raise RequestError(
+                f"condition: expected one, for the index has {len(names):,}, more than the "
+                f"{self.limits.conditions_combined} that are combined; got none"
+            )
+        k, exact = min(k, most), self._is_exact(most, options)
+        step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
+        for start in range(0, len(sentences), step):
+            batch = range(start, min(start + step, len(sentences)))
+            vectors = {name: self.embed([sentences[i] for i in batch], name) for name in names}
+            if exact:
+                rows, blocks = conditional_rows(self.dataset, where), partial(self.vectors.blocks, where=where)
+            else:
+                offsets: set[int] = set()
+                for name, vectors_QD in vectors.items():
+                    offsets.update(
+                        self._nearest(vectors_QD, name, CANDIDATES * k, where, options)[1].reshape(-1).tolist()
+                    )
+                rows = rows_of_same_ids(self.dataset, offsets - {-1})
+                blocks = partial(blocks_of_rows, rows)
+            yield batch, None, mean_nearest(vectors, rows, blocks, k)
+
+    # ------------------------------------------------------------------------------------------------------ vectors
+
+    @exclusive
+    def nearest(
+        self,
+        vectors_QD: np.ndarray,
+        condition: str | None,
+        k: int,
+        where: str | None = None,
+        *,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The k rows nearest to unit vectors under a condition of the index (None: plain vectors), best first: (Q, D)
+        -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
+        rows, k is their number. Raises RequestError."""
+        return self._nearest(vectors_QD, condition, k, self._checked(where), options)
+
+    def _nearest(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
+        stored words, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
+        rows = self.rows(condition)
+        k = min(k, rows)
+        exact = self._is_exact(rows, options)
+        column = PLAIN if condition is None else VECTOR
+        if not exact and not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column):
+            return self._approximate(vectors_QD, condition, k, where, options)
+        candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
+        if where and not exact and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
+            rows = few  # which alone are pooled
+        exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
+        return self._compare(vectors_QD, condition, k, where, None if exact else candidates)
+
+    def _approximate(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
+    ) -> Nearest:
+        """`_nearest` by the index of a column."""
+        return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+
+    def _compare(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
+    ) -> Nearest:
+        """`_nearest` by comparing every vector, or so many candidates by sketches."""
+        return self.all_rows.nearest(vectors_QD, condition, k, where, candidates)
+
+    def _stated(
+        self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options
+    ) -> Nearest:
+        """`_nearest` among the rows that say something of the condition: of each query, more and more are looked at."""
+        rows, found = self.rows(condition), []
+        for vector_1D in np.split(vectors_QD, len(vectors_QD)):
+            looked_at = left = 0
+            while left < k and looked_at < rows:
+                looked_at = min(rows, max(2 * k, 4 * looked_at))
+                cosines_1L, offsets_1L = self._nearest(vector_1D, condition, looked_at, where, options)
+                there_L = offsets_1L[0] >= 0
+                there_L[there_L] = self.states_at(condition, offsets_1L[0][there_L]) >= LEAST_STATED
+                left = int(there_L.sum())
+            order_k = np.argsort(~there_L, kind="stable")[:k]
+            kept = np.where(there_L, cosines_1L, -np.inf), np.where(there_L, offsets_1L, -1)
+            found.append([part_1L[0, order_k] for part_1L in kept])
+        cosines_Qk, offsets_Qk = (np.stack(parts) for parts in zip(*found, strict=True))
+        return cosines_Qk, offsets_Qk
+
+    def _is_exact(self, rows: int, options: Options) -> bool:
+        """Whether a search among so many rows compares every vector."""
+        return options.exact or not self.metadata.is_approximate(rows)
+
+    @exclusive
+    def blocks(
+        self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
+    ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
+        """All rows under a condition (None: plain vectors) that pass a filter: the condition of the index that is taken
+        for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
+        blocks. Raises RequestError."""
+        passing = self._checked(where)
+        condition = self._condition_for(asked, exact_condition)
+
+        def read() -> Iterator[Block]:
+            found = self.vectors.blocks(condition, passing)
+            while True:
+                with self.lock, lance_errors(self.root):
+                    block = next(found, None)
+                if block is None:
+                    return
+                yield block
+
+        return condition, read
+
+    @exclusive
+    def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
+        """The unit vectors of the rows at these offsets, under a condition of the index (None: plain vectors) or pooled
+        from their stored words: (N, D) float32. Raises RequestError and WorkError."""
+        with lance_errors(self.root):
+            if condition is None or not self.is_pooled(condition):
+                return self.vectors.at(condition, offsets_N).float().numpy()
+            order_N = np.argsort(offsets_N)
+            found, vectors = zip(*self.pooled.at(condition, offsets_N[order_N]), strict=True)
+            vectors_ND = torch.cat(vectors).numpy()[np.argsort(np.concatenate(found))]
+            return vectors_ND[np.argsort(order_N)]
+
+    def tells(self, condition: str | None) -> bool:
+        """Whether it is known what the rows' stored words say of a condition: something or nothing."""
+        return self.is_pooled(condition) and self.encoder.says is not None
+
+    @exclusive
+    def states_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:
+        """The probabilities that the rows at these offsets say something of a condition that the index `tells`: (N,)
+        float32. Raises RequestError and WorkError."""
+        assert self.encoder.says is not None
+        offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
+        with lance_errors(self.root):
+            return self.pooled.states_at(condition, offsets_M, self.encoder.says)[row_N]
+
+    def _checked(self, where: str | None) -> Filter | None:
+        return None if where is None else checked_filter(self.dataset, self.root, where, "where")
+
+    # --------------------------------------------------------------------------------------------------- conditions
+
+    def nearest_condition(self, condition: str) -> tuple[str, float]:
+        """The index's condition whose plain vector f(c) is nearest to that of another one, and their cosine."""
+        names, conditions_CD = self._conditions
+        cosines_C = conditions_CD @ self.embed([condition], None, "condition")[0]
+        return names[int(cosines_C.argmax())], float(cosines_C.max())
+
+    def _condition_for(self, asked: str | None, exact: bool) -> str | None:
+        """The condition of the index that is searched for the one that was asked."""
+        if asked is None and not self.metadata.plain:
+            raise RequestError(
+                f"unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
+            )
+        if asked is None or asked in self.metadata.conditions:
+            return asked
+        if self.metadata.words and is_words(asked) and not exact:
+            check_room(self.encoder.config, [asked], "condition")
+            return asked
+        names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
+        is_compared = names and len(self.metadata.conditions) <= self.limits.conditions_compared
+        if not is_compared or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
+            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
+        return self.nearest_condition(asked)[0]
+
+    @cached_property
+    def _conditions(self) -> tuple[list[str], np.ndarray]:
+        """The index's conditions and their plain unit vectors, (C, D)."""
+        names = list(self.metadata.conditions)
+        return names, self.embed(names, None, "condition")
+
+
+# ------------------------------------------------------------------------------------------------------ beside builds
+
+
+def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
+    """Open an index and work on it, once more where builds removed its version meanwhile. Raises what the work
+    raises."""
+    index = open_index()
+    try:
+        return index, work(index)
+    except WorkError:  # a wrong request is wrong in any version
+        if not _is_removed(index):
+            raise
+    note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
+    index = open_index()
+    return index, work(index)
+
+
+def _is_removed(index: Index) -> bool:
+    """Whether the version that is open is gone."""
+    newest = open_newest(index.root)
+    return newest is None or index.dataset.version not in [each["version"] for each in newest.versions()]

@@ -1,0 +1,232 @@
+"""Exact nearest neighbours of every query, in blocks: a task finds those of a group of files of queries among all
+vectors, some files after the others. The files in `neighbours/` are the checkpoint: one that exists is not computed
+again.
+
+Shapes: N rows of a group or block, D dimensions, k neighbours, H neighbours of all rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Annotated, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import torch
+import tyro
+from torch import Tensor
+
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
+from raycase.index.topk import top_k
+from raycase.io.claim import check_held, claim_or_begin
+from raycase.io.places import Folder, check_paths
+from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
+from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.vectors import l2_normalize
+from raycase.job.manifest import read_manifest
+from raycase.job.ray_flag import RayFlag
+from raycase.job.resume import run_files
+from raycase.job.runner import Runner
+from raycase.job.written import Written, open_written, read_rows
+
+GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
+NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
+QUERY_ROW = "place"  # of a neighbour: the query's row in its group
+RECORD, NEIGHBOURS = "join.json", "neighbours"  # in the output
+
+Group = tuple[str, int, int]  # the file of its neighbours, the first of its files of queries, and how many
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinJob(RayFlag):
+    """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
+
+    A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
+    `raycase embed --any-condition` lack, pool both first: `raycase embed --input OUTPUT --conditions ...`.
+    """
+
+    query_vectors: str
+    """Output of `raycase embed` with the queries' vectors."""
+    vectors: str
+    """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
+    output: str
+    """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
+    k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
+    """Number of neighbours."""
+    exclude_same: str | None = None
+    """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
+    stall_timeout: float = STALL_TIMEOUT
+    """Minutes without progress after which the job gives up, as when no machine is available."""
+    overwrite: bool = False
+    """Remove an earlier result in the folder first."""
+
+
+def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS) -> dict[str, Any]:
+    """Search all neighbours; returns counts. Raises RequestError and WorkError."""
+    began = time.time()
+    root = locate(job.output)
+    flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
+    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
+    check_paths(
+        opens=flags,
+        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))},
+    )
+    queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
+    _check_join(job, queries, vectors)
+    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
+    name = fingerprint([manifests, group_rows, job.k, job.exclude_same])
+    began_as = {"fingerprint": name}
+    claim_or_begin(root, RECORD, began_as, job="this very join", results=(NEIGHBOURS,), overwrite=job.overwrite)
+
+    settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "block_rows": block_rows}
+    run = partial(
+        runner.map,
+        partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **settings),
+        unit="groups of queries",
+        places=[("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())],
+        stall_timeout=job.stall_timeout,
+    )
+    cut = [(f"{number:06d}.parquet", *files) for number, files in enumerate(_cut(queries, group_rows))]
+    groups: dict[str, Group] = {group[0]: group for group in cut}
+    run_files(root / NEIGHBOURS, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
+    return _count(root, queries) | {"seconds": round(time.time() - began, 3), "output": root.uri}
+
+
+def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
+    """Raise RequestError for two outputs that cannot be joined."""
+    for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
+        if not written.names:
+            raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
+        columns = [ID, *written.job.config["keep_columns"]]
+        if job.exclude_same and job.exclude_same not in columns:
+            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
+    asked, there = queries.job.config, vectors.job.config
+    if fingerprint(asked["model"]) != fingerprint(there["model"]):
+        raise RequestError(
+            "--vectors: expected vectors of the queries' model, got another's; embed them with one model"
+        )
+    if queries.unconditional != vectors.unconditional:
+        raise RequestError("--vectors: expected both under conditions or both without, got one of each")
+    if asked["conditions"] and there["conditions"] and (lacks := {*asked["conditions"]} - {*there["conditions"]}):
+        raise RequestError(
+            f"--vectors: expected vectors under all conditions of the queries, got none under {min(lacks)!r}"
+        )
+
+
+def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
+    """The files of an output in groups of about so many pairs: the first of each, and how many."""
+    groups: list[tuple[int, int]] = []
+    held, conditions = rows, len(written.job.config["conditions"] or "a")
+    for file, unit in enumerate(unit for unit in written.units if unit.rows_out):
+        pairs = unit.rows_out * conditions
+        if held + pairs > rows:
+            groups.append((file, 0))
+            held = 0
+        first, count = groups.pop()
+        groups.append((first, count + 1))
+        held += pairs
+    return groups
+
+
+def _count(root: Location, queries: Written) -> dict[str, int]:
+    """Count the whole result."""
+    pairs, folder = read_manifest(queries.output)["pairs"], root / NEIGHBOURS
+    rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
+    return {
+        "queries": pairs,
+        "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),
+        "neighbours": rows.count_rows(),
+    }
+
+
+# ------------------------------------------------------------------------------------------------------------ a task
+
+
+def _find(
+    group: Group,
+    *,
+    output: str,
+    name: str,
+    outputs: Sequence[str],
+    k: int,
+    exclude_same: str | None,
+    block_rows: int,
+) -> None:
+    """Put the neighbours of the queries in some files of an output into a file of `neighbours/`. Raises WorkError for
+    a file that is damaged."""
+    file, first, count = group
+    columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
+    asked, searched = (_opened(uri, name) for uri in outputs)
+    queries = _rows(asked, first, count, columns)
+    best = pa.table({QUERY_ROW: pa.array([], pa.int64())})
+    for block in _cut(searched, block_rows):
+        found = _neighbours(queries, _rows(searched, *block, columns), k, exclude_same)
+        rows = found if not len(best) else pa.concat_tables([best, found])
+        query_row_N = rows[QUERY_ROW].to_numpy()
+        order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: of equal scores the earlier vector wins
+        rank_N = np.arange(len(order)) - np.searchsorted(query_row_N[order], query_row_N[order])
+        best, ranks = rows.take(order[rank_N < k]), rank_N[rank_N < k] + 1
+    places = best[QUERY_ROW]
+    columns_of = {ID: queries[ID].take(places), CONDITION: queries[CONDITION].take(places)}
+    columns_of |= {RANK: pa.array(ranks, pa.int32()), NEIGHBOUR: best[NEIGHBOUR], SCORE: best[SCORE]}
+    (locate(output) / NEIGHBOURS / file).put(parquet_bytes(pa.table(columns_of)))
+
+
+@cache
+def _opened(uri: str, join: str) -> Written:
+    """An output, once in a process for a join."""
+    return open_written(uri, "--vectors")
+
+
+def _rows(written: Written, first: int, count: int, columns: list[str]) -> pa.Table:
+    """The rows of some files of an output."""
+    sums = written.summed(written.names[first : first + count])
+    return pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
+
+
+def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None) -> pa.Table:
+    """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
+    query_ND, vector_ND = _unit_vectors(queries), _unit_vectors(vectors)
+    query_groups, groups = _groups(queries, vectors, exclude_same)
+    own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
+    row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
+    for condition, rows in own.items():
+        if condition not in theirs:
+            continue
+        among = theirs[condition]
+        scores_Qk, found_Qk = top_k(
+            query_ND[rows], [vector_ND[among]], k, query_groups=query_groups[rows], groups=groups[among]
+        )
+        query_H, rank_H = (found_Qk >= 0).nonzero()
+        row_H.append(rows.numpy()[query_H])
+        neighbour_H.append(among.numpy()[found_Qk[query_H, rank_H]])
+        score_H.append(scores_Qk[query_H, rank_H])
+    neighbours = vectors[ID].take(np.concatenate(neighbour_H))
+    return pa.table({QUERY_ROW: np.concatenate(row_H), NEIGHBOUR: neighbours, SCORE: np.concatenate(score_H)})
+
+
+def _unit_vectors(rows: pa.Table) -> Tensor:
+    """(N, D) float32, of length 1."""
+    return torch.from_numpy(l2_normalize(embedding_numbers(rows[EMBEDDING])))
+
+
+def _rows_by_condition(rows: pa.Table) -> dict[str | None, Tensor]:
+    """The indices of the rows under each condition, int64."""
+    codes = rows[CONDITION].combine_chunks().dictionary_encode(null_encoding="encode")
+    code_N = torch.from_numpy(codes.indices.to_numpy().copy())
+    return {name: (code_N == i).nonzero()[:, 0] for i, name in enumerate(codes.dictionary.to_pylist())}
+
+
+def _groups(queries: pa.Table, vectors: pa.Table, column: str | None) -> tuple[Tensor, Tensor]:
+    """Numbers of the values by which a query's own are excluded, of queries and vectors: (N,) int64 each; a null
+    equals none."""
+    if column is None:
+        return torch.full((len(queries),), -1), torch.full((len(vectors),), -2)
+    values = pa.chunked_array([*queries[column].chunks, *vectors[column].chunks]).combine_chunks().dictionary_encode()
+    code_N = values.indices.fill_null(-1).to_numpy().astype(np.int64)
+    code_N[len(queries) :][code_N[len(queries) :] < 0] = -2
+    return torch.from_numpy(code_N[: len(queries)]), torch.from_numpy(code_N[len(queries) :])

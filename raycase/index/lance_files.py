@@ -1,0 +1,226 @@
+"""An index on disk or object storage: a Lance dataset whose tag `ready` names the version that is searched.
+
+A build writes new versions and moves the tag last; a build that is killed leaves the former index unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.metadata import READY, IndexMetadata
+from raycase.io.json_values import from_json, loads
+from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_reason, lance_uri, storage_options
+from raycase.io.storage import Location
+from raycase.job.job_record import ModelFile
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+    from lance.dataset import LanceScanner
+
+
+def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
+    """The finished version and its metadata; None where no build has finished. Raises RequestError and WorkError."""
+    dataset = open_newest(root)
+    if dataset is None:
+        return None
+    with lance_errors(root):
+        if READY not in dataset.tags.list():
+            return None
+        return _checked(root, dataset.checkout_version(READY))
+
+
+def open_version(root: Location, version: int) -> tuple[LanceDataset, IndexMetadata]:
+    """A version that was finished when another process opened it. Raises RequestError and WorkError."""
+    with lance_errors(root):
+        options = storage_options(root)
+        return _checked(root, import_lance().dataset(lance_uri(root), version=version, storage_options=options))
+
+
+def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, IndexMetadata]:
+    """A version and its metadata. Raises RequestError for another than a build makes."""
+    if not is_index(dataset):
+        raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
+    try:
+        metadata = from_json(IndexMetadata, loads(dataset.schema.metadata[METADATA_KEY.encode()]))
+        from_json(ModelFile, metadata.model)
+        return dataset, metadata
+    except ValueError as error:
+        raise RequestError(
+            f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; one written by an earlier "
+            "version: embed and index again with --overwrite"
+        ) from error
+
+
+def open_newest(root: Location) -> LanceDataset | None:
+    """The newest version, finished or not; None where there is no dataset. Raises RequestError."""
+    lance = import_lance()
+    with lance_errors(root):
+        try:
+            return lance.dataset(lance_uri(root), storage_options=storage_options(root))
+        except ValueError as error:
+            if "was not found" in str(error):
+                return None
+            raise
+
+
+def write_batches(
+    root: Location, schema: pa.Schema, batches: Iterable[pa.RecordBatch], mode: str, rows_a_file: int
+) -> LanceDataset:
+    """Write rows in a new version; mode: of Lance: create, overwrite or append. Raises what the batches raise."""
+    failures: list[Exception] = []
+
+    def remembered() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from batches
+        except (RequestError, WorkError) as error:
+            failures.append(error)
+            raise
+
+    try:
+        return import_lance().write_dataset(
+            pa.RecordBatchReader.from_batches(schema, remembered()),
+            lance_uri(root),
+            mode=mode,
+            storage_options=storage_options(root),
+            max_rows_per_file=rows_a_file,
+        )
+    except Exception as error:
+        raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
+
+
+def publish(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+    """Store the metadata and tag the newest version as the one that is searched.
+
+    The former version stays until the next build, for processes that have it open; older ones are removed. Raises
+    WorkError where the number of rows is not the one in the metadata.
+    """
+    dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata))})
+    rows = dataset.count_rows()
+    if rows != metadata.rows:
+        raise WorkError(
+            f"{dataset.uri}: expected {metadata.rows} rows, got {rows}: another build is at work; build again"
+        )
+    former = dataset.tags.list().get(READY)
+    if not former:
+        _of_generic_store(dataset).tags.create(READY, dataset.version)
+    else:
+        dataset.tags.update(READY, dataset.version)
+        old = [v["version"] for v in dataset.versions() if v["version"] < former["version"]]
+        if old:
+            dataset.cleanup_old_versions(versions=old)
+
+
+def _of_generic_store(dataset: LanceDataset) -> LanceDataset:
+    """The same by the store that Lance has for any kind: for a tag its own local one makes an empty folder beside
+    `josé/`, named `jos%C3%A9`, and fails where it cannot."""
+    if "://" in dataset.uri:
+        return dataset
+    return import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
+
+
+def sql_literal(value: str | int) -> str:
+    """A value in a filter."""
+    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
+
+
+def sql_equals(column: str, value: str | int | None) -> str:
+    """The filter for rows with this value; None is null."""
+    return f"{column} IS NULL" if value is None else f"{column} = {sql_literal(value)}"
+
+
+def sql_in(column: str, values: Iterable[str | int]) -> str:
+    """The filter for rows with one of these values."""
+    return f"{column} IN ({', '.join(map(sql_literal, values)) or 'NULL'})"
+
+
+@contextmanager
+def lance_errors(root: Location) -> Iterator[None]:
+    """Raise errors of Lance in one line, without its source files: RequestError for a wrong path or filter, WorkError
+    for a store that fails."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        is_ours = isinstance(error, (RequestError, WorkError))
+        if is_ours or (isinstance(error, RuntimeError) and "LanceError" not in str(error)):
+            raise
+        reason = lance_reason(error)
+        lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
+        is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
+        advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""
+        kind = RequestError if is_request else WorkError
+        raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}{advice}") from error
+
+
+_OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
+_OF_A_STORE = re.compile(r"^Generic \w+ error")
+_REFUSED = re.compile(
+    r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found|applying filter", re.IGNORECASE
+)
+
+
+# ---------------------------------------------------------------------------------------------------- rows as arrays
+
+OFFSET = "_rowoffset"  # Lance's name for the position of a row in the dataset
+
+
+def scan(dataset: LanceDataset, fragments: Sequence[int] | None, **options: Any) -> LanceScanner:
+    """Scan the rows of some fragments, of which there is one, or of all (None); offsets are those in the dataset."""
+    if fragments is None:
+        return dataset.scanner(**options)
+    assert fragments, "Lance would scan all of them"
+    chosen = [one for one in dataset.get_fragments() if one.fragment_id in set(fragments)]
+    return dataset.scanner(fragments=chosen, **options)
+
+
+def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """The offsets of rows in the dataset: (N,) int64."""
+    return table[OFFSET].to_numpy().astype(np.int64)
+
+
+def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
+    """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would hide what is near."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
+    vectors_ND = torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast
+    if array.null_count or not vectors_ND.isfinite().all():
+        raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
+    return vectors_ND
+
+
+# ------------------------------------------------------------------------------------------------ fragments and shards
+
+FRAGMENTS_A_SHARD, MOST_FRAGMENT_ROWS = 4, 2**20  # of the rows of an output; the latter is Lance's default, too
+SMALL = 10  # rows that are added are in one fragment while they are less than such a part of a shard's
+
+
+def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
+    """The fragments of each shard, with about as many rows in each: every one goes, in order, to the shard that has the
+    fewest rows so far. So the fragments of an output, which stand together, are spread over all shards: rows under a
+    condition, and those with stored words, are in each."""
+    of: list[list[int]] = [[] for _ in range(shards)]
+    rows = [0] * shards
+    for fragment in dataset.get_fragments():
+        least = min(range(shards), key=rows.__getitem__)
+        of[least].append(fragment.fragment_id)
+        rows[least] += fragment.metadata.num_rows
+    return of
+
+
+def fragment_rows(rows: int, shards: int, others: int = 0) -> int:
+    """The most rows of a fragment, of some that come to others: several fragments a shard, but one for a few rows."""
+    if shards == 1 or rows * shards * SMALL < others:
+        return MOST_FRAGMENT_ROWS
+    fragments = shards * max(FRAGMENTS_A_SHARD, -(-rows // (shards * MOST_FRAGMENT_ROWS)))
+    return max(1, -(-rows // fragments))

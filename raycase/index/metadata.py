@@ -1,0 +1,62 @@
+"""What an index records about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from raycase.io.schema import PLAIN
+
+READY = "ready"  # the tag of the version that is searched
+CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
+EXACT_BELOW = 100_000
+MOST_SHARDS = 1024
+Kind = Literal["auto", "exact", "ivf-rq"]
+
+
+@dataclass(kw_only=True)
+class IndexMetadata:
+    """The metadata of an index, stored as JSON in its schema; the names of the fields are part of the format."""
+
+    model: dict[str, Any]  # `EmbedderConfig.describe()`; equal means equal vectors
+    name: str  # the model's name when its vectors were written
+    dtype: str
+    conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
+    plain: int = 0  # rows without condition
+    words: int = 0  # those of them that have stored words
+    kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
+    sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
+    covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
+    kind: Kind = "auto"
+    exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
+    shards: int = 1  # parts that are searched by a process each, on a cluster
+
+    @property
+    def encoder_choices(self) -> dict[str, Any]:
+        """The cut for `resolve`; prompt, pooling and subtraction too, but for systems whose folder fixes them."""
+        cut = {"dim": self.model.get(CUT)}
+        if self.model["system"] != "case":
+            return cut
+        encoder = self.model["encoder"]
+        views, own = encoder["prompt"], encoder.get("own")
+        return cut | {
+            "prompt": views if own is None else own | {"views": views.split("+")},
+            "pooling": encoder["pooling"][0],
+            "subtract": self.model.get("subtract"),
+        }
+
+    @property
+    def rows(self) -> int:
+        return sum(self.conditions.values()) + self.plain
+
+    def rows_under(self, condition: str | None) -> int:
+        """Rows under a condition; None: without condition."""
+        return self.plain if condition is None else self.conditions.get(condition, 0)
+
+    def most_rows(self, column: str) -> int:
+        """Rows under the condition that has most of them; for the column of plain vectors, all its rows."""
+        return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
+
+    def is_approximate(self, rows: int) -> bool:
+        """Whether a condition with so many rows is searched approximately: by IVF-RQ, or pooled in two stages."""
+        return self.kind == "ivf-rq" or (self.kind == "auto" and rows >= self.exact_below)

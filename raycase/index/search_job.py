@@ -1,0 +1,271 @@
+"""A search from the command line: queries from flags or a file, answers as a table for people or as Parquet."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import tyro
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.index.answers import TEXT
+from raycase.index.approximate import EFFORTS, search_kind
+from raycase.index.index import Index, Limits, on_index
+from raycase.index.marks import has_styles
+from raycase.index.rescore import RERANKED, check_answers, find_scorer, rerank
+from raycase.index.shown import (
+    Shown,
+    by_query,
+    print_answers,
+    print_replaced_condition,
+    text_column,
+    unweighable,
+    weigh_answers,
+    why_unweighed,
+)
+from raycase.io.fetch import model_folder
+from raycase.io.inputs import find_input, peek
+from raycase.io.places import PARQUET, File, check_paths
+from raycase.io.reader import read_columns
+from raycase.io.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
+from raycase.io.storage import locate
+from raycase.job.ray_flag import RayFlag
+
+MOST_MEMORY = 2**20  # GiB
+MOST_REPLICAS, MOST_SECONDS = 64, 86_400
+ANSWERS_AT_ONCE = 2**17  # that are held, re-ranked and written to the file
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchJob(RayFlag):
+    """Search an index: the rows nearest to each query under a condition, by cosine."""
+
+    index: str
+    """Output of `raycase index`, local or on object storage."""
+    query: tuple[str, ...] = ()
+    """Sentences."""
+    phrase: tuple[str, ...] = ()
+    """Instead of --query: phrases that answer the --condition, as "heavy rain" does "weather" (condition-pooling)."""
+    condition: tuple[str, ...] = ()
+    """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
+    query_condition: str | None = None
+    """The condition of the queries' own vectors. Default: --condition, that of the rows. For DualCSE, whose premises
+    imply what other sentences say: --query-condition implicit --condition explicit."""
+    unconditional: bool = False
+    """Search the plain vectors, if the index has them, instead of those under a condition."""
+    k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
+    """Number of neighbours."""
+    where: str | None = None
+    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    stated: bool = False
+    """Leave out texts that say nothing of the condition. For an index with stored words, by condition-pooling that was
+    trained on labelled texts."""
+    exact_condition: bool = False
+    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; an index
+    without them is searched under the nearest of its conditions, which is named."""
+    queries: str | None = None
+    """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
+    output: str | None = None
+    """Parquet file for the answers, local or on object storage. Default: print a table."""
+    memory: float = 4.0
+    """GiB of memory for stored words, and the same again for their sketches. What does not fit is read from storage
+    for each condition."""
+    effort: Literal["low", "usual", "high", "exact"] = "usual"
+    """How many partitions and candidates a search looks at, in an approximate index and among stored words: high is
+    four times as many as usual, low a quarter. exact: all vectors, and under a condition that the index does not have
+    all rows are pooled."""
+    rerank: str | None = None
+    """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
+    or cross-encoder, which reads it."""
+    candidates: int | None = None
+    """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
+    text_column: str | None = None
+    """The kept column with the answers' texts: to show, for re-ranking and --explain. Default: text."""
+    explain: bool | None = None
+    """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
+    weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal,
+    off for --output."""
+    model: str | None = None
+    """Folder of the index's model, if it has moved."""
+    replicas: int = 1
+    """Processes that hold each shard of an index in shards, on Ray."""
+    shard_timeout: float | None = None
+    """Seconds for which a shard whose process died is waited for, until it is back. Default: 30."""
+
+
+@dataclass(kw_only=True)
+class _Answered:
+    """What a search has answered so far. file: the bytes for --output; shown: by query, what is for people."""
+
+    answers: int = 0
+    unscored: int = 0
+    rerank_seconds: float = 0.0
+    replaced: dict[tuple[str, str | None], None] = field(default_factory=dict)  # conditions: asked, searched
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+    shown: dict[int, list[Shown]] = field(default_factory=dict)
+
+
+def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
+    """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError, WorkError.
+
+    Queries are answered some at a time: of many to a file only its compressed bytes are held. shard: makes of an open
+    index one whose shards are searched by processes of their own.
+    """
+    began = time.time()
+    _check_job(job)
+    sentences, conditions = _queries(job)
+    disable_progress_bar()  # the weights load in a moment
+    limits = Limits(words_bytes=int(job.memory * 2**30))
+
+    def open_index() -> Index:
+        index = Index.open(job.index, model=job.model, limits=limits)
+        return shard(index) if shard else index
+
+    index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
+    for asked, condition in done.replaced:
+        print_replaced_condition(index, asked, condition)
+    if done.unscored:
+        note(f"{done.unscored} of {done.answers} answers have no words to score, and come last")
+    if job.output:
+        locate(job.output).put(done.file.getvalue())
+    else:
+        _show(job, done.shown, index, sentences, conditions)
+    return {
+        "queries": len(sentences),
+        "answers": done.answers,
+        "rows": index.metadata.rows,
+        "kind": search_kind(index.dataset, index.metadata),
+        "seconds": round(time.time() - began, 3),
+        "rerank_seconds": round(done.rerank_seconds, 3) if job.rerank else None,
+        "output": locate(job.output).uri if job.output else None,
+    }
+
+
+def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index) -> _Answered:
+    """Answer the queries on an open index, some at a time."""
+    done, writer = _Answered(), None
+    for table, weights in _answers(job, sentences, conditions, index, done):
+        if job.output:
+            query_index = pa.array(table[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
+            written = table.set_column(0, QUERY, query_index)
+            written = written if weights is None else written.append_column(WEIGHTS, weights)
+            writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
+            writer.write_table(written)
+        else:
+            done.shown |= by_query(table, job.text_column or (TEXT if TEXT in index.columns else ID), weights)
+    if writer:
+        writer.close()
+    return done
+
+
+def _answers(
+    job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index, done: _Answered
+) -> Iterator[tuple[pa.Table, pa.ChunkedArray | None]]:
+    """The answers to some queries after the others, and the weights of their words, if these are weighed."""
+    text = job.text_column or TEXT
+    if job.rerank:
+        check_answers(index.columns, text)
+    scorer = find_scorer(job.rerank, conditional=conditions is not None).load() if job.rerank else None
+    explains = _explains(job, index)
+    text_column(index, job.text_column)  # checks it
+    k = max(job.k, job.candidates or RERANKED) if scorer else job.k
+    step = max(1, ANSWERS_AT_ONCE // k)
+    for start in range(0, len(sentences), step):
+        some = sentences[start : start + step]
+        table = index.search(
+            some,
+            conditions and conditions[start : start + step],
+            k,
+            job.where,
+            query_condition=job.query_condition,
+            unconditional=job.unconditional,
+            exact_condition=job.exact_condition,
+            phrases=bool(job.phrase),
+            stated=job.stated,
+            options=EFFORTS[job.effort],
+        )
+        done.replaced |= dict.fromkeys(zip(table[ASKED].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+        if scorer:
+            began = time.time()
+            table = rerank(table, some, scorer, text=text, k=job.k)
+            done.rerank_seconds += time.time() - began
+            done.unscored += table[SCORE].null_count
+        table = table.set_column(0, QUERY, pa.array(table[QUERY].to_numpy() + start))
+        done.answers += len(table)
+        yield table, weigh_answers(table, index, text) if explains else None
+
+
+def _check_job(job: SearchJob) -> None:
+    check_paths(
+        reads={"--queries": job.queries},
+        opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
+        writes={"--output": File(job.output, PARQUET)},
+    )
+    ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
+    ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
+    check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
+
+
+def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
+    """The sentences, and the condition of each. Raises RequestError."""
+    given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
+    if len(given) != 1:
+        raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
+    if job.phrase and not job.condition:
+        raise RequestError("--phrase: expected the --condition that it answers, got none")
+    sentences, conditions = list(job.query or job.phrase), None
+    if job.queries:
+        sentences, conditions = read_queries(job.queries)
+    if (job.unconditional and (conditions or job.condition)) or (conditions and job.condition):
+        raise RequestError("expected conditions in --queries, --condition or --unconditional, got two of them")
+    if conditions or not job.condition:
+        return sentences, conditions
+    return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
+
+
+def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
+    """Read sentences and conditions from a .parquet, .csv or .jsonl file or a folder of them; None for the conditions
+    of files that have none. Raises RequestError."""
+    sentences: list[str] = []
+    conditions: list[str] = []
+    for file in find_input(uri, "--queries"):
+        columns = (TEXT, CONDITION) if CONDITION in peek(file).names else (TEXT,)
+        values = read_columns(file, columns, "--queries", words=columns)
+        sentences += values[TEXT]
+        conditions += values.get(CONDITION, [])
+    if not sentences:
+        raise RequestError(f"--queries: expected sentences in {uri}, got no rows")
+    if conditions and len(conditions) != len(sentences):
+        raise RequestError(f"--queries: expected a condition in every file of {uri} or in none, got it in some")
+    return sentences, conditions or None
+
+
+def _explains(job: SearchJob, index: Index) -> bool:
+    """Whether the answers' words are weighed. Raises RequestError where --explain asks for what cannot be done."""
+    if job.explain:
+        if reason := unweighable(index, job.text_column or TEXT):
+            raise RequestError(f"--explain: {reason}")
+        return True
+    wanted = not job.output and has_styles(sys.stdout)
+    return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
+
+
+def _show(
+    job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: list[str] | None
+) -> None:
+    """Print the answers."""
+    schema = index.dataset.schema
+    strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
+    if not job.text_column and TEXT not in index.columns and strings:
+        note(
+            f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
+        )
+    print_answers(shown, sentences, conditions)

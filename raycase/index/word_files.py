@@ -1,0 +1,130 @@
+"""Stored words of an index: the columns that it adds to their rows, and the files beside its versions that read them,
+bases of words and the centroids of their sketches.
+
+Each file is named by the hash of its content, and a version's metadata says which centroids sketched its rows. So a
+build never writes over what another version is read by, and removes what no version that is left can need.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.errors import RequestError
+from raycase.heads.word_codes import WordCodes
+from raycase.heads.word_sketch import WordSketch
+from raycase.index.metadata import IndexMetadata
+from raycase.io.json_values import loads
+from raycase.io.lance_dataset import METADATA_KEY
+from raycase.io.storage import Location
+from raycase.io.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, Ragged, StoredWords, WordFormat
+from raycase.job.written import Written
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+WORD_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
+SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketcher:
+    """Adds the columns BASIS and SKETCH to rows with stored words."""
+
+    codes: WordCodes
+    sketch: WordSketch
+
+    def add(self, rows: pa.Table) -> pa.Table:
+        """The rows with these columns."""
+        words = _tokens(rows, self.codes.form)
+        sketch = Ragged(flat=self.sketch.code(self.codes, words.flat), offsets=words.offsets)
+        basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
+        return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
+
+
+def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Sketcher:
+    """Copy the basis of an output's words into the index, and choose centroids for sketches beside it, unless rows
+    there were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises
+    RequestError."""
+    source.check_basis("--embeddings")
+    form = WordFormat.of(source.schema)
+    assert form is not None
+    data = source.output.basis.read()
+    codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    _put(_basis_file(root, form.basis), data)
+    if form.basis not in metadata.sketches:
+        units = [unit for unit in source.units if unit.rows_out]
+        places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
+        some = replace(source, units=tuple(units[i] for i in places))
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS, PLAIN_PART])]
+        data = WordSketch.fit(codes, np.concatenate(tokens)).to_bytes()
+        metadata.sketches[form.basis] = sketch = hashlib.sha256(data).hexdigest()
+        _put(_sketch_file(root, sketch), data)
+    return Sketcher(codes=codes, sketch=read_sketch(root, metadata.sketches[form.basis]))
+
+
+def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
+    """The codes of the tokens of some rows."""
+    return StoredWords.from_arrow(rows, form).codes
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def read_basis(root: Location, basis: str) -> WordCodes:
+    """The basis of this hash. Raises RequestError where it is gone or another."""
+    file = _basis_file(root, basis)
+    return WordCodes.from_bytes(_read(file, basis), file.uri)
+
+
+def read_sketch(root: Location, sketch: str) -> WordSketch:
+    """The centroids of this hash. Raises RequestError where they are gone or others."""
+    file = _sketch_file(root, sketch)
+    return WordSketch.from_bytes(_read(file, sketch), file.uri)
+
+
+def remove_unused(root: Location, dataset: LanceDataset) -> None:
+    """Remove the files that no version of the dataset needs, and what killed builds left of some."""
+    folder = root / WORD_BASES
+    there = folder.list()
+    if not there:
+        return
+    needed: set[str] = set()
+    for version in dataset.versions():
+        record = dataset.checkout_version(version["version"]).schema.metadata.get(METADATA_KEY.encode())
+        for basis, sketch in (loads(record)["sketches"] if record else {}).items():
+            needed |= {_basis_file(root, basis).name, _sketch_file(root, sketch).name}
+    for name in sorted(set(there) - needed):
+        (folder / name).remove()
+    for file in folder.half_written():
+        file.remove()
+
+
+def _basis_file(root: Location, basis: str) -> Location:
+    return root / WORD_BASES / f"{basis}.safetensors"
+
+
+def _sketch_file(root: Location, sketch: str) -> Location:
+    return root / WORD_BASES / f"{sketch}.sketch.safetensors"
+
+
+def _put(file: Location, data: bytes) -> None:
+    """Put a file whose name says what is in it: one that is whole is left alone."""
+    if not file.exists() or file.read() != data:
+        file.put(data)
+
+
+def _read(file: Location, sha256: str) -> bytes:
+    """The bytes of this hash. Raises RequestError for none or others."""
+    data = file.read() if file.exists() else b""
+    if hashlib.sha256(data).hexdigest() != sha256:
+        got = "others" if data else "none"
+        raise RequestError(
+            f"--index: expected the codes of stored words {sha256[:8]} at {file.uri}, got {got}; build the index again "
+            "with --overwrite"
+        )
+    return data

@@ -1,0 +1,1 @@
+"""raycase inside other libraries: sentence-transformers, mteb, Ray Data."""

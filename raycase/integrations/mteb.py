@@ -1,0 +1,182 @@
+"""A loaded system as a model of MTEB, with search under the instruction of each query.
+
+Shapes: Q queries, P pairs of a document and an instruction, D dimensions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Sequence
+from heapq import heappush, heappushpop
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mteb._create_dataloaders import create_dataloader  # how mteb's own models read a corpus
+from mteb.models import ModelMeta, SearchEncoderWrapper
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ScoringFunction
+from mteb.types import PromptType
+
+from raycase.errors import WorkError
+from raycase.io.fetch import SHIPPED
+from raycase.io.schema import Reason
+from raycase.io.storage import fingerprint
+from raycase.models.embeds import Embeds
+
+PAIRS_AT_ONCE = 2**15  # of documents and instructions; bounds the memory
+SEARCHED = {"Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking"}  # types of tasks
+log = logging.getLogger(__name__)
+
+
+class ConditionalEncoder(AbsEncoder):
+    """MTEB's `EncoderProtocol` and `SearchProtocol`.
+
+    Texts are embedded under the condition, or plain; those with an instruction of their own under that. Vectors have
+    length 1, for not all that mteb does is by cosine. A text without words gets zeros and is counted in the log.
+    """
+
+    mteb_model_meta: ModelMeta
+
+    def __init__(self, system: Embeds, condition: str | None, pairs_at_once: int = PAIRS_AT_ONCE) -> None:
+        self.system, self.condition, self.pairs_at_once = system, condition, pairs_at_once
+        self.mteb_model_meta = _meta(system, condition)
+        self._corpus: Any = None
+
+    def encode(self, inputs: Any, *, task_metadata: Any, **kwargs: Any) -> np.ndarray:
+        """Vectors of a loader's texts: (N, D) float32.
+
+        Raises RuntimeError for what cannot be embedded, ValueError for queries with instructions of a task that
+        searches: there, the documents' vectors would not know them.
+        """
+        texts, own = _read(inputs)
+        if own and task_metadata.type in SEARCHED:
+            raise ValueError(
+                f"{task_metadata.name}: expected mteb to search with this model itself, got encode of queries with "
+                "instructions; do not wrap it"
+            )
+        return self._vectors(texts, own or self.condition)
+
+    def index(self, corpus: Any, **kwargs: Any) -> None:
+        """Keep the documents for `search`, which knows the instructions."""
+        self._corpus = corpus
+
+    def search(
+        self, queries: Any, *, top_k: int, top_ranked: dict[str, list[str]] | None = None, **kwargs: Any
+    ) -> dict[str, dict[str, float]]:
+        """Cosines of each query's best documents, those in `top_ranked` or all, by their ids.
+
+        A query with an instruction is compared with the documents under this instruction. Raises RuntimeError for what
+        cannot be embedded.
+        """
+        instructions = queries["instruction"] if "instruction" in queries.column_names else [None] * len(queries)
+        instructed = [row for row, instruction in enumerate(instructions) if instruction]
+        others = [row for row, instruction in enumerate(instructions) if not instruction]
+        found: dict[str, dict[str, float]] = {}
+        if others:
+            rest = queries.select(others)
+            rest = rest.remove_columns([name for name in ("instruction",) if name in rest.column_names])
+            by_mteb = SearchEncoderWrapper(self)
+            by_mteb.index(self._corpus, **kwargs)
+            found |= by_mteb.search(rest, top_k=top_k, top_ranked=top_ranked, **kwargs)
+        if instructed:
+            found |= self._search_instructed(queries.select(instructed), top_k, top_ranked, **kwargs)
+        return found
+
+    def _search_instructed(
+        self,
+        queries: Any,
+        top_k: int,
+        top_ranked: dict[str, list[str]] | None,
+        *,
+        task_metadata: Any,
+        num_proc: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, dict[str, float]]:
+        """`search` where every query has an instruction."""
+        reading = {"task_metadata": task_metadata, "num_proc": num_proc}
+        ids = list(queries["id"])
+        texts, instructions = _read(create_dataloader(queries, prompt_type=PromptType.query, **reading))
+        vectors_QD = self._vectors(texts, instructions)
+        asked: dict[str, list[int]] = defaultdict(list)
+        for query, instruction in enumerate(instructions):
+            asked[instruction].append(query)
+        row_of = {document: row for row, document in enumerate(self._corpus["id"])}
+        everything = range(len(row_of))
+        allowed: list[Any] = [everything] * len(ids)
+        wanted: dict[str, Any] = dict.fromkeys(asked, everything)
+        if top_ranked is not None:
+            allowed = [{row_of[document] for document in top_ranked.get(query, ())} for query in ids]
+            wanted = {under: set().union(*(allowed[query] for query in asking)) for under, asking in asked.items()}
+        rows = everything if top_ranked is None else sorted(set().union(*wanted.values()))
+        documents = self._corpus.select(rows)
+        names = list(documents["id"])
+        texts, _ = _read(create_dataloader(documents, prompt_type=PromptType.document, **reading))
+        best: list[list[tuple[float, str]]] = [[] for _ in ids]
+        at_once = max(1, self.pairs_at_once // len(asked))
+        for start in range(0, len(rows), at_once):
+            chunk = range(start, min(len(rows), start + at_once))
+            places = {under: [i for i in chunk if rows[i] in wanted[under]] for under in asked}
+            pairs = [(texts[i], under) for under in asked for i in places[under]]
+            # one call: a system that encodes texts alone reads each document once for all instructions
+            vectors_PD = self._vectors([text for text, _ in pairs], [under for _, under in pairs])
+            end = 0
+            for under, asking in asked.items():
+                begin, end = end, end + len(places[under])
+                cosines_QP = self.system.similarity(vectors_QD[asking], vectors_PD[begin:end])
+                for query, cosines_P in zip(asking, cosines_QP.tolist(), strict=True):
+                    for i, cosine in zip(places[under], cosines_P, strict=True):
+                        if rows[i] in allowed[query]:
+                            keep = heappush if len(best[query]) < top_k else heappushpop
+                            keep(best[query], (cosine, names[i]))
+        return {query: {name: cosine for cosine, name in kept} for query, kept in zip(ids, best, strict=True)}
+
+    def _vectors(self, texts: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
+        """(N, D) float32, of length 1. Raises WorkError for a pair that cannot be embedded."""
+        config = self.system.config
+        if not texts:
+            return np.empty((0, config.plain_dim if conditions is None else config.dim), np.float32)
+        if isinstance(conditions, str):
+            conditions = [conditions] * len(texts)
+        encoded = self.system.encode_prepared(config.prepare(texts, conditions))
+        vectors_ND = encoded.vectors.astype(np.float32, copy=False)
+        empty = np.array([reason is Reason.EMPTY_TEXT for reason in encoded.refused])
+        vectors_ND[empty] = 0
+        for row in np.flatnonzero(~np.isfinite(vectors_ND).all(1)).tolist():
+            under = f" under {conditions[row]!r}" if conditions else ""
+            raise WorkError(f"{encoded.refused[row] or Reason.NOT_FINITE}: {texts[row][:80]!r}{under}")
+        if empty.any():
+            log.warning("%d of %d texts have no words: their vectors are zeros", empty.sum(), len(texts))
+        return vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True).clip(min=1e-12)
+
+
+def _read(inputs: Any) -> tuple[list[str], list[str]]:
+    """The texts of mteb's loader, and the instruction of each, if they have some: mteb writes those behind `text`."""
+    texts: list[str] = []
+    instructions: list[str] = []
+    for batch in inputs:
+        texts += batch["query" if "instruction" in batch else "text"]
+        instructions += batch.get("instruction", ())
+    return texts, instructions
+
+
+def _meta(system: Embeds, condition: str | None) -> ModelMeta:
+    """What is known of a model; the rest is None. The revision is a hash of all that determines the vectors."""
+    config = system.config
+    ships = config.model in SHIPPED
+    name = Path(config.model.partition("@")[0]).name.replace(":", "-")
+    own = {"languages": ["eng-Latn"], "license": "apache-2.0", "open_weights": True} if ships else {}
+    return ModelMeta.create_empty(
+        own
+        | {
+            "name": f"raycase/{name}",
+            "revision": fingerprint([config.describe(), condition])[:40],
+            "max_tokens": config.encoder.max_tokens,
+            "embed_dim": config.plain_dim if condition is None else config.dim,
+            "framework": ["PyTorch"],
+            "similarity_fn_name": ScoringFunction.COSINE,
+            "use_instructions": True,
+            "experiment_kwargs": None if condition is None else {"condition": condition},
+        }
+    )

@@ -1,0 +1,191 @@
+"""Embedding and pooling as operators of other people's pipelines: `ds.map_batches(raycase.Embed, ...)` of Ray Data, or
+any loop over Arrow tables.
+
+A batch's rows come back once per condition, none is left out. Which batches are done is the pipeline's to know: what
+resumes exactly once is `raycase embed`. Knows no Ray.
+
+Shapes: R rows, C conditions, N = R C pairs, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.errors import is_words, names_arguments
+from raycase.io.columns import check_once, plain_type
+from raycase.io.fetch import DEFAULT_MODEL
+from raycase.io.schema import CONDITION, EMBEDDING, Reason, embedding_array
+from raycase.io.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.job.stored_tokens import TokenPooler, open_tokens, token_model
+from raycase.models.embeds import Embeds
+from raycase.models.registry import resolve_embedder
+
+TRUNCATED, REJECTED = "truncated", "rejected"
+ADDED = (CONDITION, EMBEDDING, TRUNCATED, REJECTED)  # columns
+CHOICES = {"prompt", "pooling", "subtract", "dim"}  # of a model, before it is loaded
+
+
+class Embed:
+    """Adds the columns `condition`, `embedding` (`fixed_size_list<float32>[D]`), `truncated` and `rejected` to Arrow
+    tables.
+
+    Each row stands once for each condition, or once without any, for its plain vector. `truncated`: whether its text
+    was cut at the encoder's length. Where it has no vector, `rejected` says why, as in the output of `raycase embed`,
+    and `embedding` is null.
+
+    model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
+    condition_column: a column with each row's own condition, in place of `conditions`. Raises ValueError.
+
+    Examples:
+        >>> embed = raycase.Embed(conditions=["color", "number of people"])
+        >>> table = embed(pa.table({"text": ["Two girls in red dresses", None]}))
+        >>> table.column_names, len(table), table["rejected"].to_pylist()
+        (['text', 'condition', 'embedding', 'truncated', 'rejected'], 4, [None, None, 'null text', 'null text'])
+    """
+
+    @names_arguments
+    def __init__(
+        self,
+        *,
+        model: str = DEFAULT_MODEL,
+        conditions: str | Iterable[str] = (),
+        text_column: str = "text",
+        condition_column: str | None = None,
+        **options: Any,
+    ) -> None:
+        self.conditions = _conditions(conditions)
+        if self.conditions and condition_column is not None:
+            raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
+        self.text_column, self.condition_column = text_column, condition_column
+        choices = {name: options.pop(name) for name in CHOICES & options.keys()}
+        self.encoder: Embeds = resolve_embedder(model, **choices).load(**options)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
+        columns = [self.text_column, *([self.condition_column] if self.condition_column else [])]
+        batch = _table(batch, columns, [name for name in ADDED if name != self.condition_column])
+        row_N = np.repeat(np.arange(len(batch)), max(1, len(self.conditions)))
+        column = _strings(batch, self.text_column)
+        texts = [column[row] for row in row_N]
+        own = list(self.conditions) * len(batch) if self.conditions else None
+        if self.condition_column:
+            own = _strings(batch, self.condition_column)
+        reasons = [
+            _reason(text, Reason.NULL_TEXT, Reason.EMPTY_TEXT)
+            or (None if own is None else _reason(own[i], Reason.NULL_CONDITION, Reason.EMPTY_CONDITION))
+            for i, text in enumerate(texts)
+        ]
+        there = [i for i, reason in enumerate(reasons) if reason is None]
+        vectors, truncated_N = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
+        repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
+        shown = [None] * len(row_N) if own is None else [None if isinstance(c, bytes) else c for c in own]
+        return (
+            repeated.append_column(CONDITION, pa.array(shown, pa.string()))
+            .append_column(EMBEDDING, vectors)
+            .append_column(TRUNCATED, pa.array(truncated_N))
+            .append_column(REJECTED, pa.array(reasons, pa.string()))
+        )
+
+    def _vectors(
+        self, texts: Sequence[str], conditions: Sequence[str] | None, there: Sequence[int], reasons: list[Reason | None]
+    ) -> tuple[pa.Array, np.ndarray]:
+        """The vectors of the pairs `there`, null for all others, and which texts were cut; fills in the reasons of
+        those that are refused."""
+        config = self.encoder.config
+        dim = config.plain_dim if conditions is None and not self.condition_column else config.dim
+        vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
+        if there:
+            encoded = self.encoder.encode_prepared(config.prepare(texts, conditions))
+            vectors_ND[there], truncated_N[there] = encoded.vectors, encoded.truncated
+            for i, refused in zip(there, encoded.refused, strict=True):
+                if refused is not None or not np.isfinite(vectors_ND[i]).all():
+                    reasons[i] = refused or Reason.NOT_FINITE
+        null_N = np.array([reason is not None for reason in reasons], dtype=bool)
+        return embedding_array(vectors_ND, null_N=null_N), truncated_N
+
+
+class Pool:
+    """The rows of an output of `raycase embed --any-condition` under new conditions, without the encoder's work.
+
+    Batches are rows of its `embeddings/*.parquet`: the columns `word_codes` and `word_plain` go, `condition` and
+    `embedding` (`fixed_size_list<float32>[D]`) are those of each condition.
+
+    words: the output, local or on object storage, for its basis and its model; model: where the model has moved.
+    Raises ValueError.
+    """
+
+    @names_arguments
+    def __init__(self, *, words: str, conditions: str | Iterable[str], model: str | None = None) -> None:
+        self.conditions = _conditions(conditions)
+        if not self.conditions:
+            raise ValueError("conditions: expected one or more, got none")
+        tokens = open_tokens(words, "--words")
+        self.pool = TokenPooler(token_model(tokens, model).load(), self.conditions)
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        """(R rows) -> (R C rows). Raises ValueError for a batch without stored words, or with another output's."""
+        batch = _table(batch, [WORDS, PLAIN_PART])
+        form = WordFormat.of(batch.schema)
+        if form is not None and form != self.pool.form:
+            raise ValueError(f"expected words of the basis {self.pool.form.basis[:8]}, got those of {form.basis[:8]}")
+        vectors_ND = self.pool(StoredWords.from_arrow(batch, self.pool.form))
+        own = [name for name in (WORDS, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
+        for name in own:
+            check_once(name, batch.column_names, "a batch")
+        rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
+        under = pa.array(list(self.conditions) * len(batch), pa.string())
+        return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
+
+
+def _conditions(conditions: str | Iterable[str]) -> tuple[str, ...]:
+    """Distinct conditions. Raises ValueError."""
+    found = (conditions,) if isinstance(conditions, str) else tuple(conditions)
+    for condition in found:
+        if not is_words(condition) or [is_words(c) and c.strip() for c in found].count(condition.strip()) > 1:
+            raise ValueError(f"conditions: expected distinct texts with words, got {condition!r} in {found!r}"[:300])
+    return tuple(condition.strip() for condition in found)
+
+
+def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.Table:
+    """The batch. Raises ValueError for one that is no Arrow table with these columns, once each, or has one of those
+    that are added."""
+    if not isinstance(batch, pa.Table):
+        raise ValueError(f"expected a pyarrow.Table, got {type(batch).__name__}; pass batch_format='pyarrow'")
+    for name in columns:
+        check_once(name, batch.column_names, "a batch")
+    if taken := [name for name in added if name in batch.column_names]:
+        raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
+    return batch
+
+
+def _strings(batch: pa.Table, name: str) -> list[Any]:
+    """The values of a column of strings; bytes for what is not UTF-8. Raises ValueError for another type."""
+    column = batch[name]
+    kind = plain_type(column.type)
+    if not (pa.types.is_string(kind) or pa.types.is_null(kind)):
+        raise ValueError(f"expected strings in the column {name!r}, got {column.type}")
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError:
+        values = [_decoded(value) for value in column.cast(pa.string()).cast(pa.binary()).to_pylist()]
+    return values
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _reason(text: str | bytes | None, null: Reason, empty: Reason) -> Reason | None:
+    """Why a value is no text, or None."""
+    if text is None:
+        return null
+    if isinstance(text, bytes):
+        return Reason.INVALID_UTF8
+    return None if text.strip() else empty

@@ -1,0 +1,107 @@
+"""A loaded system as a model of sentence-transformers, for what takes such a model."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from sentence_transformers.base.modules import InputModule
+
+from raycase.io.fetch import INSIDE
+from raycase.io.json_values import loads
+from raycase.io.storage import locate
+from raycase.models.embeds import Embeds
+from raycase.models.registry import load, resolve
+
+MODEL = "model"  # folder of the model in what `save` wrote
+PAIR = {"text", "condition"}  # keys of a dict
+
+
+class Conditional(InputModule):
+    """The module that embeds texts, each under its condition, or all without one.
+
+    A text is a string, a pair (text, condition) or a dict of both; `condition=` and `prompt=` of `encode` are the
+    condition of all that are strings. It stays on the device where it was loaded.
+    """
+
+    def __init__(self, system: Embeds, model: str = "") -> None:
+        super().__init__()
+        self.forward_kwargs = {"condition"}  # which `encode` passes on
+        self._loaded = [system]  # in a list: its weights are not the library's to move
+        self.model = model or str(system.config.model)
+
+    @property
+    def system(self) -> Embeds:
+        """The loaded system."""
+        return self._loaded[0]
+
+    def preprocess(
+        self, inputs: Sequence[Any], prompt: str | None = None, condition: str | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Each text and its condition. Raises ValueError for what is neither, and where some have none."""
+        if condition is not None and not isinstance(condition, str):
+            raise ValueError(
+                f"condition: expected one string, got {type(condition).__name__}; encode sorts its inputs, so give "
+                "pairs: encode([(text, condition), ...])"
+            )
+        if condition is not None and prompt:
+            raise ValueError(
+                f"expected condition or prompt, which is the condition here, got {condition!r}, {prompt!r}"
+            )
+        pairs = [_pair(value, prompt or None if condition is None else condition) for value in inputs]
+        conditions = [under for _, under in pairs]
+        if None in conditions and any(under is not None for under in conditions):
+            raise ValueError("expected a condition for each text or for none, got both: their vectors differ in length")
+        return {"texts": [text for text, _ in pairs], "conditions": None if None in conditions else conditions}
+
+    def forward(self, features: dict[str, Any], *, condition: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Adds `sentence_embedding`, (N, D) float32; the condition is in the features."""
+        if not features:
+            return {"sentence_embedding": torch.empty(0, self.get_embedding_dimension())}
+        vectors = self.system.encode(features["texts"], features["conditions"])
+        return features | {"sentence_embedding": torch.from_numpy(vectors)}
+
+    def get_embedding_dimension(self) -> int:
+        """That of vectors under a condition; plain ones may have another."""
+        return int(self.system.config.dim)
+
+    def save(self, output_path: str, *args: Any, **kwargs: Any) -> None:
+        """The model's name, or where it is a folder, a copy of it beside the configuration.
+
+        Raises ValueError for a model that its name alone does not say.
+        """
+        config = self.system.config
+        if resolve(self.model).describe() != config.describe():
+            raise ValueError(
+                f"expected a model as raycase.load({self.model!r}) gives it, got one with choices of its own"
+            )
+        model, copied = Path(self.model), Path(output_path, MODEL)
+        if self.model not in INSIDE and model.is_dir() and model.resolve() != copied.resolve():
+            shutil.copytree(model, copied, dirs_exist_ok=True)
+        name = MODEL if copied.is_dir() else self.model
+        locate(str(Path(output_path, self.config_file_name))).put_json({"model": name})
+
+    @classmethod
+    def load(cls, model_name_or_path: str, *args: Any, **kwargs: Any) -> Self:
+        """Read what `save` wrote."""
+        place = cls.load_dir_path(model_name_or_path, kwargs.get("subfolder", ""))
+        assert place is not None
+        folder = Path(place)
+        name = loads((folder / cls.config_file_name).read_bytes())["model"]
+        return cls(load(str(folder / MODEL) if name == MODEL else name))
+
+
+def _pair(value: Any, condition: str | None) -> tuple[str, str | None]:
+    """A text and its condition. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        return value, condition
+    if isinstance(value, dict) and set(value) == PAIR:
+        value = (value["text"], value["condition"])
+    if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(part, str) for part in value):
+        if condition is not None:
+            raise ValueError(f"expected condition= or pairs, got both: {condition!r} and {tuple(value)!r}")
+        return value[0], value[1]
+    raise ValueError(f"expected a text, a pair (text, condition) or a dict of both, got {value!r:.80}")

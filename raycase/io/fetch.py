@@ -1,0 +1,168 @@
+"""Where model folders are: on this machine, inside the package, or on object storage, from which a machine fetches them
+once, into a cache that its processes share."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from filelock import FileLock
+
+from raycase.errors import RequestError, first_line
+from raycase.io.hub import KINDS, PINNED, snapshot
+from raycase.io.storage import PACKAGE, fingerprint, locate, mark
+
+MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
+METRICS, CARD = "metrics.json", "README.md"  # of a model folder, and no part of the model
+OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
+DEFAULT_MODEL = "minilm-conditional-v2"  # its encoder is in the package of the extra `minilm`
+MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
+INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional-v2": MPNET}  # a model that ships -> its encoder
+INSIDE |= {"minilm-conditional": "minilm", "mpnet-conditional": MPNET}  # those before
+SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder, wherever raycase is installed
+MOST_POINTER = 1024  # bytes of one of Git LFS
+ALWAYS_READ = ("config.json", "tokenizer.json", "model.safetensors")  # where they are there
+LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
+PICKLED = re.compile(r"([^./][^/]*/)*pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
+ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"  # with one of them none is read
+EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
+FETCHED = re.compile(rf"\.({'|'.join(KINDS)})$")  # settings, weights, vocabularies
+
+
+def is_remote(model: str) -> bool:
+    """Whether a model is on object storage."""
+    return "://" in model
+
+
+def is_trained(model: str) -> bool:
+    """Whether a model is one that ships, or a model folder on this machine."""
+    return model in SHIPPED or (Path(model) / MODEL_FILE).is_file()
+
+
+def is_encoder_too(model: str) -> bool:
+    """Whether a model folder on this machine has its encoder beside `raycase.json`, for others to read."""
+    return (Path(model) / MODEL_FILE).is_file() and (Path(model) / "config.json").is_file()
+
+
+def model_folder(model: str | None) -> str | None:
+    """The folder that a model is read from, behind the prefix of its system; None for a name."""
+    if model is None or model in SHIPPED:
+        return None
+    folders = (model, model.partition(":")[2])
+    return next(
+        (f for f in folders if re.match(r"\w+://", f) or any((Path(f) / name).is_file() for name in OF_MODELS)), None
+    )
+
+
+def remote_identity(uri: str) -> str:
+    """Identifies the files at a URI for good, by their names, sizes and marks (ETags).
+
+    Raises RequestError where there are none.
+    """
+    if PINNED.fullmatch(uri):
+        return uri.removeprefix("hf://")  # a commit is for good
+    files = _files(uri)
+    besides = {METRICS, CARD} if MODEL_FILE in files else set()  # a trained encoder is beside them
+    return f"listing:{fingerprint(sorted((name, at) for name, at in files.items() if name not in besides))}"
+
+
+def fetch(uri: str, *, large: bool, named: str = "") -> Path:
+    """A local copy of the folder at a URI, which the processes of a machine share.
+
+    Files above LARGE_BYTES are fetched only where `large`, except the one called `named`. The copy is in
+    RAYCASE_CACHE (~/.cache/raycase) under a hash of the URI and its listing, so that another model at the same URI is
+    another copy; of a commit on the Hugging Face hub it is the hub's own. Raises RequestError where there is no model,
+    or it cannot be read.
+    """
+    if PINNED.fullmatch(uri):
+        return check_no_pointers(snapshot(uri, large=large, named=named))
+    files = _files(uri)
+    cache = Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"
+    folder = cache / fingerprint([uri, sorted(files.items())])[:16]
+    kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]
+    needed = [name for name in kinds if large or files[name][0] <= LARGE_BYTES or name == named]
+    if all((folder / name).exists() for name in needed):
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):  # the first process fetches, the others wait for it
+        missing = [name for name in needed if not (folder / name).exists()]
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
+        except OSError as error:
+            raise RequestError(f"--model: expected a readable folder at {uri}, got: {first_line(error)}") from error
+    return folder
+
+
+def folder_here(folder: str, named: str) -> Path:
+    """A model folder on this machine, without its large files except `named`; fetched if it is on object storage.
+
+    Raises RequestError as `check_no_pointers`.
+    """
+    return (
+        fetch(folder, large=False, named=named) if is_remote(folder) else check_no_pointers(Path(locate(folder).path))
+    )
+
+
+def check_no_pointers(folder: Path) -> Path:
+    """The folder. Raises RequestError for what a clone without Git LFS has in place of a large file."""
+    for file in (folder / name for name in ALWAYS_READ):
+        if not file.is_file() or file.stat().st_size >= MOST_POINTER or not os.access(file, os.R_OK):
+            continue
+        if file.read_bytes().startswith(b"version https://git-lfs"):
+            raise RequestError(f"--model: expected the content of {file}, got a pointer of Git LFS; run: git lfs pull")
+    return folder
+
+
+def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
+    """Fetch one file. Raises OSError, and leaves nothing, where it does not arrive completely."""
+    source = locate(uri) / name
+    target = folder / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+    try:
+        source.fs.get_file(source.path, str(temporary))
+        if temporary.stat().st_size != size:
+            raise OSError(f"{source.uri}: {temporary.stat().st_size} of {size} bytes came")
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _files(uri: str) -> dict[str, tuple[int, str]]:
+    """Name within the folder -> size and mark, of every file that may belong to a model."""
+    root = locate(uri)
+    root.fs.invalidate_cache()
+    try:
+        infos = root.fs.find(root.path, detail=True)
+    except OSError as error:
+        hint = "; a model on the Hugging Face hub is given as owner/name" if uri.startswith("hf://") else ""
+        raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}{hint}") from error
+    prefix = len(root.path) + 1
+    files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
+    files = {name: listed for name, listed in files.items() if _stays_inside(name) and _may_be_read(name, files)}
+    if not OF_MODELS & files.keys():
+        raise RequestError(
+            f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
+            f"{', '.join(sorted(files)[:3]) or 'nothing'}"
+        )
+    return files
+
+
+def _may_be_read(name: str, files: Mapping[str, object]) -> bool:
+    """Whether a file may belong to a model: pickled weights where their folder has no others."""
+    folder = name.rpartition("/")[0]
+    others = (f"{folder}/{weights}".lstrip("/") for weights in (ENCODER_WEIGHTS, WEIGHTS_INDEX))
+    if PICKLED.fullmatch(name):
+        return not any(weights in files for weights in others)
+    return not EXCLUDED.search(name)
+
+
+def _stays_inside(name: str) -> bool:
+    """Whether a name, put behind a folder, is a file in it, on any system."""
+    parts = name.split("/")
+    return not {"", ".", ".."} & set(parts) and not set(name) & set("\\:\0")

@@ -1,0 +1,126 @@
+"""Model folders on the Hugging Face hub: one commit of a repository, in the hub's own cache of this machine."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from huggingface_hub import constants, hf_hub_download, is_offline_mode, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.utils import HFValidationError
+
+from raycase.errors import RequestError, first_line
+from raycase.errors import named as said
+from raycase.io.json_values import loads
+
+ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
+COMMIT = re.compile("[0-9a-f]{40}")
+RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
+ADVICE = {
+    GatedRepoError: "accept its terms on the hub, and log in: hf auth login",
+    RevisionNotFoundError: "name a revision that it has",
+}
+DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
+WEIGHTS = "safetensors"
+VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
+MODULE_WEIGHTS = (f"[0-9]_*/model.{WEIGHTS}", "[0-9]_*/pytorch_model.bin")  # small ones, of sentence-transformers
+KINDS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARY_KINDS)  # endings of what is read
+
+
+@cache
+def pinned_uri(model: str, file: str) -> str | None:
+    """`hf://owner/name@commit` of a Hugging Face id whose repository has this file; None where it has not, where there
+    is no such repository, or where the cache lacks it, offline. Whether the cache has an encoder's files says nothing:
+    a repository may have both. Raises RequestError as `file_of`."""
+    name, _, revision = model.partition("@")
+    if not ID.fullmatch(model) or Path(model).exists():
+        return None
+    found = file_of(name, file, revision or None)
+    return None if found is None else f"hf://{name}@{found.parent.name}"
+
+
+def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -> Path | None:
+    """A file of a repository, in the hub's cache of this machine; None where the repository has none.
+
+    A hub that fails to answer is no answer. Offline, what the cache lacks counts as none, but where `sure`: there the
+    cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
+    """
+    offline, commit = is_offline_mode(), _commit(name, revision)
+    lacks = commit is not None and _is_known_to_lack(name, commit, file)
+    if lacks and (offline or commit == revision):
+        return None
+    try:
+        return Path(hf_hub_download(name, file, revision=revision))
+    except Exception as error:  # of the hub, of its client, or of the network
+        advice = next((words for kind, words in ADVICE.items() if isinstance(error, kind)), RETRY)
+        if isinstance(error, LocalEntryNotFoundError):  # offline, or the hub was not reached
+            none = lacks or (offline and not sure)
+        else:
+            none = isinstance(error, (HFValidationError, EntryNotFoundError)) or (
+                isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError) and commit is None
+            )
+        if none:
+            return None
+        if offline:
+            advice = "vectors may be others without it: run this once with the network, or pass the folder of a copy"
+        raise RequestError(
+            f"--model: expected an answer of the Hugging Face hub or its cache here about {file} of {name}, "
+            f"got: {said(error.__cause__ or error)}; {advice}"
+        ) from error
+
+
+def _commit(name: str, revision: str | None) -> str | None:
+    """The commit of a revision, by the hub's cache alone."""
+    if revision and COMMIT.fullmatch(revision):
+        return revision
+    with suppress(OSError, ValueError):
+        return (_cache(name) / "refs" / (revision or "main")).read_text(encoding="utf-8")
+    return None
+
+
+def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
+    """Whether the hub's cache says that a commit has no such file: by the mark of one that was asked for in vain, or
+    by a listing of all its files."""
+    if (_cache(name) / ".no_exist" / commit / file).is_file():
+        return True
+    with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or it has another format
+        return file not in loads((_cache(name) / "trees" / f"{commit}.json").read_text(encoding="utf-8"))["files"]
+    return False
+
+
+def _cache(name: str) -> Path:
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
+
+
+def dataset_of(uri: str) -> str | None:
+    """The dataset, as owner/name, that a file or folder on the hub is in; None for a place elsewhere."""
+    match = DATASET.fullmatch(uri)
+    return match and match[1]
+
+
+def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
+    """The folder behind a URI of `pinned_uri`, or a subfolder of it, on this machine: settings and vocabularies, the
+    file called `named`, and where `large` the weights. Raises RequestError where it cannot be fetched."""
+    match = PINNED.fullmatch(uri)
+    assert match is not None
+    name, commit, inside = match.groups()
+    below = f"{inside}/" if inside else ""
+    patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
+    patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
+    try:
+        folder = snapshot_download(name, revision=commit, allow_patterns=patterns)
+        if large and not any(Path(folder, inside or "").glob(f"*.{WEIGHTS}")):
+            folder = snapshot_download(name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"])
+    except (OSError, ValueError) as error:
+        raise RequestError(f"--model: expected a readable model at {uri}, got: {first_line(error)}") from error
+    return Path(folder) / (inside or "")

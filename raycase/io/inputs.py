@@ -1,0 +1,197 @@
+"""The files of an input, by what class each is read, and marks that tell whether they have changed."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from glob import has_magic
+from math import inf
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from fsspec.utils import glob_translate
+
+from raycase.errors import RequestError, is_utf8, note, visible
+from raycase.io.lance_dataset import Lance
+from raycase.io.parquet_file import Parquet, StoredTokens
+from raycase.io.source import CODECS, InputFile, Source, ending_of
+from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
+from raycase.io.texts import Csv, Jsonl
+
+FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
+MARKED: list[type[Source]] = [Lance, StoredTokens]  # known by the marks of their files
+MOST_NAMES = 5  # names of what is left out, on one line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """The files of an input by name, and the paths of what is left out."""
+
+    root: Location
+    files: list[InputFile]
+    left_out: list[str]
+
+    @property
+    def names_left_out(self) -> list[str]:
+        """What is left out, by name within the root, in letters that can be shown."""
+        return [visible(posixpath.relpath(path, self.root.path)) for path in self.left_out]
+
+    def check_copies(self, flag: str) -> None:
+        """Raise RequestError for one file under two endings, as `a.csv` and `a.csv.gz`, whose rows would be twice."""
+        stems: dict[str, InputFile] = {}
+        for file in self.files:
+            other = stems.setdefault(file.uri[: -len(file.ending)], file)
+            if other != file:
+                names = [posixpath.relpath(each.uri, self.root.uri) for each in (other, file)]
+                raise RequestError(
+                    f"{flag}: expected each row once, got {names[0]} and {names[1]} in {self.root.uri}; move one away, "
+                    f"or name those that are meant, as {self.root.uri}/**/*{other.ending}"
+                )
+
+    def say(self, flag: str) -> None:
+        """One line on standard error where something is left out."""
+        if names := self.names_left_out:
+            more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+            note(
+                f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
+                f"{', '.join(FORMATS)} files are read, texts also as {' and '.join(CODECS)}"
+            )
+
+
+def source_of(file: InputFile, number: int = 0) -> Source:
+    """What reads a file that was listed; `number`: of the file in the job."""
+    kind = next((kind for kind in MARKED if kind.MARK and kind.MARK.fullmatch(file.mark)), None) or _format(file.uri)
+    assert kind is not None
+    return kind(file, number)
+
+
+def peek(file: InputFile) -> pa.Schema:
+    """The columns of a file and their types: its schema, strings for CSV, types of the first rows for JSONL."""
+    source = source_of(file)
+    with source.reading():
+        return source.schema
+
+
+def _format(path: str) -> type[Source] | None:
+    """The class that reads a file of this name, compressed or not; None where none does."""
+    ending = ending_of(path)
+    plain, last = posixpath.splitext(ending)
+    is_packed = last in CODECS
+    kind = FORMATS.get(plain if is_packed else ending)
+    return kind if kind and (kind.may_be_compressed or not is_packed) else None
+
+
+def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
+    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input`."""
+    listing = list_input(uri, flag)
+    listing.say(flag)
+    return listing.files
+
+
+def list_input(uri: str, flag: str = "--input") -> Listing:
+    """The files of a path, folder or glob, sorted by name, without hidden ones (`.x`, `_x`) and other endings; of a
+    Lance dataset its newest version.
+
+    Links are followed, not in circles; a link to a file is a file of its own, as in the cache of Hugging Face. Raises
+    RequestError where there is no such file, one is there under two endings, or the listing fails.
+    """
+    root = locate(uri)
+    if uri.startswith(PACKAGE) and os.path.isfile(root.path):
+        # Installing the package again changes the modification time, but not the content.
+        file = InputFile(uri=uri, size=os.path.getsize(root.path), mark=sha256_of_file(Path(root.path)))
+        return Listing(root=root, files=[file], left_out=[])
+    try:
+        listing = _listed_here(root) if root.is_local else _listed_there(root)
+        if found := Lance.find(root, listing.left_out):
+            return Listing(root=root, files=[found], left_out=[])
+    except (OSError, ValueError) as error:
+        on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
+        hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
+        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}{hint}") from error
+    if not listing.files:
+        others = f"{len(listing.left_out)} others" if listing.left_out else "nothing"
+        hint = (
+            "; a Lance dataset is given by its own path" if any(".lance" in path for path in listing.left_out) else ""
+        )
+        raise RequestError(f"{flag}: expected {', '.join(FORMATS)} files at {root.uri}, got {others}{hint}")
+    listing.check_copies(flag)
+    return listing
+
+
+def above_wildcards(path: str) -> str:
+    """The folder above the first wildcard of a glob."""
+    return posixpath.dirname(re.split(r"[*?[]", path)[0]) or "/"
+
+
+def _listed_here(root: Location) -> Listing:
+    """The input on this machine."""
+    if os.path.isfile(root.path):
+        return _listing(root, {root.path: _info(root.path)})
+    if os.path.isdir(root.path):
+        return _listing(root, {path: _info(path) for path in _below(root.path)})
+    base = above_wildcards(root.path)
+    depth = inf if "**" in root.path else root.path.count("/") - base.rstrip("/").count("/")
+    pattern = re.compile(glob_translate(root.path))
+    found = _below(base, depth) if has_magic(root.path) and os.path.isdir(base) else ()
+    return _listing(replace(root, path=base), {path: _info(path) for path in found if pattern.match(path)})
+
+
+def _below(top: str, depth: float = inf) -> Iterator[str]:
+    """All files so many levels down but what is hidden. Links are followed; each folder is listed once."""
+    seen: set[str] = set()
+    for at, folders, names in os.walk(top, followlinks=True, onerror=_raise):
+        level = at.count("/") - top.rstrip("/").count("/") + 1
+        is_new = (real := os.path.realpath(at)) not in seen
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if is_new and level < depth and not is_hidden(name))
+        yield from (os.path.join(at, name) for name in sorted(names) if is_new and not is_hidden(name))
+
+
+def _raise(error: OSError) -> NoReturn:
+    raise error
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is left out because of its name, unless it is asked for."""
+    return name.startswith((".", "_"))
+
+
+def _info(path: str) -> dict[str, Any]:
+    if not os.path.isfile(path):
+        return {"type": "other", "size": 0}
+    found = os.stat(path)
+    return {"type": "file", "size": found.st_size, "mtime": found.st_mtime, "created": found.st_ctime}
+
+
+def _listed_there(root: Location) -> Listing:
+    """The input in a store, or another file system that fsspec knows."""
+    root.fs.invalidate_cache()
+    if root.fs.isfile(root.path):
+        return _listing(root, {root.path: root.fs.info(root.path)})
+    if root.fs.isdir(root.path):
+        infos, base = root.fs.find(root.path, detail=True), root
+    else:
+        infos, base = root.fs.glob(root.path, detail=True), replace(root, path=above_wildcards(root.path))
+    below_base = len(base.path)
+    folders = {posixpath.dirname(path) for path in infos}
+    infos = {
+        path: info
+        for path, info in infos.items()
+        if not any(map(is_hidden, path[below_base:].split("/")))
+        and (info["size"] or path.rstrip("/") not in folders)  # an empty object stands for a folder
+    }
+    return _listing(base, infos)
+
+
+def _listing(root: Location, infos: dict[str, dict[str, Any]]) -> Listing:
+    files = (path for path, info in infos.items() if info["type"] == "file" and _format(path))
+    read = set(filter(is_utf8, files))  # job.json holds no other names
+    found = [
+        InputFile(uri=replace(root, path=path).uri, size=infos[path]["size"] or 0, mark=mark(infos[path]))
+        for path in sorted(read)
+    ]
+    return Listing(root=root, files=found, left_out=sorted(infos.keys() - read))

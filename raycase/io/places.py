@@ -1,0 +1,171 @@
+"""What a command reads and what it writes, compared before it begins: nothing that is read may be written over."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from glob import has_magic
+from types import MappingProxyType
+from typing import Any
+
+from fsspec.utils import glob_translate
+
+from raycase.errors import RequestError
+from raycase.io.inputs import above_wildcards
+from raycase.io.storage import PACKAGE, Location, locate
+
+PARQUET, HTML, JSON = (".parquet", ""), (".html", ".htm", ""), (".json", "")
+FORMATS = {".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".md", ".html", ".htm", ".svg", ".png", ".gz", ".zst"}
+INDEX, JOB = "_versions", "job.json"  # by which an index and the output of a job are known
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+Paths = Mapping[str, str | Sequence[str] | None]  # flag -> a path or URI, or several
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that a flag writes, and the endings that its format has; "": it needs none, but no other format's."""
+
+    uri: str | None
+    endings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder that a flag writes into.
+
+    names: of the files and folders that are written there. Those of a cache are hashes, and go over nothing.
+    mark: what is in a folder of this very kind, to which the command adds. here: on this machine, not in a store.
+    """
+
+    uri: str | None
+    names: tuple[str, ...] = ()
+    mark: str | None = None
+    here: bool = False
+
+
+def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
+    """Compare all that a command reads and writes, by flag, links resolved.
+
+    reads: files, and folders and globs of which every file is read. opens: folders of which certain files are read, as
+    models, indexes and outputs of jobs.
+
+    Raises RequestError for an empty path, which would be the current folder; for a relative one in a job submitted to
+    Ray, whose folder is temporary; for a file with another ending than its format has; and for writing over what is
+    read or written by another flag, into what is read as input, or into an index or an output of another command.
+    """
+    read = [
+        (flag, uri, paths is reads)
+        for paths in (reads, opens)
+        for flag, value in paths.items()
+        for uri in ((value,) if isinstance(value, str) else value or ())
+    ]
+    wanted = {flag: to for flag, to in writes.items() if to.uri is not None}
+    taken: dict[str, str] = {}  # what flags before write -> flag
+    problems = [(flag, _misnamed(uri)) for flag, uri, _ in read]
+    problems += [(flag, _misnamed(to.uri or "")) for flag, to in wanted.items()]
+    for flag, problem in problems:
+        if problem:
+            raise RequestError(f"{flag}: expected {problem}")
+    for flag, to in wanted.items():
+        if problem := _unfit(to) or next(_clashes(to, read, taken), None):
+            raise RequestError(f"{flag}: expected {problem}")
+        taken |= dict.fromkeys(_written(to)[1], flag)
+
+
+def _misnamed(uri: str) -> str | None:
+    if not uri.strip():
+        return f"a path or a URI, got {uri!r}"
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
+        return f"an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray removes"
+    return None
+
+
+def _unfit(to: File | Folder) -> str | None:
+    """What is wrong with a place by itself: an ending, a folder for a file or the other way round."""
+    assert to.uri is not None
+    location = locate(to.uri)
+    if isinstance(to, Folder):
+        if to.here and not location.is_local:
+            return f"a folder on this machine, got {to.uri}; copy the result there"
+        return f"a folder, got the file {to.uri}" if location.is_local and os.path.isfile(location.path) else None
+    ending = posixpath.splitext(to.uri)[1].lower()
+    if ending not in to.endings and ("" not in to.endings or ending in FORMATS):
+        return f"a file that ends with {to.endings[0]}, got {to.uri}"
+    is_folder = to.uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
+    return f"a file, got the folder {to.uri}" if is_folder else None
+
+
+def _clashes(to: File | Folder, read: Sequence[tuple[str, str, bool]], taken: Mapping[str, str]) -> Iterator[str]:
+    """What a place has in common with what is read, as (flag, URI, whether every file is), and with other outputs."""
+    root, written = _written(to)
+    over = f"got {to.uri}, which would be written over"
+    for flag, uri, whole in read:
+        place, pattern = _source(uri)
+        if any(_is_within(place, each) for each in written) or (not whole and place == root):
+            yield f"another place than {flag}, {over}"
+        files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
+        if whole and any(pattern.match(file) if pattern else _is_within(file, place) for file in files):
+            yield f"another place than one in {flag}, got {to.uri}, which would be read as input"
+    for place, flag in taken.items():
+        if _is_within(root, place) or any(_is_within(place, each) for each in written):
+            yield f"another place than {flag}, {over}"
+    with suppress(OSError):  # a store that does not answer is asked once: the job says so
+        if mark := _mark_above(root, to):
+            yield f"another place than one in the index or output {mark}, got {to.uri}; choose another"
+
+
+def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
+    """Where something is that is read; of a glob the folder above its first wildcard, and what it matches."""
+    location = locate(uri)
+    if not has_magic(location.path) or os.path.lexists(location.path):
+        return _resolved(location), None
+    base = above_wildcards(location.path)
+    place = _resolved(replace(location, path=base))
+    return place, re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
+
+
+def _written(to: File | Folder) -> tuple[str, list[str]]:
+    """Where a flag's place is, and what is written there. A file goes in place of a link, not through it."""
+    assert to.uri is not None
+    location = locate(to.uri)
+    if isinstance(to, Folder):
+        root = _resolved(location)
+        return root, [f"{root}/{name}" for name in to.names]
+    folder, name = posixpath.split(location.path)
+    root = f"{_resolved(replace(location, path=folder))}/{name}"
+    return root, [root]
+
+
+def _mark_above(root: str, to: File | Folder) -> str | None:
+    """The index or output of another command that a place is in."""
+    location = locate(root)
+    folder = posixpath.dirname(location.path) if isinstance(to, File) else location.path
+    while folder not in ("", "/"):
+        here = Location(location.fs, folder)
+        own = to.mark if isinstance(to, Folder) and folder == location.path else None
+        if (own != INDEX and (here / INDEX).exists()) or (own != JOB and _is_output(here)):
+            return here.uri
+        folder = posixpath.dirname(folder)
+    return None
+
+
+def _is_output(folder: Location) -> bool:
+    """Whether there is the record of a job, and not only a file of its name."""
+    with suppress(RequestError, FileNotFoundError, AttributeError):
+        return {"config", "files"} <= (folder / JOB).read_json().keys()
+    return False
+
+
+def _resolved(location: Location) -> str:
+    """Without links, where it is on this machine."""
+    return os.path.realpath(location.path) if location.is_local else location.uri
+
+
+def _is_within(place: str, other: str) -> bool:
+    """Whether a place is another one, or in it."""
+    return place == other or place.startswith(other.rstrip("/") + "/")

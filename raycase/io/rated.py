@@ -1,0 +1,208 @@
+"""What is trained on and evaluated with, checked row by row: rated pairs, and queries with candidates (MTEB).
+
+Shapes: N rows, P distinct pairs (sentence, condition).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from raycase.errors import RequestError, is_words
+from raycase.io.reader import read_files
+from raycase.io.schema import CONDITION
+
+SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
+NOT_APPLICABLE = -1.0  # rating of a pair to which the condition does not apply
+QUERY, POSITIVE, NEGATIVE = "query", "positive", "negative"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedPairs:
+    """N rated pairs of sentences under a condition, and their P distinct pairs (sentence, condition)."""
+
+    uri: str
+    sentences1: list[str]
+    sentences2: list[str]
+    conditions: list[str]  # all "" where pairs are rated without a condition
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+    drawn: np.ndarray | None = None  # (N,) int64, where some pairs are drawn from labels: see `PairIndex.epochs`
+
+    def __len__(self) -> int:
+        return len(self.conditions)
+
+    @cached_property
+    def _index_of(self) -> dict[tuple[str, str], int]:
+        both = [
+            *zip(self.sentences1, self.conditions, strict=True),
+            *zip(self.sentences2, self.conditions, strict=True),
+        ]
+        return {pair: i for i, pair in enumerate(dict.fromkeys(both))}
+
+    @cached_property
+    def distinct(self) -> list[tuple[str, str]]:
+        """The P distinct pairs (sentence, condition)."""
+        return list(self._index_of)
+
+    @cached_property
+    def pair_index(self) -> np.ndarray:
+        """(N, 2) int64: index in `distinct` of the first and the second sentence of each rated pair."""
+        columns = [
+            [self._index_of[pair] for pair in zip(sentences, self.conditions, strict=True)]
+            for sentences in (self.sentences1, self.sentences2)
+        ]
+        return np.array(columns, dtype=np.int64).T
+
+    @property
+    def epochs(self) -> np.ndarray:
+        """`drawn`, 0 for each pair where none is."""
+        return np.zeros(len(self), np.int64) if self.drawn is None else self.drawn
+
+    @property
+    def triples(self) -> list[tuple[str, str, str]]:
+        """(sentence, sentence, condition) of each row, the sentences sorted: rows with equal triples are the same."""
+        both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
+        return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
+
+    def without(self, rows: np.ndarray) -> RatedPairs:
+        """All rows but these."""
+        others = np.setdiff1d(np.arange(len(self)), rows)
+        columns: dict[str, Any] = {
+            n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")
+        }
+        return RatedPairs(uri=self.uri, ratings=self.ratings[others], **columns)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """(N,) int64: equal for rows of the same two sentences, which C-STS rates under two conditions."""
+        names: dict[tuple[str, ...], int] = {}
+        both = zip(self.sentences1, self.sentences2, strict=True)
+        return np.array([names.setdefault(tuple(sorted(pair)), len(names)) for pair in both], dtype=np.int64)
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the distinct pairs, without the ratings: identifies their vectors."""
+        return texts_sha256(self.distinct)
+
+    @cached_property
+    def data_sha256(self) -> str:
+        """Hash of the training data: distinct pairs, their index and ratings."""
+        drawn = b"" if self.drawn is None else self.drawn.tobytes()
+        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes(), drawn)
+        return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
+    """The rows of `pairs` that are in `others`, whatever their rating and the order of the two sentences."""
+    seen = set(others.triples)
+    return np.array([row for row, triple in enumerate(pairs.triples) if triple in seen], dtype=np.int64)
+
+
+def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
+    """Hash of tuples of texts, in their order."""
+    digest = hashlib.sha256()
+    for row in distinct:
+        for text in row:
+            digest.update(f"{len(text.encode())} {text}".encode())
+    return digest.hexdigest()
+
+
+def read_rated(uri: str, flag: str, condition: str | None = CONDITION, number: str = LABEL) -> RatedPairs:
+    """Read every row of a .csv, .jsonl or .parquet file, or of a folder of them, with these columns; without a
+    condition where `condition` is None.
+
+    Raises RequestError, with file and row, for a missing column, a label that is no number, an empty text, no rows, and
+    fewer than two distinct labels.
+    """
+    words = [name for name in (SENTENCE1, SENTENCE2, condition) if name]
+    columns: dict[str, list[str]] = {name: [] for name in words}
+    ratings: list[float] = []
+    for where, values in read_files(uri, (*words, number), flag, words=words):
+        for name in words:
+            columns[name] += values[name]
+        for row, value in enumerate(values[number]):
+            rating = _number(value)
+            if not math.isfinite(rating):
+                raise RequestError(f"{where}, row {row}: expected a number as {number}, got {value!r}; fix the row")
+            ratings.append(rating)
+    if len(set(ratings)) < 2:
+        got = f"only {ratings[0]:g}" if ratings else "no rows"
+        raise RequestError(f"{flag}: expected at least two distinct {number}s in {uri}, got {got}")
+    return RatedPairs(
+        uri=uri,
+        sentences1=columns[SENTENCE1],
+        sentences2=columns[SENTENCE2],
+        conditions=columns[condition] if condition else [""] * len(ratings),
+        ratings=np.array(ratings, dtype=np.float32),
+    )
+
+
+def _number(value: object) -> float:
+    """A value as a number that float32 holds, so that labels that differ do so where they are used; else NaN."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return math.nan
+    try:
+        with np.errstate(over="ignore"):
+            return float(np.float32(value))
+    except (ValueError, OverflowError):
+        return math.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """One query, which may be several texts, and its candidates."""
+
+    query: list[str]
+    positive: list[str]
+    negative: list[str]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Each text of the query with each candidate, the positive ones first."""
+        return [(text, candidate) for text in self.query for candidate in (*self.positive, *self.negative)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateSets:
+    """The queries that have candidates of both kinds; `left_out`: how many others there are."""
+
+    uri: str
+    rows: list[Candidates]
+    left_out: int
+
+
+def read_candidates(uri: str, flag: str) -> CandidateSets:
+    """Read every row of a .jsonl or .parquet file, or of a folder of them: query, positive and negative.
+
+    A query is a text or a list of texts, the others are lists. Raises RequestError, with file and row, for a missing
+    column, anything but texts with words, and where no query has candidates of both kinds.
+    """
+    rows: list[Candidates] = []
+    left_out = 0
+    for where, columns in read_files(uri, (QUERY, POSITIVE, NEGATIVE), flag):
+        for row, (query, positive, negative) in enumerate(zip(*columns.values(), strict=True)):
+            found = Candidates(
+                query=_several_texts([query] if isinstance(query, str) else query, f"{where}, row {row}", QUERY),
+                positive=_several_texts(positive, f"{where}, row {row}", POSITIVE),
+                negative=_several_texts(negative, f"{where}, row {row}", NEGATIVE),
+            )
+            if found.query and found.positive and found.negative:
+                rows.append(found)
+            else:
+                left_out += 1
+    if not rows:
+        raise RequestError(f"{flag}: expected queries with {POSITIVE} and {NEGATIVE} texts in {uri}, got none")
+    return CandidateSets(uri=uri, rows=rows, left_out=left_out)
+
+
+def _several_texts(values: object, where: str, name: str) -> list[str]:
+    """The texts of a list, stripped. Raises RequestError."""
+    if not isinstance(values, list) or not all(map(is_words, values)):
+        raise RequestError(f"{where}: expected a list of texts with words in {name!r}, got {values!r:.80}; fix the row")
+    return [value.strip() for value in values]

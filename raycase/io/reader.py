@@ -1,0 +1,278 @@
+"""The rows of a source, checked: of a span as units, which are tables and rejections of the rows that cannot be
+embedded, or whole columns.
+
+A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences),
+`CONDITIONS` (with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of
+several files has `FILE`, too, their URIs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.errors import RequestError, is_words
+from raycase.io.columns import INT64, Columns, check_once, plain_type
+from raycase.io.inputs import find_input, source_of
+from raycase.io.schema import ID, Reason, Rejection
+from raycase.io.source import InputFile, Line, Source, Span, SpanRows
+from raycase.io.stored_words import WORD_COLUMNS
+
+ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
+TEXTS = (TEXT, SECOND)
+
+
+def read_span(
+    source: Source, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+) -> Iterator[tuple[pa.Table, list[Rejection]]]:
+    """Rows and rejections of each row interval [start, end) of a span, in order; the span is fetched once. Its end is
+    read before the last rows are given: a compressed file is checked there.
+
+    Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
+    """
+    with source.reading():
+        parts = source.read(columns.names, span)
+        held, read = SpanRows(), span.start
+        for start, end in intervals:
+            while read < end + (end == span.start + span.rows) and (part := next(parts, None)) is not None:
+                read += len(part)
+                held = (held + part).within(start, inf)
+            if read < end:
+                raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
+            unit, held = held.within(start, end), held.within(end, inf)
+            yield _checked(span.file, columns, *_own_rows(unit, columns))
+
+
+def read_files(
+    uri: str, names: Sequence[str], flag: str, *, words: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, list[Any]]]]:
+    """How a message names each file of an input, and its `read_columns`. Raises RequestError."""
+    for file in find_input(uri, flag):
+        yield f"{flag}: {file.uri}", read_columns(file, names, flag, words=words)
+
+
+def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequence[str] = ()) -> dict[str, list[Any]]:
+    """Whole columns of a small file, those in `words` stripped.
+
+    Raises RequestError for a missing column, a row that does not parse, and a value in `words` that is no string, empty
+    or invalid UTF-8.
+    """
+    where = f"{flag}: {file.uri}"
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    source = source_of(file)
+    with source.reading():
+        for name in names if source.has_schema else ():
+            check_once(name, source.schema.names, where)
+        for part in source.read(names):
+            for row, line in part.lines.items():
+                if line.values is None:
+                    raise RequestError(f"{where}, row {row}: {line.problem}: {line.detail}; fix the row")
+                for name in names:
+                    check_once(name, list(line.values), f"{where}, row {row}")
+                    columns[name].append(line.values[name])
+            if part.table is not None:
+                for name in names:
+                    columns[name] += part.table[name].to_pylist()
+    for name in words:
+        for row, value in enumerate(columns[name]):
+            if not is_words(value):
+                raise RequestError(
+                    f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row"
+                )
+        columns[name] = [value.strip() for value in columns[name]]
+    return columns
+
+
+def _own_rows(part: SpanRows, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """The rows of a unit under the names of this module; lines that are no proper row become rejections."""
+    rows, rejections = _json_rows(part.lines, columns)
+    if part.table is None:
+        return rows, rejections
+    rows, broken = _table_rows(part.table, part.numbers, columns)
+    return rows, rejections + broken
+
+
+def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which no
+    source of tables checks, become rejections."""
+    arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
+    for own, (name, kind) in _own_columns(columns).items():
+        column = table[name].combine_chunks()
+        if own == CONDITIONS and not pa.types.is_list(plain_type(column.type)):
+            column = pa.ListArray.from_arrays(np.arange(len(table) + 1, dtype=np.int32), column.cast(pa.string()))
+        arrays[own] = column.cast(kind)
+    unit = pa.table(arrays)
+    if _is_utf8(unit):
+        return unit, []
+    broken: dict[int, str] = {}
+    for own in unit.column_names:
+        broken |= {i: own for i in range(len(unit)) if not _is_utf8(unit.select([own]).take(pa.array([i])))}
+    values = python_rows(unit.take(pa.array(broken, pa.int64())))
+    rejections = [
+        rejection(row, Reason.INVALID_UTF8, f"column {name.removeprefix(KEEP)}")
+        for row, name in zip(values, broken.values(), strict=True)
+    ]
+    return unit.filter(np.isin(np.arange(len(unit)), list(broken), invert=True)), rejections
+
+
+def _is_utf8(table: pa.Table) -> bool:
+    """Whether all of its texts are, wherever they are nested."""
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
+    """The columns of a unit: under the name of this module that of the input, and its type in the unit."""
+    own = {of: (name, pa.string()) for of, name in zip(TEXTS, columns.texts, strict=False)}
+    if columns.id is not None:
+        own[ID] = columns.id, columns.id_type
+    if columns.condition is not None:
+        own[CONDITIONS] = columns.condition, pa.list_(pa.string())
+    own |= {name: (name, pa.large_binary()) for name in columns.words}
+    return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
+
+
+def _json_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """Lines as a table of a unit, and as rejections."""
+    rejections: list[Rejection] = []
+    own_columns = _own_columns(columns)
+    kinds = {ROW: pa.int64()} | {own: kind for own, (_, kind) in own_columns.items()}
+    values: dict[str, list[Any]] = {name: [] for name in kinds}
+    for row, line in lines.items():
+        if line.values is None:
+            rejections.append(Rejection(row=row, reason=line.problem, detail=line.detail, content=line.raw))
+            continue
+        try:
+            typed = _typed_row(line.values, own_columns) | {ROW: row}
+        except (TypeError, UnicodeEncodeError) as error:
+            reason = Reason.WRONG_TYPE if isinstance(error, TypeError) else Reason.INVALID_UTF8
+            rejections.append(Rejection(row=row, reason=reason, detail=str(error), content=line.raw))
+        else:
+            for name, value in typed.items():
+                values[name].append(value)
+    return pa.table({name: pa.array(values[name], kind) for name, kind in kinds.items()}), rejections
+
+
+def _typed_row(values: dict[str, Any], own_columns: dict[str, tuple[str, pa.DataType]]) -> dict[str, Any]:
+    """A row in the types of its columns. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
+    row: dict[str, Any] = {}
+    for own, (name, kind) in own_columns.items():
+        value = values.get(name)
+        if own == CONDITIONS:
+            row[own] = [_typed(one, name, pa.string()) for one in (value if isinstance(value, list) else [value])]
+            continue
+        if own not in TEXTS and kind == pa.string() and not isinstance(value, str | None):
+            value = json.dumps(value, ensure_ascii=False)
+        row[own] = _typed(value, name, kind)
+    return row
+
+
+FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
+    pa.bool_(): lambda value: isinstance(value, bool),
+    pa.int64(): lambda value: type(value) is int and value in INT64,
+    pa.float64(): lambda value: type(value) is float or (FITS[pa.int64()](value) and float(value) == value),
+    pa.string(): lambda value: isinstance(value, str),
+}
+
+
+def _typed(value: Any, name: str, kind: pa.DataType) -> Any:
+    """A value in the type of its column. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
+    if value is None:
+        return None
+    if not (kind in FITS and FITS[kind](value)):
+        wanted = "a string" if kind == pa.string() else f"{kind} as in the first rows"
+        raise TypeError(f"column {name}: expected {wanted}, got {value!r}")
+    if isinstance(value, str):
+        value.encode()
+    return float(value) if kind == pa.float64() else value  # pyarrow takes no integer beyond 2**53 for a float
+
+
+def _checked(
+    file: int, columns: Columns, rows: pa.Table, rejections: list[Rejection]
+) -> tuple[pa.Table, list[Rejection]]:
+    """Reject the rows without text, id or condition, and all but the first row with the same id.
+
+    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it. Pairs of
+    sentences may share an id: nothing searches them by it.
+    """
+    if ID not in rows.column_names:
+        rows = rows.append_column(ID, pa.array([f"{file}:{row}" for row in rows[ROW].to_pylist()], pa.string()))
+    bad: dict[int, tuple[Reason, str]] = {}
+
+    def reject(mask: Any, reason: Reason, detail: str = "") -> None:
+        for i in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)):
+            bad.setdefault(int(i), (reason, detail))
+
+    several = len(columns.texts) > 1
+    for name, column in zip(TEXTS, columns.texts, strict=False):
+        text = rows[name].combine_chunks()
+        detail = f"column {column}" if several else ""
+        reject(text.is_null(), Reason.NULL_TEXT, detail)
+        reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT, detail)
+    reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
+    if CONDITIONS in rows.column_names:
+        for i, conditions in enumerate(rows[CONDITIONS].to_pylist()):
+            if problem := _condition_problem(conditions):
+                bad.setdefault(i, (problem, ""))
+    seen: dict[Any, int] = {}
+    for i, id_ in enumerate(() if several else rows[ID].to_pylist()):
+        if i not in bad and (first := seen.setdefault(id_, i)) != i:
+            bad[i] = (Reason.DUPLICATE_ID, f"first at row {rows[ROW][first].as_py()}")
+    if not bad:
+        return rows, rejections
+    for i, values in zip(sorted(bad), python_rows(rows.take(sorted(bad))), strict=True):
+        rejections.append(rejection(values, *bad[i]))
+    good = pa.array([i for i in range(len(rows)) if i not in bad], pa.int64())
+    return rows.take(good), rejections
+
+
+def python_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """The rows as dictionaries."""
+    columns = [map(_python_value, column) for column in table.columns]
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _python_value(value: Any) -> Any:
+    """The value; of one that Python has not its bytes as text, or its type."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError, ImportError):  # a date beyond the year 9999, invalid UTF-8, an unknown zone
+        is_text = isinstance(value, pa.StringScalar)
+        return value.as_buffer().to_pybytes().decode("utf-8", "backslashreplace") if is_text else f"some {value.type}"
+
+
+def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
+    """The rejection of a row of a unit's table, given as a dictionary."""
+    content = {
+        name.removeprefix(KEEP): value for name, value in values.items() if name not in (ROW, FILE, *WORD_COLUMNS)
+    }
+    id_ = values.get(ID)
+    return Rejection(
+        row=values[ROW],
+        file=values.get(FILE, ""),
+        reason=reason,
+        detail=detail,
+        id=None if id_ is None else str(id_),
+        content=json.dumps(content, ensure_ascii=False, default=str),
+    )
+
+
+def _condition_problem(conditions: Iterable[str | None] | None) -> Reason | None:
+    """The reason to reject a row with these conditions, or None."""
+    values = list(conditions) if conditions is not None else [None]
+    if any(c is None for c in values):
+        return Reason.NULL_CONDITION
+    if not values or any(not c.strip() for c in values if c is not None):
+        return Reason.EMPTY_CONDITION
+    if len({c.strip() for c in values if c is not None}) < len(values):
+        return Reason.DUPLICATE_CONDITION
+    return None

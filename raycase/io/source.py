@@ -1,0 +1,234 @@
+"""A source: one file of an input, or a dataset, read in its format.
+
+A format is one class, and an entry of `raycase.io.inputs.FORMATS`. What is the same for all of
+them is decided here and in `raycase.io.reader`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import posixpath
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.errors import TO_UTF8, RequestError
+from raycase.io.columns import Columns
+from raycase.io.schema import Reason
+from raycase.io.storage import Location, locate
+
+CODECS = {".gz": "gzip", ".zst": "zstd"}  # by the last ending of a name
+ADVICE = {  # on what libraries say of a file
+    "codec can't decode": TO_UTF8,
+    "new-line character seen": "its lines end in CR alone, convert them: tr '\\r' '\\n'",
+    "too much memory for decoding": "compress it again, without `zstd --long`",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFile:
+    """One file of the input, or a dataset; `mark` changes when its content does (ETag, modification time, version)."""
+
+    uri: str
+    size: int
+    mark: str
+
+    @property
+    def ending(self) -> str:
+        """What its name ends with, as `.jsonl.gz`."""
+        return ending_of(self.uri)
+
+
+def ending_of(path: str) -> str:
+    """Of whatever case, without case; that of a compressed file with the one before it."""
+    name, ending = posixpath.splitext(path.lower())
+    return posixpath.splitext(name)[1] + ending if ending in CODECS else ending
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Consecutive rows [start, start + rows) of a file, fetched at once and cut into units.
+
+    `at` and `length` say where they are, in what the format counts: row groups of Parquet, bytes of JSONL, rows of
+    Lance.
+    """
+
+    file: int
+    start: int
+    rows: int
+    at: int
+    length: int
+    bytes: int  # to fetch, about
+    parts: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row of a text file that was read: its values, or the problem with it."""
+
+    raw: str
+    values: dict[str, Any] | None = None
+    problem: Reason = Reason.UNPARSED
+    detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanRows:
+    """Rows as they stand in a file: of a table with these numbers within the file, (N,), or lines by their number.
+    Beside a table, lines are the rows that do not parse."""
+
+    numbers: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    table: pa.Table | None = None
+    lines: dict[int, Line] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers) + len(self.lines)
+
+    def __add__(self, other: SpanRows) -> SpanRows:
+        tables = [part.table for part in (self, other) if part.table is not None]
+        return SpanRows(
+            numbers=np.concatenate([self.numbers, other.numbers]),
+            table=pa.concat_tables(tables) if tables else None,
+            lines=self.lines | other.lines,
+        )
+
+    def within(self, start: float, end: float) -> SpanRows:
+        """Rows [start, end) of the file."""
+        first, last = np.searchsorted(self.numbers, [start, end]).tolist()
+        return SpanRows(
+            numbers=self.numbers[first:last],
+            table=None if self.table is None else self.table.slice(first, last - first),
+            lines={row: line for row, line in self.lines.items() if start <= row < end},
+        )
+
+
+ERRORS = (OSError, ValueError, csv.Error, pa.ArrowException)  # of what cannot be read
+
+
+@contextmanager
+def readable(
+    location: Location,
+    expected: str | None = None,
+    errors: tuple[type[Exception], ...] = ERRORS,
+    why: Callable[[Exception], str] | None = None,
+) -> Iterator[Location]:
+    """Turn an error into a RequestError that names the file. why: gives an error in one line. Default: as the store."""
+    try:
+        yield location
+    except RequestError:
+        raise
+    except errors as error:
+        reason = (why or location.why)(error)
+        advice = next((f"; {told}" for words, told in ADVICE.items() if words in reason), "")
+        wanted = expected or f"a readable {ending_of(location.path)[1:]} file"
+        raise RequestError(f"{location.uri}: expected {wanted}, got: {reason}{advice}") from error
+
+
+def read_text(uri: str) -> str:
+    """All of a small text file. Raises RequestError where it cannot be read."""
+    with readable(locate(uri)) as location:
+        return location.read().decode("utf-8-sig")
+
+
+class Source(ABC):
+    """A file, and how its format is read. `number`: of the file in the job.
+
+    MARK: of the files that are known by their mark and not by their name. What its methods raise `reading` turns into a
+    RequestError that names the file.
+    """
+
+    MARK: ClassVar[re.Pattern[str] | None] = None
+    may_be_compressed: ClassVar[bool] = False  # as a whole, by one of `CODECS`
+    keeps_versions: ClassVar[bool] = False  # an older one may still be there
+    has_schema: ClassVar[bool] = True  # else each row has its own columns, and `schema` is that of the first rows
+
+    def __init__(self, file: InputFile, number: int = 0) -> None:
+        self.file, self.number = file, number
+        self.location = locate(file.uri)
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns and their types."""
+
+    @abstractmethod
+    def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
+        """Cut the rows into spans of at least `unit_rows` rows, except the last one, lazily.
+
+        span_bytes: of a text, the fewest bytes of a span. most_rows: of what can only be one span, counted no further.
+        Raises RequestError where a column is missing or of a wrong type.
+        """
+
+    @abstractmethod
+    def read(self, names: Sequence[str], span: Span | None = None) -> Iterator[SpanRows]:
+        """The rows of a span, or all, in order; in bounded memory where a span is not. Of a table these columns, which
+        are there."""
+
+    def reading(self) -> AbstractContextManager[Location]:
+        return readable(self.location)
+
+    def span(self, start: int, rows: int, at: int, length: int, size: int) -> Span:
+        return Span(file=self.number, start=start, rows=rows, at=at, length=length, bytes=size)
+
+    def planned(self, table: pa.Table, span: Span | None) -> SpanRows:
+        """The rows of a span that were read at once. Raises ValueError where it has fewer than planned."""
+        if span and len(table) < span.rows:
+            raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
+        start = span.start if span else 0
+        return SpanRows(numbers=np.arange(start, start + len(table)), table=table)
+
+
+class TextFile(Source):
+    """A file of text, UTF-8, plain or compressed."""
+
+    may_be_compressed = True
+
+    @property
+    def codec(self) -> str | None:
+        return CODECS.get(posixpath.splitext(self.file.ending)[1])
+
+    @contextmanager
+    def stream(self) -> Iterator[io.BufferedReader]:
+        """The text, decompressed to the last member or frame.
+
+        Raises ValueError for a compressed file without a byte, for another encoding that its first bytes tell, and for
+        what `problem` says; a compressed file that is cut off raises OSError when it is read.
+        """
+        with self.location.open() as handle:
+            stream = handle if isinstance(handle, io.BufferedReader) else io.BufferedReader(handle, 2**22)
+            if self.codec:
+                if not stream.peek(1):
+                    raise ValueError(
+                        "no bytes, where a compressed file has some even if nothing is in it; it may be cut off"
+                    )
+                decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), self.codec)
+                stream = io.BufferedReader(decompressed, 2**20)
+            start = stream.peek(4)
+            encoding = json.detect_encoding(start[:4]).upper().replace("-LE", "LE").replace("-BE", "BE")  # as of iconv
+            if not encoding.startswith("UTF-8"):
+                raise ValueError(f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8")
+            if problem := self.problem(start.decode("utf-8-sig", "ignore")):
+                raise ValueError(problem)
+            yield stream
+
+    def problem(self, start: str) -> str:
+        """What is wrong with a text that begins so; "" for nothing."""
+        return ""
+
+    def one_span(self, counts: Iterable[int], most_rows: float) -> Iterator[Span]:
+        """The file as one span, of at most so many rows; `counts`: of rows, some at a time."""
+        rows = 0
+        for count in counts:
+            if (rows := int(min(rows + count, most_rows))) == most_rows:
+                break
+        if rows:
+            yield self.span(0, rows, 0, self.file.size, self.file.size)

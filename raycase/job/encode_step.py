@@ -1,0 +1,224 @@
+"""The encode step: units of tokenised rows -> units with vectors. It knows nothing of what runs it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.throughput import Work
+from raycase.errors import RequestError, WorkError, named
+from raycase.io.reader import KEEP, python_rows, rejection
+from raycase.io.schema import (
+    CONDITION,
+    ID,
+    ROW_OF_PAIR,
+    Reason,
+    Rejection,
+    in_input_order,
+    rejected_table,
+)
+from raycase.job.pair_result import PairResult
+from raycase.job.read_step import pairs_of, plain_row, prepare_rows, without
+from raycase.job.records import EncodedUnit, EncodeStats, ReadUnit
+
+if TYPE_CHECKING:
+    from raycase.models.pairs import Indexed
+
+COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
+
+
+class EncodeUnits:
+    """`ReadUnit` -> `EncodedUnit`. Holds one model, which keeps the bases of conditions."""
+
+    def __init__(
+        self,
+        config: Any,
+        kind: PairResult,
+        *,
+        weights: str,
+        threads: int | None = None,
+        batch_tokens: int | None = None,
+        compute: str | None = None,
+        compile: str = "off",
+        units: int = 1,
+    ) -> None:
+        """Load the model.
+
+        weights: those that the driver found, by hash or revision; others are refused.
+        compile: on, off, or auto: after the first unit, if what is left of `units` takes longer than `COMPILE_REPAID`.
+        units: how many this process may expect.
+        """
+        if "PYTORCH_ALLOC_CONF" not in os.environ:  # rows of several lengths would leave a GPU's memory in small pieces
+            os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # before torch reads it
+        import torch  # takes seconds, which the driver need not wait for
+
+        from raycase.models.embeds import RoundsVectors
+
+        _keep_freed_memory()
+        if threads is not None:
+            torch.set_num_threads(min(threads, os.cpu_count() or 1))  # Ray may be told of more CPUs than there are
+        local_weights = config.describe()["weights"]
+        if local_weights != weights:
+            raise WorkError(f"expected the weights {weights} as on the driver, got {local_weights} on this node")
+        dtype = None if compute is None else getattr(torch, compute)
+        self.config = config
+        system: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
+        if isinstance(system, RoundsVectors):
+            system.round_to("float32" if kind.needs_direction else kind.dtype)
+        self.encoder: Any = kind.open(system)
+        self.begun = False
+        self.kind = kind
+        self.units = units
+        self.compile = compile
+        if compile == "on":
+            self.encoder.compile()
+
+    def __call__(self, unit: ReadUnit) -> EncodedUnit:
+        try:
+            return self.encode(unit)
+        except (RequestError, WorkError):
+            raise
+        except Exception as error:
+            return self._without_failing(unit, error)
+
+    def _without_failing(self, unit: ReadUnit, error: Exception) -> EncodedUnit:
+        """The unit without the rows at which the encoder fails, which are rejected.
+
+        Raises WorkError where it is not the rows: where memory runs out, or any text fails.
+        """
+        what = f"encoding rows from {unit.start} of {unit.uri}"
+        _check_memory(what, error)
+        if why := self._failing(plain_row(self.config, unit.rows), what):
+            raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
+        return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
+
+    def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
+        """The rows at which the encoder fails, by their number, with the error; they are found by halves."""
+        try:
+            encode_rows(self.encoder, rows, prepare_rows(self.config, rows, self.kind), self.kind)
+        except Exception as error:
+            _check_memory(what, error)
+            if len(rows) == 1:
+                return {first: named(error)}
+            half = len(rows) // 2
+            return self._failing(rows[:half], what, first) | self._failing(rows[half:], what, first + half)
+        return {}
+
+    def rejecting(self, unit: ReadUnit, whys: dict[int, str], reason: Reason) -> EncodedUnit:
+        """Encode a unit without some of its rows, which are rejected; `whys`: the detail by the number of the row."""
+        kept, rejections = without(unit.rows, whys, reason)
+        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)])
+        prepared = prepare_rows(self.config, kept, self.kind)
+        return self.encode(replace(unit, rows=kept, prepared=prepared, rejected=rejected))
+
+    def encode(self, unit: ReadUnit) -> EncodedUnit:
+        """Encode a unit. Raises what the encoder raises."""
+        began = time.time()
+        encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.kind)
+        seconds = time.time() - began
+        first, self.begun = not self.begun, True
+        if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
+            self.encoder.compile()
+        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
+        return EncodedUnit(
+            file=unit.file,
+            start=unit.start,
+            rows_in=unit.rows_in,
+            table=encoded.table,
+            rejected=in_input_order(rejected),
+            distinct_pairs=encoded.distinct_pairs,
+            rows_truncated=encoded.rows_truncated,
+            stats=EncodeStats(work=encoded.work, began=began, seconds=seconds),
+        )
+
+
+def _check_memory(what: str, error: Exception) -> None:
+    """Raise WorkError where memory ran out, which is no fault of a row; on a CPU, torch says so in words."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
+        raise WorkError(f"{what}: {named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc keep what is freed, where it is the C library.
+
+    Each batch asks for the same large blocks again, and mapping them anew took a tenth of a job's time
+    (`results/shared_prefix.md`).
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):
+        for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
+            libc.mallopt(option, value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedRows:
+    """A unit's output table (with the input row of each pair), the rows that have no vector, and counts."""
+
+    table: pa.Table
+    rejections: list[Rejection]
+    work: Work
+    distinct_pairs: int
+    rows_truncated: int
+
+
+def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResult) -> EncodedRows:
+    """What a system makes of the rows of a unit, under their conditions; pairs keep the order of the input.
+
+    A row with one bad pair is rejected with all its pairs (`rejected_rows`).
+    """
+    done = kind.compute(system, prepared, rows)
+    row_N, conditions = pairs_of(rows, kind)
+    reasons = rejected_rows(done, row_N, kind)
+    pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
+    return EncodedRows(
+        table=output_table(rows, row_N, conditions, pair_K, done, kind),
+        rejections=[rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())],
+        work=done.work,
+        distinct_pairs=done.distinct,
+        rows_truncated=len(np.unique(row_N[pair_K][done.truncated[pair_K]])),
+    )
+
+
+def rejected_rows(done: Any, row_N: np.ndarray, kind: PairResult) -> dict[int, Reason]:
+    """Row -> why it is rejected: the first of its pairs that is refused, too long (`on_long` "reject"), or not finite
+    after rounding to the output's type."""
+    reasons: dict[int, Reason] = {}
+    for row, refused, truncated, finite in zip(row_N.tolist(), done.refused, done.truncated, done.finite, strict=True):
+        too_long = Reason.TEXT_TOO_LONG if truncated and kind.on_long == "reject" else None
+        if reason := refused or too_long or (None if finite else kind.NOT_FINITE):
+            reasons.setdefault(row, reason)
+    return reasons
+
+
+def output_table(
+    rows: pa.Table, row_N: np.ndarray, conditions: Indexed | None, pair_K: np.ndarray, done: Any, kind: PairResult
+) -> pa.Table:
+    """The K pairs `pair_K` of N in chunks of about `kind.chunk_bytes`: id, condition, the columns kept from the input,
+    those that were computed, and last the unit's row of each pair."""
+    columns = kind.columns
+    chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // kind.chunk_bytes
+    tables: list[pa.Table] = []
+    for pairs in np.array_split(pair_K, chunks):
+        chunk = rows.take(row_N[pairs])
+        table = pa.table({ID: chunk[ID].cast(columns.id_type)})
+        if conditions is not None or kind.NULL_CONDITIONS:
+            under = pa.nulls(len(chunk), pa.string())
+            if conditions is not None:
+                under = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
+            table = table.append_column(pa.field(CONDITION, pa.string()), under)
+        for name in columns.keep:
+            kind_of_column = columns.types[name]
+            table = table.append_column(pa.field(name, kind_of_column), chunk[KEEP + name].cast(kind_of_column))
+        for field, column in kind.results(done, pairs):
+            table = table.append_column(field, column)
+        tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))
+    return pa.concat_tables(tables)

@@ -1,0 +1,160 @@
+"""The manifest of a finished output: its totals, and a line for each unit."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import uuid
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from typing_extensions import TypedDict
+
+import raycase
+from raycase.errors import RequestError, first_line
+from raycase.io.json_values import from_json
+from raycase.io.schema import parquet_bytes
+from raycase.io.storage import Location
+from raycase.job.listing import Units
+from raycase.job.output import Output
+from raycase.job.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
+
+VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
+LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
+
+
+class Lines:
+    """The manifest's lines: those of this run, saved in `manifest_lines/` now and then, and those of earlier runs."""
+
+    def __init__(self, output: Output) -> None:
+        self.output = output
+        self.new: list[UnitLine] = []
+        self.saved = time.monotonic()
+
+    def add(self, line: UnitLine) -> None:
+        """Add a line; save the new ones if they are many, or the last time is long ago."""
+        self.new.append(line)
+        if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
+            self._put(lines_table(self.new))
+            self.new, self.saved = [], time.monotonic()
+
+    def _put(self, lines: pa.Table) -> str:
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
+        (self.output.lines / name).put(parquet_bytes(lines))
+        return name
+
+    def keep(self, units: Units) -> None:
+        """Keep the saved lines of these units alone, in one file: the others will be made again, perhaps with other
+        bytes. The manifest, which is no longer complete, goes."""
+        self.output.manifest.remove()
+        saved, names = self._saved(), pa.array(units.names, pa.string())
+        kept = self._put(saved.filter(pc.is_in(saved["name"], names))) if len(saved) else ""
+        for name in self.output.lines.list():
+            if name != kept:
+                (self.output.lines / name).remove()
+        self.output.manifest_files.remove()
+
+    def _saved(self) -> pa.Table:
+        """All saved lines; the first one of a unit is the newest."""
+        files = [self.output.lines / name for name in sorted(self.output.lines.list(), reverse=True)]
+        files += [self.output.manifest_files] if self.output.manifest_files.exists() else []
+        return pa.concat_tables([LINES_SCHEMA.empty_table(), *map(read_lines, files)])
+
+    def of(self, units: Units) -> pa.Table:
+        """The lines of these units in their order; those that were never saved are made from the units' files.
+
+        A million lines take 300 MB.
+        """
+        known = pa.concat_tables([lines_table(self.new), self._saved()])
+        names = pa.array(units.names, pa.string())
+        unsaved = names.filter(pc.invert(pc.is_in(names, known["name"])))
+        with ThreadPoolExecutor(16) as pool:
+            for start in range(0, len(unsaved), LINES_AT_ONCE):
+                batch = unsaved[start : start + LINES_AT_ONCE].to_pylist()
+                known = pa.concat_tables([known, lines_table(pool.map(partial(read_line, self.output), batch))])
+        return known.take(pc.index_in(names, known["name"]))
+
+
+class ManifestModel(TypedDict):
+    """What manifest.json says of the model, as far as it is read back."""
+
+    name: str
+    dim: int
+
+
+class Totals(TypedDict):
+    """The sums over the lines of a manifest. Columns of a line are summed under their own names."""
+
+    rows_in: int
+    rows_out: int
+    rows_rejected: int
+    rows_truncated: int
+    pairs: int
+    distinct_pairs: int
+    bytes: int
+    units: int
+    reasons: dict[str, int]
+
+
+class Manifest(Totals):
+    """manifest.json, as far as it is read back."""
+
+    fingerprint: str
+    model: ManifestModel
+    manifest_files_sha256: str
+
+
+def read_manifest(output: Output) -> dict[str, Any]:
+    """Read manifest.json. Raises RequestError where it is not one of raycase."""
+    try:
+        return dict(from_json(Manifest, output.manifest.read_json()))
+    except ValueError as error:
+        raise RequestError(f"{output.manifest.uri}: expected the manifest of an output, got: {error}") from error
+
+
+def manifest_lines(output: Output) -> pa.Table:
+    """The table of files of a finished output. Raises DamagedError where it is not the manifest's."""
+    return read_lines(output.manifest_files, read_manifest(output)["manifest_files_sha256"])
+
+
+def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
+    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
+    without this checksum, if one is given."""
+    data = file.read() if sha256 is None else read_checked(file, sha256)
+    try:
+        return pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
+    except (ValueError, pa.ArrowException) as error:
+        reason = first_line(error)
+        raise RequestError(f"{file.uri}: expected lines of a manifest, got: {reason}; remove it") from error
+
+
+def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:
+    """Write manifest_files.parquet and, last of all, manifest.json with the totals. Returns the latter."""
+    data = parquet_bytes(lines)
+    made = {
+        "versions": {name: version(name) for name in VERSIONS} | {"raycase": raycase.__version__},
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    manifest = totals(lines) | values | made | {"manifest_files_sha256": hashlib.sha256(data).hexdigest()}
+    output.manifest_files.put(data)
+    output.manifest.put_json(manifest)
+    output.lines.remove()
+    return manifest
+
+
+def totals(lines: pa.Table) -> dict[str, Any]:
+    """The sums over the lines of a manifest."""
+    summed = [f.name for f in LINES_SCHEMA if f.name in Totals.__annotations__ and pa.types.is_integer(f.type)]
+    sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
+    reasons: Counter[str] = Counter()
+    for equal in lines["reasons"].value_counts().to_pylist():
+        reasons.update({reason: rows * equal["counts"] for reason, rows in json.loads(equal["values"]).items()})
+    return {"rows_in": sums["rows_out"] + sums["rows_rejected"], **sums, "units": len(lines), "reasons": dict(reasons)}

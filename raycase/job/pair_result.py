@@ -1,0 +1,209 @@
+"""What a job can write of the pairs of its rows: their vectors, stored words beside them, or scores of two sentences.
+
+A new kind is a class that says how it differs from vectors, its name in `kind_of`, and a job whose flags make it.
+Imports no torch.
+
+Shapes: N pairs of a unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.io.columns import Columns
+from raycase.io.schema import (
+    CONDITION,
+    EMBEDDING,
+    ID,
+    Dtype,
+    Reason,
+    embedding_array,
+    embedding_numbers,
+    embedding_type,
+    is_embedding,
+)
+from raycase.io.stored_words import StoredWords, WordFormat
+from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
+from raycase.job.output import EMBEDDINGS, SCORES
+
+if TYPE_CHECKING:
+    from raycase.encoder.prepared import Prepared
+
+CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
+SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairResult:
+    """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
+
+    conditions: those of every row; None where each row has its own (a condition column) or none. normalize: vectors of
+    length 1. word_bytes: of a stored word; 0: none are stored. chunk_bytes: about how large a chunk of the output table
+    may be.
+    """
+
+    KEY: ClassVar[str]  # of the configuration in job.json, which no other kind has
+    FOLDER: ClassVar[str] = EMBEDDINGS  # of the units
+    UNIQUE: ClassVar[bool] = True  # whether an id is there once under a condition
+    NULL_CONDITIONS: ClassVar[bool] = True  # whether an output without conditions has a column of them
+    NOT_FINITE: ClassVar[Reason] = Reason.NOT_FINITE
+
+    columns: Columns
+    conditions: tuple[str, ...] | None = None
+    dtype: Dtype = "float32"
+    normalize: bool = False
+    on_long: str
+    word_bytes: int = 0
+    chunk_bytes: int = CHUNK_BYTES
+
+    @property
+    def unconditional(self) -> bool:
+        return self.conditions is None and self.columns.condition is None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration in job.json, without the model."""
+        columns = self.columns
+        return ({"normalize": True} if self.normalize else {}) | {  # else as before there was the flag
+            "dtype": self.dtype,
+            "on_long": self.on_long,
+            "text_column": columns.texts[0] if columns.texts else None,
+            "id_column": columns.id,
+            "types": {name: str(kind) for name, kind in sorted(columns.types.items())},
+            "keep_columns": columns.keep,
+            "condition_column": columns.condition,
+            "conditions": self.conditions,
+            "unconditional": self.unconditional,
+        }
+
+    @property
+    def needs_direction(self) -> bool:
+        """Whether what is written of a vector is its direction, which zeros have none of."""
+        return self.normalize or self.dtype in SMALL
+
+    def open(self, system: Any) -> Any:
+        """What encodes, of a loaded system."""
+        return system
+
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+        """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
+        return config.prepare(*texts, conditions)
+
+    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+        """What a loaded system makes of the N pairs of some rows: `raycase.models.pairs.Encoded`."""
+        done = self.encoded(system, prepared, rows)
+        if self.needs_direction:
+            zero_N = ~done.vectors.any(axis=1)
+            refused = [why or (Reason.ZERO if zero else None) for why, zero in zip(done.refused, zero_N, strict=True)]
+            done = replace(done, refused=refused)
+        if self.normalize:
+            done = replace(done, vectors=l2_normalize(peak_normalize(done.vectors)))
+        dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
+        with np.errstate(over="ignore"):
+            return replace(done, vectors=done.vectors.astype(dtype, copy=False))
+
+    def encoded(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+        """The vectors as the system gives them."""
+        return system.encode_prepared(prepared)
+
+    def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
+        """The columns of the output that were computed, of some of the pairs."""
+        make_small = SMALL.get(self.dtype, np.asarray)
+        vectors = embedding_array(make_small(done.vectors[pairs]))
+        kept = [] if done.kept is None else done.kept.take(pairs).columns()
+        return [(pa.field(EMBEDDING, vectors.type), vectors), *kept]
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
+        stored words, as they stand beside the units."""
+        if missing := {ID, CONDITION, EMBEDDING} - {*table.column_names}:
+            yield f"no column {min(missing)!r}"
+            return
+        kind, wanted = table.schema.field(EMBEDDING).type, embedding_type(dim, config["dtype"])
+        if not is_embedding(kind, (config["dtype"],)) or kind.list_size != wanted.list_size:
+            yield f"vectors of {kind}, the manifest says {wanted}"
+        elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
+            yield "a vector that is null or not finite"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordResult(PairResult):
+    """The vector of each sentence without a condition, and its words, from which others are pooled later."""
+
+    KEY: ClassVar[str] = "word_bytes"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return super().config | {self.KEY: self.word_bytes}
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        yield from super().defects(table, config, dim, basis)
+        form = WordFormat.of(table.schema)
+        if form is None:
+            yield "no stored words"
+            return
+        if form.basis != basis:
+            yield f"word_basis.safetensors: {'another' if basis else 'missing'}, not the one that coded it"
+        try:
+            StoredWords.from_arrow(table, form)
+        except ValueError as error:
+            yield f"stored words: {error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreResult(PairResult):
+    """What a system says of two sentences under each condition; `figures`: its columns, the score first."""
+
+    KEY: ClassVar[str] = "score_column"
+    FOLDER: ClassVar[str] = SCORES
+    UNIQUE: ClassVar[bool] = False
+    NULL_CONDITIONS: ClassVar[bool] = False  # a column of that name in the input is kept as it is
+    NOT_FINITE: ClassVar[Reason] = Reason.SCORE_NOT_FINITE
+
+    figures: Sequence[str]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return super().config | {self.KEY: self.figures[0], "sentence2_column": self.columns.texts[1]}
+
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+        """Without the blanks around texts, as `raycase evaluate` reads them."""
+        firsts, seconds = ([text.strip() for text in side] for side in texts)
+        return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
+
+    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+        from raycase.models.pair_scores import score_pairs
+
+        return score_pairs(system, prepared)
+
+    def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
+        columns = map(pa.array, done.vectors[pairs].T)
+        return [(pa.field(name, column.type), column) for name, column in zip(self.figures, columns, strict=True)]
+
+    @classmethod
+    def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
+        name = config[cls.KEY]
+        if name not in table.column_names or table.schema.field(name).type != pa.float64():
+            yield f"no scores in a column {name!r}"
+        elif table[name].null_count or not pc.all(pc.is_finite(table[name]), min_count=0).as_py():
+            yield "a score is null or not finite"
+
+
+def kind_of(config: Mapping[str, Any]) -> type[PairResult]:
+    """The kind of an output whose job has this configuration."""
+    return next((kind for kind in (WordResult, ScoreResult) if kind.KEY in config), PairResult)
+
+
+def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
+    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
+    each = 1 if config["unconditional"] else len(config["conditions"] or ())
+    if pairs != rows * each if each else pairs < rows:
+        yield f"{pairs} pairs of {rows} rows"

@@ -1,0 +1,367 @@
+"""The request of an embedding job: its flags, and what they resolve to once checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+from raycase.encoder.prompts import PromptFlags, prompt_file
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
+from raycase.io.columns import find_columns
+from raycase.io.conditions import conditions_file, read_conditions
+from raycase.io.fetch import DEFAULT_MODEL, model_folder
+from raycase.io.inputs import Listing, list_input, peek, source_of
+from raycase.io.places import INDEX, Folder, check_paths
+from raycase.io.schema import BITS, FLOATS, Dtype
+from raycase.io.source import InputFile
+from raycase.io.storage import PACKAGE
+from raycase.io.stored_words import MOST_WORD_BYTES
+from raycase.job.job_record import Job, Sharing, find_job, read_job
+from raycase.job.listing import Units
+from raycase.job.output import Output, output_at, output_folder
+from raycase.job.pair_result import PairResult, WordResult
+from raycase.job.ray_flag import RayFlag
+from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
+from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
+from raycase.models.registry import resolve_embedder, stores_words
+
+SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
+SAMPLE_OUTPUT = "~/raycase/out"
+WORD_BYTES = 288  # of a token; 4 KB a caption
+PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFlags:
+    """What is embedded, where to, under which conditions, by which model."""
+
+    input: str | None = None
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
+    --any-condition, whose stored words are pooled. Local, s3:// or any fsspec scheme. Default: the sample."""
+    output: str | None = None
+    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
+    text_column: str = "text"
+    """Column of the sentences."""
+    id_column: str | None = None
+    """Column of the ids. Default: `id` if it exists, else the number of file and row, `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns copied to the output. Default: the text."""
+    conditions: tuple[str, ...] = ()
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet or .csv file with them."""
+    condition_column: str | None = None
+    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
+    unconditional: bool = False
+    """Instead of --conditions: embed without a condition; writes f(s) with a null condition."""
+    any_condition: bool = False
+    """Instead of --conditions: store each row's words, small, beside the vector without a condition, so that a search
+    can ask any condition later. For condition pooling, as the default model is."""
+    word_bytes: int | None = None
+    """Bytes of a stored word, with --any-condition: more keep vectors closer to those embedded under a condition.
+    Default: 288."""
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model of the job that the output was begun by, else minilm-conditional-v2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(RayFlag, PromptFlags):
+    """How the rows of a corpus go through a model."""
+
+    dim: int | None = None
+    """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
+    compute: Compute | None = None
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
+    on_long: Literal["truncate", "reject"] = "truncate"
+    """What to do with texts longer than the encoder's maximum."""
+    batch_tokens: int | None = None
+    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer of wide encoders."""
+    unit_rows: int | None = None
+    """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
+    actors: str | None = None
+    """Number of encoders, MIN:MAX; the job waits for machines to come. Default: one a GPU, else one for four CPUs,
+    of the machines that are up."""
+    gpus_per_actor: float | None = None
+    """GPUs of each encoder. Default: 1 if a machine that is up has GPUs, else 0."""
+    stall_timeout: float = STALL_TIMEOUT
+    """Minutes without a finished unit after which the job gives up, as when no machine is available."""
+    limit: int | None = None
+    """Only this many rows, the first ones."""
+    max_rejected: float = 0.01
+    """Largest share of rejected rows; above it the exit status is 1."""
+    overwrite: bool = False
+    """Remove an earlier output in the folder first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedJob(RunFlags, CorpusFlags):
+    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
+
+    A stopped job resumes when the same command is run again.
+    """
+
+    dtype: Dtype = "float16"
+    """Number format of the written vectors. int8 and binary (a bit a dimension) are small and for other programs:
+    indexes and joins read the other two."""
+    normalize: bool = False
+    """Write vectors of length 1."""
+    index: str | None = None
+    """Then index the output for `raycase search`: a Lance dataset, new or of the same model, to which it is added."""
+    dry_run: bool = False
+    """Estimate the work from a sample; write nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A checked job. Nothing is written and no weights are loaded yet."""
+
+    job: RunFlags
+    files: list[InputFile]
+    left_out: Sequence[str]  # names within the input
+    model: Any  # the configuration of a system
+    name: str  # of the model, as it was asked for
+    kind: PairResult
+    output: Output
+    unit_rows: int
+
+    @property
+    def dim(self) -> int:
+        return int(self.model.plain_dim if self.kind.unconditional else self.model.dim)
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """What decides the output besides the input files; the fingerprint is of this."""
+        return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
+
+    def find_job(self) -> tuple[Job, Units]:
+        """The job in the output folder and its finished units (`raycase.job.job_record.find_job`)."""
+        return find_job(
+            self.output,
+            self.config,
+            self.files,
+            model=self.model.model,
+            sharing=Sharing(rows=self.unit_rows),
+            overwrite=self.job.overwrite,
+        )
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """The arguments of the encode step, without what the machine decides."""
+        return {
+            "config": self.model,
+            "kind": self.kind,
+            "weights": self.config["model"]["weights"],
+            "batch_tokens": self.job.batch_tokens,
+            "compute": self.job.compute,
+            "compile": self.job.compile,
+        }
+
+
+def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
+    """Check everything that can be checked without weights; `model` replaces the one that the flags name.
+
+    Raises RequestError.
+    """
+    job = _with_sample(job)
+    assert job.input is not None and job.output is not None
+    _check_condition_flags(job)
+    check_numbers(job, job.unconditional)
+    check_paths(
+        reads={
+            "--input": job.input,
+            "--conditions": conditions_file(job.conditions),
+            "--prompt": prompt_file(job.prompt),
+        },
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": output_folder(job.output), "--index": Folder(job.index, ("data", INDEX), mark=INDEX)},
+    )
+    conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
+    output = output_at(job.output)
+    begun = None if job.overwrite else job_begun(output)
+    found = input_files(job.input, begun)
+    written: dict[str, Any] = {name: getattr(job, name) for name in ("dtype", "normalize", "on_long")}
+    written["conditions"] = conditions
+    if tokens := tokens_among(found):
+        if not conditions:
+            raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got none")
+        found = replace(found, files=token_files(tokens), left_out=[])
+        model, job = token_model(tokens, job.model), replace(job, compile="off")
+        columns = token_columns(tokens, job.keep_columns)
+        kind: PairResult = PooledResult(columns=columns, of=tokens.job.config, words=tokens.job.fingerprint, **written)
+    else:
+        found.say("--input")
+        first = first_file(found.files, begun)
+        columns = find_columns(
+            peek(first),
+            first.uri,
+            text=job.text_column,
+            id=job.id_column,
+            condition=job.condition_column,
+            keep=job.keep_columns,
+        )
+        model = model or find_model(job, job.model, begun, output, resolve_embedder)
+        kind = PairResult(columns=columns, **written)
+    if job.any_condition:
+        if not stores_words(model):
+            raise RequestError(
+                f"--any-condition: expected a model of condition pooling, got {model.model}, which reads the condition "
+                "beside the sentence; leave --model out for the default, or pass --conditions"
+            )
+        model = replace(model, basis=output.basis.uri)
+        kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
+    if job.condition_column is None:
+        check_conditions(model, conditions)
+    elif model.known_conditions == ():
+        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
+    if conditions:
+        check_room(model, conditions, "--conditions")
+    request = Request(
+        job=job,
+        files=found.files,
+        left_out=found.names_left_out,
+        model=model,
+        name=job.model or model.model,
+        kind=kind,
+        output=output,
+        unit_rows=job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
+    )
+    if job.dtype == "binary" and request.dim % BITS:
+        raise RequestError(
+            f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {request.dim} of "
+            f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
+        )
+    return request
+
+
+def _with_sample(job: EmbedJob) -> EmbedJob:
+    """The job with input and output; without input: the sample. Raises RequestError for an input without output."""
+    if job.input is not None:
+        if job.output is None:
+            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+        return job
+    sample = replace(job, input=SAMPLE, output=job.output or SAMPLE_OUTPUT)
+    return sample if _condition_flags(job) else replace(sample, conditions=(SAMPLE_CONDITIONS,))
+
+
+def _condition_flags(job: EmbedJob) -> list[str]:
+    """The flags by which the job says its conditions; a valid job has one."""
+    ways = {
+        "--conditions": job.conditions,
+        "--condition-column": job.condition_column,
+        "--unconditional": job.unconditional,
+        "--any-condition": job.any_condition,
+    }
+    return [flag for flag, value in ways.items() if value]
+
+
+def _check_condition_flags(job: EmbedJob) -> None:
+    """Raise RequestError unless the job has one kind of conditions, and for --word-bytes that do not fit it."""
+    flags = _condition_flags(job)
+    if len(flags) != 1:
+        raise RequestError(
+            "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
+            f"{' and '.join(flags) or 'none'}"
+        )
+    if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
+        raise RequestError(
+            f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
+            f"{'' if job.any_condition else ' without it'}"
+        )
+    indexed = "--any-condition" if job.any_condition else "--index" if job.index else ""
+    if indexed and (job.dtype not in FLOATS or (job.any_condition and job.normalize)):
+        raise RequestError(
+            f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes, "
+            f"got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
+        )
+
+
+def check_numbers(job: RunFlags, unconditional: bool) -> None:
+    """Raise RequestError for a flag that is out of its range, and for vectors to cut that have no condition."""
+    gpus, rejected = job.gpus_per_actor, job.max_rejected
+    ranges = {
+        **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
+        "max_rejected": (0 <= rejected <= 1, "a share between 0 and 1"),
+        "gpus_per_actor": (gpus is None or gpus >= 0, "0 or more"),
+        "stall_timeout": minutes_range(job.stall_timeout),
+    }
+    check_ranges(job, ranges)
+    actor_range(job.actors)
+    if job.dim is not None and unconditional:
+        raise RequestError(
+            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
+            "leave --dim out"
+        )
+
+
+def actor_range(text: str | None) -> tuple[int, int] | None:
+    """MIN:MAX as numbers; one number is both. Raises RequestError."""
+    if text is None:
+        return None
+    numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", text)
+    least, most = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+    if not 1 <= least <= most:
+        raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
+    return least, most
+
+
+# ----------------------------------------------------------------------------------------- what is there already
+
+
+def input_files(uri: str, begun: Job | None) -> Listing:
+    """The files of the input, datasets at the version with which the job began. Raises RequestError."""
+    listing = list_input(uri)
+    if begun:
+        listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
+    return listing
+
+
+def _at_begun(file: InputFile, begun: Job) -> InputFile:
+    """A dataset at the version with which the job began, if that is still there; other files as they are."""
+    known = next((old for old in begun.files if old.uri == file.uri), file)
+    if known == file or not all(source_of(each).keeps_versions for each in (known, file)):
+        return file
+    try:
+        peek(known)
+    except RequestError:
+        return file  # of another content: the job says that it has changed
+    now, then = (each.mark.rpartition(" ")[0] for each in (file, known))
+    note(f"--input: {file.uri} is {now} now, this job goes on with {then}; for the new rows choose another --output")
+    return known
+
+
+def job_begun(output: Output) -> Job | None:
+    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
+    try:
+        return read_job(output) if output.job.exists() else None
+    except OSError as error:
+        reason = output.root.why(error)
+        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
+
+
+def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
+    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
+    if begun and begun.files[0] in files:
+        return begun.files[0]
+    return next((f for f in files if peek(f).names), files[0])
+
+
+def find_model(job: RunFlags, model: str | None, begun: Job | None, output: Output, find: Callable[..., Any]) -> Any:
+    """The model of this name, as the flags choose it, by `find`; without a name that of the job to resume, else the
+    default. Says so where these two differ. Raises RequestError."""
+    choices = job.prompt_choices | {"dim": job.dim}
+    if model is not None or not begun:
+        return find(DEFAULT_MODEL if model is None else model, **choices)
+    try:
+        config = find(begun.model, **choices)
+    except RequestError as error:
+        raise RequestError(
+            f"--model: expected the model that {output.root.uri} was begun with, {begun.model}, got: {error}; pass "
+            "--model with where it is now"
+        ) from error
+    if begun.model != DEFAULT_MODEL:
+        note(f"{output.root.uri}: begun with --model {begun.model}; resuming with it")
+    return config

@@ -1,0 +1,134 @@
+"""The request of a job that scores pairs of sentences: its flags, checked. What runs it is the embedding job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raycase.encoder.prompts import prompt_file
+from raycase.errors import RequestError
+from raycase.io.columns import Columns, find_columns
+from raycase.io.fetch import model_folder
+from raycase.io.inputs import peek
+from raycase.io.places import check_paths
+from raycase.io.rated import SENTENCE1, SENTENCE2
+from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR
+from raycase.io.source import InputFile
+from raycase.job.output import SCORES, output_at, output_folder
+from raycase.job.pair_result import ScoreResult
+from raycase.job.request import (
+    ROWS_OF_UNIT,
+    Request,
+    RunFlags,
+    check_numbers,
+    find_model,
+    first_file,
+    input_files,
+    job_begun,
+)
+from raycase.models.pair_scores import SCORE, figure_columns
+from raycase.models.registry import embeds, resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairFlags:
+    """Which pairs are scored, where to, under which conditions, by which model."""
+
+    input: str
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
+    any fsspec scheme."""
+    output: str
+    """Folder of the output: scores/*.parquet with the columns of the input and the scores."""
+    sentence1_column: str = SENTENCE1
+    """Column of the first sentences; DualCSE's premises."""
+    sentence2_column: str = SENTENCE2
+    """Column of the second sentences; DualCSE's hypotheses."""
+    condition_column: str | None = None
+    """Column with the condition of each pair, or its list of conditions, each of which gives a line. Default:
+    `condition` for a model that reads conditions."""
+    unconditional: bool = False
+    """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
+    score_column: str = SCORE
+    """Column of the score in the output; what a model says beside it has this name before its own, as score_range."""
+    id_column: str | None = None
+    """Column of the ids, which may repeat. Default: `id` if it exists, else the number of file and row, `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns copied to the output. Default: all that the first file has."""
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model of the job that the output was begun by, else minilm-conditional-v2."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreJob(RunFlags, PairFlags):
+    """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
+
+    A stopped job resumes when the same command is run again.
+    """
+
+
+def check_score(job: ScoreJob) -> Request:
+    """Check everything that can be checked without weights. Raises RequestError."""
+    check_paths(
+        reads={"--input": job.input, "--prompt": prompt_file(job.prompt)},
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": output_folder(job.output, SCORES)},
+    )
+    check_numbers(job, job.unconditional)
+    output = output_at(job.output, SCORES)
+    begun = None if job.overwrite else job_begun(output)
+    found = input_files(job.input, begun)
+    found.say("--input")
+    model = find_model(job, job.model, begun, output, resolve)
+    first = first_file(found.files, begun)
+    figures = figure_columns(model, job.score_column)
+    columns = _columns(job, figures, first, _condition_column(job, model))
+    return Request(
+        job=job,
+        files=found.files,
+        left_out=found.names_left_out,
+        model=model,
+        name=job.model or model.model,
+        kind=ScoreResult(columns=columns, on_long=job.on_long, figures=figures),
+        output=output,
+        unit_rows=job.unit_rows or ROWS_OF_UNIT,
+    )
+
+
+def _condition_column(job: ScoreJob, model: Any) -> str | None:
+    """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
+    reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
+    if reads_conditions and not job.unconditional:
+        return CONDITION if job.condition_column is None else job.condition_column
+    if job.condition_column is not None:
+        got = "--unconditional" if job.unconditional else f"{model.model}: {model.label}"
+        raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
+    if job.unconditional and reads_conditions and not embeds(model):
+        raise RequestError(
+            f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
+            "conditions"
+        )
+    return None
+
+
+def _columns(job: ScoreJob, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
+    """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
+    own = (ID,) if condition is None else (ID, CONDITION)
+    schema = peek(first)
+    kept = schema.names if job.keep_columns is None else job.keep_columns
+    if not job.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
+        raise RequestError(
+            f"--score-column: expected a name that no other column has, got {job.score_column!r}; pass another "
+            "name, or --keep-columns without it"
+        )
+    return find_columns(
+        schema,
+        first.uri,
+        text=job.sentence1_column,
+        second=job.sentence2_column,
+        id=job.id_column,
+        condition=condition,
+        keep=kept,
+        written=(*own, *figures, ROW_OF_PAIR),
+    )

@@ -1,0 +1,124 @@
+"""An output of `raycase embed --any-condition` as the input of a job: its tokens are pooled under new conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.throughput import Work
+from raycase.errors import RequestError
+from raycase.io.columns import Columns, check_once
+from raycase.io.inputs import Listing
+from raycase.io.schema import CONDITION, EMBEDDING, ID
+from raycase.io.source import InputFile
+from raycase.io.storage import fingerprint
+from raycase.io.stored_words import PLAIN_PART, WORDS, StoredWords
+from raycase.job.job_record import read_job
+from raycase.job.output import output_at
+from raycase.job.pair_result import PairResult
+from raycase.job.written import Written, open_written
+from raycase.models.registry import resolve_embedder
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledResult(PairResult):
+    """The vector of each pair, pooled from stored tokens.
+
+    of: the configuration of the job that stored them; words: its fingerprint.
+    """
+
+    of: Mapping[str, Any]
+    words: str
+
+    @property
+    def config(self) -> dict[str, Any]:
+        own = {"text_column": self.of["text_column"], "id_column": self.of["id_column"], "words": self.words}
+        return super().config | own
+
+    def open(self, system: Any) -> TokenPooler:
+        return TokenPooler(system, self.conditions or ())
+
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+        """Nothing is tokenised."""
+        none = np.empty(0, np.int64)
+        return Prepared(rows=none, conditions=None, sentence=none, condition=none, pairs=[], alone=[], bases=[])
+
+    def encoded(self, system: TokenPooler, prepared: Prepared, rows: pa.Table) -> Any:
+        from raycase.models.pairs import Encoded
+
+        vectors = system(StoredWords.from_arrow(rows, system.form))
+        none, count = np.zeros(len(vectors), bool), len(vectors)
+        return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
+
+
+class TokenPooler:
+    """Pools stored tokens under conditions, which the model that stored them encodes once. `form`: of the tokens."""
+
+    def __init__(self, system: Any, conditions: Sequence[str]) -> None:
+        """Raises ValueError for a condition that cannot be encoded."""
+        from raycase.heads.word_pooling import WordPooler  # torch, which the driver need not wait for
+
+        self.codes, self.form = system.codes, system.codes.form
+        self.pooler = WordPooler(self.codes, system.questions(conditions), system.head.temperatures.detach())
+        self.conditions = len(conditions)
+
+    def __call__(self, words: StoredWords) -> np.ndarray:
+        """The vectors of N texts under each of C conditions, (N C, D) float32, those of a text side by side."""
+        from raycase.heads.word_pooling import unpack_words
+
+        unpacked = unpack_words(words, self.codes)
+        vectors_NCD = np.empty((len(unpacked.order), self.conditions, self.form.dim), np.float32)
+        vectors_NCD[unpacked.order] = self.pooler.pool(unpacked).numpy()
+        return vectors_NCD.reshape(-1, self.form.dim)
+
+
+def open_tokens(uri: str, flag: str) -> Written:
+    """The output of stored tokens at a URI. Raises RequestError for another, and WorkError for one that is damaged."""
+    tokens = open_written(uri, flag)
+    if not tokens.has_words:
+        raise RequestError(f"{flag}: expected an output of `raycase embed --any-condition`, got vectors alone in {uri}")
+    tokens.check_basis(flag)
+    return tokens
+
+
+def tokens_among(listing: Listing) -> Written | None:
+    """The output of stored tokens, where the input is one. Raises RequestError where it is another output."""
+    output = output_at(listing.root.uri)
+    try:
+        if output.job.path not in listing.left_out or not read_job(output):
+            return None
+    except RequestError:  # another program's job.json
+        return None
+    return open_tokens(output.root.uri, "--input")
+
+
+def token_files(tokens: Written) -> list[InputFile]:
+    """The files that hold the tokens."""
+    folder, sizes = tokens.output.embeddings, tokens.output.embeddings.list()
+    sums = tokens.summed(tokens.names).items()
+    return [InputFile(uri=(folder / n).uri, size=sizes[n], mark=f"sha256 {sha256}") for n, sha256 in sums]
+
+
+def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
+    """The columns to read; `keep` None: all that the output keeps. Raises RequestError for one that it has not."""
+    of_output = (ID, CONDITION, EMBEDDING, WORDS, PLAIN_PART)
+    kept = [field.name for field in tokens.schema if field.name not in of_output]
+    for name in keep or ():
+        check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
+    wanted = tuple(kept if keep is None else dict.fromkeys(keep))
+    types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
+    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(WORDS, PLAIN_PART))
+
+
+def token_model(tokens: Written, model: str | None) -> Any:
+    """The configuration of the model that stored the tokens, by its name now. Raises RequestError for another."""
+    stored, name = tokens.job.config["model"], model or tokens.job.model
+    config: Any = resolve_embedder(name, dim=stored.get("cut"))
+    if fingerprint(config.describe()) != fingerprint(stored):
+        raise RequestError(f"--model: expected the model that stored the words, got another in {name}")
+    return replace(config, basis=tokens.output.basis.uri)

@@ -1,0 +1,170 @@
+"""Vectors of texts and of pairs, and scores of pairs: by the corpus jobs, cached in a folder, read as arrays."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from raycase.errors import RequestError, note
+from raycase.io.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
+from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
+from raycase.io.storage import Location, fingerprint
+from raycase.io.stored_words import STATES, StoredStates
+from raycase.job.output import SCORES, Output, output_at
+from raycase.job.request import EmbedJob, Request, check_embed
+from raycase.job.run import TooManyRejectedError, run
+from raycase.job.runner import Runner
+from raycase.job.score_request import ScoreJob, check_score
+from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.models.contracts import Compute, EmbedderConfig, PairVectors
+from raycase.models.pair_scores import SCORE
+from raycase.models.registry import resolve
+
+SENTENCE = "sentence"
+Pair = tuple[str, str]  # a sentence and its condition
+SentencePair = tuple[str, str, str]  # two sentences and their condition
+
+
+@dataclass(frozen=True)
+class VectorCache:
+    """Vectors and states of texts by the embedding job, scores of pairs by the scoring job, each once."""
+
+    runner: Runner
+
+    def vectors_of(
+        self,
+        texts: Sequence[str] | Sequence[Pair],
+        config: EmbedderConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None = None,
+    ) -> np.ndarray:
+        """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, the
+        views side by side. name: of the data, for messages.
+
+        Each view of (encoder, data) is embedded once, into a folder of the cache named by its fingerprint, and read
+        from there later. Raises RequestError for a text that cannot be embedded.
+        """
+        pairs = [(text, "") if isinstance(text, str) else text for text in texts]
+        plain = isinstance(texts[0], str)
+        tables = [
+            self._embedded(pairs, view, name, cache, compute, plain=plain)
+            for view in (config.views_apart[:1] if plain else config.views_apart)
+        ]
+        return np.concatenate([embedding_numbers(table[EMBEDDING]) for table in tables], axis=1)
+
+    def pair_vectors(
+        self, rated: RatedPairs, config: EmbedderConfig, *, cache: Location, compute: Compute | None = None
+    ) -> PairVectors:
+        """Both sentences of each pair under its condition, the views side by side. Raises RequestError."""
+        vectors = self.vectors_of(rated.distinct, config, name=rated.uri, cache=cache, compute=compute)
+        return PairVectors(vectors=vectors, pair_index=rated.pair_index, ratings=rated.ratings)
+
+    def states_of(
+        self,
+        texts: Sequence[str],
+        config: ConditionPoolingConfig,
+        *,
+        name: str,
+        cache: Location,
+        compute: Compute | None = None,
+    ) -> tuple[StoredStates, np.ndarray]:
+        """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
+        table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
+        return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
+
+    def scores_of(
+        self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None
+    ) -> np.ndarray:
+        """What a trained model says of N pairs of sentences, each under its condition: (N,) float64.
+
+        Raises RequestError for a pair that cannot be scored.
+        """
+        identity = {"model": resolve(model).describe(), "scored": texts_sha256(rows), "compute": compute}
+        folder = cache / fingerprint(identity)[:16]
+        output = output_at((folder / "scored").uri, SCORES)
+        if not output.manifest.exists():
+            note(f"scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
+            job = ScoreJob(
+                input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
+                output=output.root.uri,
+                keep_columns=(),
+                model=model,
+                compute=compute,
+                unit_rows=2048,
+                max_rejected=0,
+            )
+            self._run(check_score(job), rows, f"{name}: expected a score for each pair")
+        return _read(output, len(rows))[SCORE].to_numpy()
+
+    def _embedded(
+        self,
+        pairs: Sequence[Pair],
+        config: EmbedderConfig,
+        name: str,
+        cache: Location,
+        compute: Compute | None,
+        *,
+        plain: bool,
+    ) -> pa.Table:
+        """The output of the job that embeds these pairs, which runs once: vectors, and states if kept."""
+        identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
+        folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
+        vectors = output_at((folder / "vectors").uri)
+        if not vectors.manifest.exists():  # a finished output may have moved here with its cache
+            manner = "without condition" if plain else f"under {config.label}"
+            note(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}")
+            job = EmbedJob(
+                input=_table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION),
+                output=vectors.root.uri,
+                text_column=SENTENCE,
+                condition_column=None if plain else CONDITION,
+                unconditional=plain,
+                keep_columns=(),
+                model=config.model,
+                compute=compute,
+                dtype="float32",
+                unit_rows=2048,
+                max_rejected=0,
+            )
+            self._run(check_embed(job, config), pairs, f"{name}: expected a vector for each sentence")
+        return _read(vectors, len(pairs))
+
+    def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
+        """Run a job over these rows. Raises RequestError if one is rejected."""
+        try:
+            run(request, time.time(), self.runner)
+        except TooManyRejectedError as error:
+            rejected = request.output.rejected
+            first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]
+            *sentences, condition = (text[:80] for text in rows[int(first["id"])])
+            request.output.root.remove()
+            count = error.result["rows_rejected"]
+            raise RequestError(
+                f"{expected}, got {count} without; the first: {first['reason']}: "
+                f"{' and '.join(map(repr, sentences))} under {condition!r}; fix or remove the row"
+            ) from error
+
+
+def _table(file: Location, rows: Sequence[tuple[str, ...]], *names: str) -> str:
+    """Write texts to a Parquet file with these columns, and their number as id, unless it is there; gives its URI."""
+    if not file.exists():
+        columns: dict[str, Any] = {ID: range(len(rows)), **dict(zip(names, zip(*rows, strict=True), strict=True))}
+        file.put(parquet_bytes(pa.table({name: pa.array(values) for name, values in columns.items()})))
+    return file.uri
+
+
+def _read(output: Output, count: int) -> pa.Table:
+    """The columns that a job over `_table` computed, in the order of its rows."""
+    files = output.units
+    found = ds.dataset(files.path, filesystem=files.fs, format="parquet")
+    table = found.to_table(columns=[n for n in (ID, EMBEDDING, STATES, SCORE) if n in found.schema.names])
+    assert table[ID].to_pylist() == list(range(count)), "expected the cache in the order of the rows"
+    return table

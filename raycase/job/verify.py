@@ -1,0 +1,227 @@
+"""Reads a finished output and checks it against its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from raycase.errors import RequestError, WorkError
+from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
+from raycase.job.job_record import as_begun, read_job
+from raycase.job.listing import UnitFile
+from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
+from raycase.job.output import Output, output_at
+from raycase.job.pair_result import PairResult, count_defects, kind_of
+from raycase.job.runner import Runner
+from raycase.job.unit_files import DamagedError, parsed, read_checked
+
+FILES_AT_ONCE = 16  # of a task
+PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
+PAIR = [ID, CONDITION]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileCheck:
+    """What the files of an output are checked against, beside their lines of the manifest."""
+
+    uri: str
+    schema: pa.Schema | None  # of a file of units
+    dim: int
+    basis: str | None  # sha256 of the basis of stored words
+    config: Mapping[str, Any]  # of the job
+
+    def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
+        """The defects of some files, in words, and the 64-bit hashes of the (id, condition) of their pairs."""
+        kind = kind_of(self.config)
+        output = output_at(self.uri, kind.FOLDER)
+        defects: list[str] = []
+        hashes = [np.empty(0, np.uint64)]
+        for line in rows_of(lines):
+            try:
+                name = f"{output.results}/{line['name']}"
+                table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
+                found = [f"{name}: {defect}" for defect in self._defects(kind, line, table)]
+                defects += found
+                if kind.UNIQUE and not found:
+                    hashes.append(pair_hashes(table))
+                if line["rows_rejected"]:
+                    defects += _rejected_defects(output, line)
+            except DamagedError as error:
+                defects.append(str(error))
+        return defects, np.concatenate(hashes)
+
+    def _defects(self, kind: type[PairResult], line: dict[str, Any], table: pa.Table) -> Iterator[str]:
+        """Schema, counts and results of one file of pairs."""
+        if table.schema != self.schema:
+            yield "schema differs from the first file's"
+            return
+        if len(table) != line["pairs"]:
+            yield f"{len(table)} pairs, the manifest says {line['pairs']}"
+        yield from count_defects(line["rows_out"], len(table), self.config)
+        yield from kind.defects(table, self.config, self.dim, self.basis)
+
+
+def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
+    """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
+
+    runner: default: this process. Returns the totals. Raises RequestError where there is no output, and WorkError that
+    names the first three defects.
+    """
+    output = output_at(uri)
+    if not output.job.exists():
+        raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
+    output = as_begun(output)
+    if not output.manifest.exists():
+        raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
+    defects = list(_defects(output, runner or Runner()))
+    if defects:
+        more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
+        raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
+    manifest = read_manifest(output)
+    return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
+
+
+def listed_defects(output: Output) -> list[str]:
+    """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
+    manifest, lines = read_manifest(output), manifest_lines(output)
+    defects = [
+        f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
+        for name, value in totals(lines).items()
+        if manifest[name] != value
+    ]
+    if read_job(output).fingerprint != manifest["fingerprint"]:
+        defects.append("job.json: another fingerprint than manifest.json")
+    return [*defects, *_coverage_defects(lines), *_listing_defects(output, lines)]
+
+
+def _defects(output: Output, runner: Runner) -> Iterator[str]:
+    """Each defect in words."""
+    listed = listed_defects(output)
+    yield from listed
+    readable = manifest_lines(output)
+    if listed or not len(readable):
+        return
+    [first] = readable.slice(0, 1).to_pylist()
+    check = FileCheck(
+        uri=output.root.uri,
+        schema=parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema,
+        dim=read_manifest(output)["model"]["dim"],
+        basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
+        config=read_job(output).config,
+    )
+    groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
+    places, threads = [("output", output.root)], os.cpu_count() or 1
+    checked = runner.map(check, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
+    defects: list[str] = []
+
+    def hashes() -> Iterator[np.ndarray]:
+        for found, of_pairs in checked:
+            defects.extend(found)
+            yield of_pairs
+
+    twice = repeated(hashes(), pc.sum(readable["pairs"]).as_py())
+    yield from sorted(defects)  # results come in any order
+    yield from _duplicates(output, readable, twice)
+
+
+def _coverage_defects(lines: pa.Table) -> Iterator[str]:
+    """Rows of the input that no unit covers, or two units do."""
+    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in rows_of(lines))
+    for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
+        next_row = 0
+        for unit in group:
+            if unit.start != next_row:
+                yield f"input file {file}: rows {next_row} to {unit.start} are missing or twice"
+            next_row = unit.end
+
+
+def _listing_defects(output: Output, lines: pa.Table) -> Iterator[str]:
+    """The files of units and in `rejected/` against the table of files."""
+    sizes, rejected = output.units.list(), output.rejected.list()
+    for line in rows_of(lines):
+        name = line["name"]
+        size = sizes.pop(name, None)
+        if size is None:
+            yield f"{output.results}/{name}: missing"
+        elif size != line["bytes"]:
+            yield f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
+        elif line["rows_rejected"] and name not in rejected:
+            yield f"rejected/{name}: missing"
+    for name in sorted(sizes):
+        yield f"{output.results}/{name}: not in the manifest"
+
+
+def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
+    """The file of a unit's rejected rows against its line of the manifest. Raises DamagedError."""
+    raw = read_checked(output.rejected / line["name"], line["rejected_sha256"])
+    table = parsed(raw, f"rejected/{line['name']}")
+    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
+        yield (
+            f"rejected/{line['name']}: {len(table)} rows of {table.schema.names}, the manifest says "
+            f"{line['rows_rejected']}"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ pairs twice
+
+
+def pair_hashes(table: pa.Table) -> np.ndarray:
+    """A 64-bit hash of the (id, condition) of each pair, the same in every process: (N,) uint64."""
+    pairs = table.select(PAIR).to_pandas()
+    return pd.util.hash_pandas_object(pairs, index=False, categorize=True).to_numpy()
+
+
+def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
+    """The values that occur more than once, each once, of about `count` that come array by array.
+
+    They are dealt to parts by value, which wait in temporary files: in memory is one part.
+    """
+    parts = max(1, math.ceil(count / PART_PAIRS))
+    found = [np.empty(0, np.uint64)]
+    with TemporaryDirectory() as folder:
+        files = [Path(folder, str(part)) for part in range(parts)]
+        for values in hashes:
+            part = (values % np.uint64(parts)).astype(np.uint16)
+            order = np.argsort(part, kind="stable")
+            cuts = np.searchsorted(part[order], np.arange(1, parts))
+            for file, some in zip(files, np.split(values[order], cuts), strict=True):
+                with file.open("ab") as end:
+                    some.tofile(end)
+        for file in files:
+            values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
+            found.append(values[counts > 1])
+    return np.concatenate(found)
+
+
+def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator[str]:
+    """One defect for each pair that occurs more than once in the output, among those with these hashes."""
+    if not len(hashes):
+        return
+    seen: Counter[tuple[Any, str]] = Counter()
+    for name in lines["name"].to_pylist():
+        table = pq.read_table(pa.BufferReader((output.units / name).read()), columns=PAIR)
+        table = table.filter(pa.array(np.isin(pair_hashes(table), hashes)))
+        seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+    for (id_, condition), times in seen.items():
+        if times > 1:
+            yield f"id {id_!r} under {condition!r}: {times} times"
+
+
+def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """The rows of a large table as dictionaries, converted in batches."""
+    for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
+        yield from batch.to_pylist()

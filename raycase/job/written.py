@@ -1,0 +1,121 @@
+"""A finished output, opened to read its vectors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import pyarrow as pa
+
+from raycase.errors import RequestError, WorkError
+from raycase.io.parquet_file import MEND
+from raycase.io.schema import FLOATS
+from raycase.io.storage import Location
+from raycase.io.stored_words import WordFormat
+from raycase.job.job_record import Job, read_job
+from raycase.job.listing import UnitFile, finished_units
+from raycase.job.manifest import manifest_lines
+from raycase.job.output import EMBEDDINGS, Output, output_at
+from raycase.job.pair_result import WordResult, kind_of
+from raycase.job.unit_files import DamagedError, parsed, read_checked
+
+AHEAD = 4  # files read before they are needed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A finished output and its units."""
+
+    output: Output
+    job: Job
+    units: tuple[UnitFile, ...]
+    sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
+
+    @property
+    def unconditional(self) -> bool:
+        return bool(self.job.config["unconditional"])
+
+    @property
+    def has_words(self) -> bool:
+        """Whether the rows have stored words."""
+        return kind_of(self.job.config) is WordResult
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the files that hold vectors."""
+        return [u.name(self.job.print8) for u in self.units if u.rows_out]
+
+    def summed(self, names: Iterable[str]) -> dict[str, str]:
+        """Files by name with their sha256."""
+        return {name: self.sums[name] for name in names}
+
+    def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+        """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
+        when its consumer is slow."""
+        pool, names = ThreadPoolExecutor(AHEAD), iter(self.names)
+        try:
+            waiting = deque(pool.submit(self._read, name, columns) for name in islice(names, AHEAD + 1))
+            while waiting:
+                yield waiting.popleft().result()
+                waiting.extend(pool.submit(self._read, name, columns) for name in islice(names, 1))
+        finally:  # where the rest is not wanted, perhaps in a thread that is just starting, which must not wait
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read(self, name: str, columns: list[str] | None) -> pa.Table:
+        return read_rows(self.output.embeddings / name, self.sums[name], columns)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The schema of the files; it is the same for all."""
+        return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
+
+    def check_basis(self, flag: str) -> None:
+        """Raise RequestError, which names the flag, unless the basis beside stored words is that which coded them."""
+        form = WordFormat.of(self.schema) if self.names else None
+        data = self.output.basis.read() if self.output.basis.exists() else b""
+        if self.names and (form is None or form.basis != hashlib.sha256(data).hexdigest()):
+            raise RequestError(
+                f"{flag}: expected {self.output.basis.uri} as the words there were coded by it, got "
+                f"{'another' if data else 'none'}; embed again"
+            )
+
+
+def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file in `embeddings/`. Raises WorkError where it is not the one of this checksum."""
+    try:
+        return parsed(read_checked(file, sha256), file.uri, columns)
+    except DamagedError as error:
+        raise WorkError(f"expected {file.uri} as its manifest says, got: {error}; {MEND}") from error
+
+
+def open_written(uri: str, flag: str) -> Written:
+    """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
+    output = output_at(uri)
+    for file in (output.job, output.manifest):
+        if not file.exists():
+            raise RequestError(
+                f"{flag}: expected a finished output of `raycase embed` at {output.root.uri}, got no {file.name}; run "
+                "its job"
+            )
+    job = read_job(output)
+    if (folder := kind_of(job.config).FOLDER) != EMBEDDINGS:
+        raise RequestError(f"{flag}: expected an output with vectors, got the {folder} of pairs in {output.root.uri}")
+    if (dtype := job.config["dtype"]) not in FLOATS:
+        raise RequestError(
+            f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {output.root.uri}, which is for other "
+            "programs; embed again with --dtype float16"
+        )
+    lines = manifest_lines(output)
+    sums = dict(zip(*(lines[name].to_pylist() for name in ("name", "sha256")), strict=True))
+    units = tuple(finished_units(output, job.print8)[0])
+    if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:
+        raise WorkError(
+            f"{flag}: expected the {len(sums)} files of the manifest in {output.embeddings.uri}, got {len(units)}; the "
+            f"first that differs is {min(missing)}; run its job again"
+        )
+    return Written(output=output, job=job, units=units, sums=sums)

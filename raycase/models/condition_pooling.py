@@ -1,0 +1,405 @@
+"""Condition pooling, our own: each sentence is encoded once, and a condition weighs its words.
+
+Claim: S sentences under C conditions take S + C passes of the encoder, since sentence and condition meet only in a head
+above it (`raycase.heads.condition_head`). Without training, a word's weight is its similarity to the condition.
+
+Shapes: N pairs, S sentences, C conditions of each, K pairs, W of the states, D vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import load_encoder, save_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import Template, TokenSpan
+from raycase.encoder.table import HERE
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
+from raycase.encoder.transfers import Collector, send
+from raycase.heads.condition_head import (
+    WEIGHTS,
+    ConditionHead,
+    Head,
+    Questions,
+    Says,
+    Words,
+    ZeroShotHead,
+    load_head,
+    save_head,
+)
+from raycase.heads.top import HeadConfig
+from raycase.heads.word_codes import WordCodes
+from raycase.io.fetch import MODEL_FILE
+from raycase.io.storage import locate
+from raycase.io.stored_words import StoredStates, StoredWords
+from raycase.models.contracts import EmbedderConfig
+from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts
+from raycase.models.fine_tuned_config import starting_encoder
+from raycase.models.model_folder import write_folder
+from raycase.models.pairs import (
+    CONDITION,
+    SENTENCE,
+    Encoded,
+    Memory,
+    accepted_pairs,
+    count_tokens,
+    encoded,
+    prepare,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ZERO_SHOT_DEPTHS = (1.0,)
+TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
+UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_pair_up`
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingConfig(EmbedderConfig):
+    """Condition pooling without its weights.
+
+    layers: fractions of the encoder's depth; head: None without training; keep: instead of vectors under conditions,
+    keep the states of these tokens of each text, for training; basis: instead of them, keep stored words by the basis
+    in this file (URI; `raycase.heads.word_codes`).
+    """
+
+    SYSTEM: ClassVar[str] = "condition-pooling"
+    WEIGHTS: ClassVar[str] = WEIGHTS
+
+    layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
+    head: HeadConfig | None = None
+    keep: TokenSpan | None = None
+    basis: str | None = None
+
+    @classmethod
+    def untrained(cls, model: str, pooling: Pooling | None) -> ConditionPoolingConfig:
+        return condition_pooling(model, pooling=pooling)
+
+    @property
+    def weighs_words(self) -> bool:
+        return True
+
+    @property
+    def top(self) -> HeadConfig | None:
+        return self.head
+
+    @property
+    def dim_below(self) -> int:
+        return self.hidden_dim
+
+    @property
+    def states_dim(self) -> int:
+        """Numbers of each token's state: the chosen layers side by side."""
+        return self.hidden_dim * len(self.layers)
+
+    @property
+    def formula(self) -> str:
+        if self.head is None:
+            return "sum_t w_t(c) h_t"
+        share = ", with a share of f(s) where s is unfamiliar" if self.head.plain_dim else ""
+        return f"gate(c) * sum_t w_t(c) V h_t{share}"
+
+    @property
+    def label(self) -> str:
+        head = f"{self.head.heads} heads of {self.head.head_dim}" if self.head else "without training"
+        return f"{self.SYSTEM} {head}, layers {' '.join(f'{depth:g}' for depth in self.layers)}"
+
+    def describe(self) -> dict[str, Any]:
+        layers = layer_numbers(self.encoder, self.layers)
+        description = super().describe() | {"layers": layers}
+        if self.head and (weights := self.own_weights()):
+            head = {n: v for n, v in asdict(self.head).items() if self.head.plain_dim or not n.startswith("plain_")}
+            description["head"] = head | {"weights": weights}
+        return description | ({"keep": str(self.keep)} if self.keep else {})
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        sentence, condition = self._templates
+        text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
+        asked = replace(condition, span=TokenSpan.CONDITION)
+        return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
+
+    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
+        sentence, condition = self._templates
+        return count_tokens(self.encoder, sentences, conditions, [sentence, *([condition] if conditions else [])])
+
+    @property
+    def _templates(self) -> tuple[Template, Template]:
+        """A sentence alone and a condition alone, behind the prompt that was saved with the encoder, if any."""
+        prompt = self.encoder.published.prompt if self.encoder.published else ""
+        sentence, condition = (replace(alone, pattern=prompt + alone.pattern) for alone in (SENTENCE, CONDITION))
+        return sentence, condition
+
+    def load(self, **options: Any) -> ConditionPooling:
+        encoder = load_encoder(self.encoder, **options)
+        head: Head = ZeroShotHead(self.hidden_dim)
+        if self.head is not None:
+            assert self.local is not None
+            head = load_head(self.head, self.local)
+        return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
+
+
+class ConditionPooling(RoundsVectors, WeighsWords):
+    """Loaded condition pooling: (sentence, condition) -> vector."""
+
+    def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
+        encoder.batch_tokens = min(encoder.batch_tokens, TOKENS_AT_ONCE)
+        self.config = config
+        self.encoder = encoder
+        self.head = head
+        self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
+        self.memory = Memory(config.states_dim)
+
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        pair_index = accepted_pairs(prepared)
+        if self.config.keep is not None:
+            return self._keep_states(prepared, pair_index)
+        if self.config.basis is not None:
+            return self._keep_words(prepared, pair_index)
+        if prepared.conditions is None:
+            plain = prepared.alone[0].take(prepared.sentence[pair_index])
+            vectors_KD, work = self.encoder.encode(replace(plain, start=plain.start[:, :1], end=plain.end[:, :1]))
+        else:
+            vectors_KD, work = self._pool(prepared, pair_index)
+        return encoded(prepared, pair_index, vectors_KD, work)
+
+    def _pool(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, Work]:
+        """Vectors of these pairs, (K, D)."""
+        device = self.encoder.model.device
+        collector = Collector(len(pair_index), like=torch.empty(0, self.dim, dtype=self.output, device=device))
+
+        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
+            collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
+
+        work = self._pair_up(prepared, pair_index, pool)
+        return collector.result(), work
+
+    def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
+        """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
+        sentence and each new condition goes through the encoder once."""
+        states_CW, condition_K, work = self._condition_states(prepared, pair_index)
+        device = self.encoder.model.device
+        with torch.inference_mode():
+            questions = self.head.ask(torch.from_numpy(states_CW).to(device))
+        sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
+        order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
+        first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
+        on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
+
+        def meet(rows: np.ndarray, states: TokenStates) -> None:
+            words = self._words(states)
+            most = int(np.diff(first_S)[rows].max(initial=0))
+            first_B1 = on_device[0][states.index.long(), None]
+            for start in range(0, most, CONDITIONS_AT_ONCE):
+                stop = min(most, start + CONDITIONS_AT_ONCE)
+                place_BC = first_S[rows][:, None] + np.arange(start, stop)
+                there_BC = place_BC < first_S[rows + 1][:, None]
+                pairs_BC = order[np.where(there_BC, place_BC, 0)]
+                asked_BC = first_B1 + torch.arange(start, stop, device=device)  # of those not there, another's
+                condition_BC = on_device[1][asked_BC.clamp(max=len(order) - 1)]
+                use(pairs_BC, there_BC, words, questions.take(condition_BC.long()))
+
+        return work + self.reader.read(prepared.alone[0].take(sentences), meet)
+
+    def _condition_states(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, np.ndarray, Work]:
+        """e of these pairs' conditions, as `Memory.of`: (C, W)."""
+
+        def mean_states(new: np.ndarray) -> tuple[np.ndarray, Work]:
+            empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
+            collector = Collector(len(new), like=empty_0W)
+            batch = prepared.bases[0].take(new)
+            work = self.reader.read(batch, lambda rows, states: collector.add(rows, states.mean))
+            return collector.result(), work
+
+        return self.memory.of(prepared, pair_index, mean_states)
+
+    def _read(self, prepared: Prepared, pair_index: np.ndarray, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
+        """Call `use` with the states of these pairs' sentences, batch after batch."""
+        return self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), use)
+
+    def _words(self, states: TokenStates) -> Words:
+        return self.head.read(states.states, states.real, states.plain)
+
+    def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
+        """f(s) and the states of each text."""
+        vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
+        width = self.config.states_dim
+        kept = [np.empty((0, width), np.float16)] * len(prepared.sentence)
+
+        def keep(rows: np.ndarray, states: TokenStates) -> None:
+            vectors_KD[rows] = states.plain.cpu().numpy()
+            states_BSW, real_BS = states.states.cpu().numpy(), states.real.cpu().numpy()
+            for row, states_SW, real_S in zip(rows.tolist(), states_BSW, real_BS, strict=True):
+                kept[pair_index[row]] = StoredStates.of([states_SW[real_S]], width).flat
+
+        work = self._read(prepared, pair_index, keep)
+        result = encoded(prepared, pair_index, vectors_KD, work)
+        return replace(result, kept=StoredStates.of(kept, width).take(prepared.rows))
+
+    def _keep_words(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
+        """f(s) and the stored words of each text."""
+        vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
+        coded: list[StoredWords] = []
+        texts: list[np.ndarray] = []
+
+        def keep(rows: np.ndarray, states: TokenStates) -> None:
+            vectors_KD[rows] = states.plain.cpu().numpy()
+            coded.append(self.codes.code(self._words(states)))
+            texts.append(pair_index[rows])
+
+        work = self._read(prepared, pair_index, keep)
+        result = encoded(prepared, pair_index, vectors_KD, work)
+        nothing = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)  # refused texts have no words
+        kept = StoredWords.concat([*coded, StoredWords.empty(self.codes.form, len(nothing))])
+        kept = kept.take(np.argsort(np.concatenate([*texts, nothing]), kind="stable"))
+        return replace(result, kept=kept.take(prepared.rows))
+
+    @cached_property
+    def codes(self) -> WordCodes:
+        """The basis of stored words."""
+        assert self.config.basis is not None
+        return WordCodes.from_bytes(locate(self.config.basis).read(), self.config.basis)
+
+    @torch.inference_mode()
+    def words(self, sentences: Sequence[str]) -> list[Words]:
+        """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
+        prepared, found = self.config.prepare(sentences, None), []
+        self._read(prepared, accepted_pairs(prepared), lambda _, states: found.append(self._words(states)))
+        return found
+
+    @torch.inference_mode()
+    def questions(self, conditions: Sequence[str]) -> Questions:
+        """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
+        prepared = self.config.prepare(["a"] * len(conditions), conditions)
+        _check_accepted(prepared, conditions)
+        states_CW, row_C, _ = self._condition_states(prepared, prepared.rows)
+        return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
+
+    @torch.inference_mode()
+    def embed_phrases(self, phrases: Sequence[str], condition: str) -> np.ndarray:
+        """Vectors of phrases that are answers to a condition, such as "heavy rain" to "weather": (N, D) float32.
+
+        All of a phrase's words weigh the same; the condition only gates its values. Raises ValueError for a text that
+        cannot be encoded.
+        """
+        gate = self.questions([condition]).gate
+        prepared = self.config.prepare(phrases, None)
+        _check_accepted(prepared, phrases)
+        vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
+        pair_index = accepted_pairs(prepared)
+
+        def average(rows: np.ndarray, states: TokenStates) -> None:
+            words = self._words(states)
+            real_BS1 = words.real.unsqueeze(-1)
+            mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
+            gated_BD = mean_BD if gate is None else mean_BD * gate
+            vectors_PD[pair_index[rows]] = gated_BD[:, : self.dim].cpu().numpy()
+
+        self._read(prepared, pair_index, average)
+        return vectors_PD[prepared.rows]
+
+    @property
+    def says(self) -> Says | None:  # type: ignore[override]
+        return self.head.says
+
+    @torch.inference_mode()
+    def states(self, texts: Texts, condition: Texts) -> np.ndarray:
+        """The probability that each text says something of the condition, or of its own one: N -> (N,) float32.
+
+        Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of
+        which some say nothing.
+        """
+        if (says := self.says) is None:
+            raise ValueError(f"expected a model that knows when a text says nothing, got {self.config.model}")
+        each, asked = as_texts(texts, "texts"), as_texts(condition, "condition")
+        asked = asked * len(each) if isinstance(condition, str) else asked
+        if len(asked) != len(each):
+            raise ValueError(f"condition: expected one, or one for each of {len(each)} texts, got {len(asked)}")
+        prepared = self.config.prepare(each, asked)
+        _check_accepted(prepared, each)
+        pair_index = accepted_pairs(prepared)
+        found_K = np.empty(len(prepared.condition), np.float32)
+
+        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            odds_BC = says(self.head.says_features(words, questions)).sigmoid().float().cpu().numpy()
+            found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
+
+        self._pair_up(prepared, pair_index, look)
+        return found_K[prepared.rows]
+
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
+        pair_index = accepted_pairs(prepared)
+        found = [np.empty(0, np.float32)] * len(prepared.condition)
+
+        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+            weights_BCS = self.head.weights(words, questions).float().cpu().numpy()
+            real_BS = words.real.cpu().numpy()
+            for row, column in np.argwhere(there_BC).tolist():
+                found[pair_index[pairs_BC[row, column]]] = weights_BCS[row, column, real_BS[row]]
+
+        self._pair_up(prepared, pair_index, weigh)
+        return found
+
+
+def _check_accepted(prepared: Prepared, texts: Sequence[str]) -> None:
+    """Raise ValueError for the first of the texts that cannot be encoded."""
+    for text, reason in zip(texts, prepared.refused, strict=True):
+        if reason is not None:
+            raise ValueError(f"{reason}: {text[:80]!r}")
+
+
+def condition_pooling(
+    model: str,
+    *,
+    layers: Sequence[float] = ZERO_SHOT_DEPTHS,
+    pooling: Pooling | None = None,
+    latent: bool = True,
+) -> ConditionPoolingConfig:
+    """Condition pooling without training on an encoder of the table or a local folder.
+
+    latent: latent attention is allowed; it cannot be saved with the encoder. Raises RequestError.
+    """
+    spec = starting_encoder(model, pooling=pooling, latent=latent, prompted=False)
+    layer_numbers(spec, layers)
+    return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))
+
+
+def write_head_folder(
+    folder: Path,
+    config: ConditionPoolingConfig,
+    head: ConditionHead,
+    metrics: dict[str, Any],
+    card: str,
+    *,
+    encoder: PreTrainedModel | None = None,
+) -> None:
+    """Write the model folder of a trained head, its weights in float16; encoder: if it was trained along."""
+
+    def save(folder: Path) -> None:
+        save_head(head, folder)
+        spec = config.encoder
+        if encoder is not None:
+            save_encoder(encoder, spec, folder / "encoder")
+            spec = replace(spec, source=f"{HERE}encoder")
+        values = {
+            "system": config.SYSTEM,
+            "encoder": spec.as_json(),
+            "layers": list(config.layers),
+            "head": asdict(head.config),
+        }
+        locate(str(folder / MODEL_FILE)).put_json(values)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_folder(folder, metrics, card, save)

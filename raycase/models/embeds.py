@@ -1,0 +1,196 @@
+"""What loaded systems have: those that embed give vectors of pairs, of a grid, and their cosines, and some say how much
+a condition weighs each word.
+
+Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text, D dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from io import IOBase
+from typing import Any
+from warnings import warn
+
+import numpy as np
+import pyarrow as pa
+import torch
+from tqdm import tqdm
+
+from raycase.encoder.compiling import compile_layers
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.words import Word, words_of
+from raycase.heads.condition_head import Says
+from raycase.io.shared import Shared, exclusive
+from raycase.io.vectors import l2_normalize
+from raycase.models.pairs import Encoded
+
+Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
+SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
+
+
+# Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
+COMPUTE = {"encode_prepared", "figures", "token_weights", "words", "questions", "embed_phrases", "states"}
+
+
+class Loaded(Shared, ABC):
+    """Base of the loaded systems, which any number of threads may call: one at a time computes."""
+
+    config: Any
+    encoder: TextEncoder
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for name in COMPUTE & cls.__dict__.keys():
+            setattr(cls, name, exclusive(cls.__dict__[name]))
+
+    def forked(self) -> None:
+        """OpenMP's threads do not survive a fork, and waiting for them would never end."""
+        torch.set_num_threads(1)
+
+    @exclusive
+    def compile(self) -> None:
+        """Compile the encoder's layers. Takes half a minute, which pays off in long jobs."""
+        compile_layers(self.encoder)
+
+
+class Embeds(Loaded):
+    """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
+
+    warned = False  # that a text was cut
+    says: Says | None = None  # what tells whether a text says anything of a condition
+
+    @property
+    def dim(self) -> int:
+        """Dimension of conditional vectors."""
+        return int(self.config.dim)
+
+    @abstractmethod
+    def encode_prepared(self, prepared: Prepared) -> Encoded:
+        """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
+
+    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
+        """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
+
+        A single string is the condition of every sentence. Sentences above the encoder's length are truncated, which a
+        UserWarning says once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        """
+        if isinstance(sentences, str):
+            raise ValueError("sentences: expected a list of strings, got one string")
+        if isinstance(conditions, str):
+            conditions = [conditions] * len(sentences)
+        for text in {*sentences, *(conditions or ())}:
+            text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
+        result = self.encode_prepared(self.config.prepare(sentences, conditions))
+        for row, reason in enumerate(result.refused):
+            if reason is not None:
+                raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
+        if not self.warned and (count := int(result.truncated.sum())):
+            self.warned = True
+            most = self.config.encoder.max_tokens
+            warn(f"{count} of {len(sentences)} texts were cut at {most} tokens; said once", stacklevel=3)
+        return result.vectors.astype(np.float32, copy=False)
+
+    def encode(
+        self,
+        sentences: Texts,
+        condition: Texts | None = None,
+        *,
+        normalize: bool = False,
+        batch_size: int | None = None,
+        show_progress: bool = False,
+    ) -> np.ndarray:
+        """What each sentence says about its condition; without one, the plain vector: N -> (N, D) float32.
+
+        One string gives one vector, (D,). `condition`: one for all sentences, or one each. normalize: to length 1.
+        batch_size: texts given to the encoder at a time, which itself makes batches of equal length (default: all).
+        Raises ValueError for what is no text, by its place, for lists of different length, and for a pair that cannot
+        be embedded.
+        """
+        texts = as_texts(sentences, "sentences")
+        one = isinstance(sentences, str)
+        if condition is None or isinstance(condition, str):
+            conditions = None if condition is None else as_texts(condition, "condition") * len(texts)
+        else:
+            conditions = as_texts(condition, "condition")
+            if one or len(conditions) != len(texts):
+                raise ValueError(
+                    f"condition: expected one, or one for each of {len(texts)} sentences, got {len(conditions)}; "
+                    "encode_grid takes every sentence under every condition"
+                )
+        at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
+        parts = []
+        with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
+            for start in range(0, len(texts), at_once):
+                rows = slice(start, start + at_once)
+                parts.append(self.embed(texts[rows], None if conditions is None else conditions[rows]))
+                bar.update(len(parts[-1]))
+        dim = self.config.plain_dim if conditions is None else self.config.dim
+        vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+        vectors = l2_normalize(vectors) if normalize else vectors
+        return vectors[0] if one else vectors
+
+    def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
+        """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`."""
+        texts, under = as_texts(sentences, "sentences"), as_texts(conditions, "conditions")
+        pairs = [(text, condition) for text in texts for condition in under]
+        if not pairs:
+            return np.empty((len(texts), len(under), self.config.dim), np.float32)
+        vectors = self.encode(*map(list, zip(*pairs, strict=True)), normalize=normalize)
+        return vectors.reshape(len(texts), len(under), -1)
+
+    def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+        """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
+
+        0 for a vector of zeros. NumPy's ValueError for vectors of different dimensions, as a plain and a conditional
+        one may have.
+        """
+        a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
+        return l2_normalize(a) @ l2_normalize(b).T
+
+
+class RoundsVectors(Embeds):
+    """A system that can round its vectors where it computes them, so that less leaves the device."""
+
+    output = torch.float32
+
+    def round_to(self, dtype: str) -> None:
+        """Let `encode_prepared` give vectors of this type."""
+        self.output = getattr(torch, dtype)
+
+
+def as_texts(values: Texts, name: str) -> list[str]:
+    """One or many texts as a list. Raises ValueError for what is none, with its place or kind."""
+    if isinstance(values, str):
+        return [values]
+    if isinstance(values, (Mapping, set, frozenset, IOBase)) or hasattr(values, "columns"):
+        raise ValueError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
+    texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
+    for place, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise ValueError(f"{name}[{place}]: expected a string, got {text!r}")
+    return texts
+
+
+class WeighsWords(Embeds):
+    """Base of the loaded systems that can say which words a condition looked at."""
+
+    @abstractmethod
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
+        (0,) for a refused pair."""
+
+    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
+        """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
+
+        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
+        that were truncated are left out. Raises ValueError for lists of different length, and without conditions.
+        """
+        if conditions is None:
+            raise ValueError("expected conditions, got none: without one, no words are weighed")
+        conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
+        prepared = self.config.prepare(sentences, conditions)
+        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))
+        words = dict(zip(distinct, words_of(self.encoder.tokenize, distinct), strict=True))
+        return [words[text].weigh(weights[i]) for text, i in zip(sentences, prepared.rows.tolist(), strict=True)]

@@ -1,0 +1,129 @@
+"""The model card of a trained model. Every figure in it comes from `metrics.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raycase.heads.projector import Projector
+from raycase.io.json_values import figure
+from raycase.models.contracts import SystemConfig
+from raycase.models.fine_tuned_config import FineTunedConfig
+
+
+def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:
+    """The model card of a fine-tuned encoder."""
+    validation = dict(metrics["validation"])
+    threshold = validation.pop("threshold", None)  # a cosine, not x 100
+    entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
+    what = f"A fine-tuned encoder: {config.label}; {metrics['parameters']:,} trained parameters."
+    return _card(name, what, validation, metrics, usage=_elsewhere(name, config.text_of_pair), behind=entailed)
+
+
+def _elsewhere(name: str, text: str | None) -> str:
+    """How sentence-transformers reads the folder, and how it is to write a pair as a text."""
+    if text is None:
+        return ""
+    before = text.removesuffix("{sentence}")
+    how = 'model.encode(["A sentence"])'
+    if before:
+        how = f'model.encode(["A sentence"], prompt="{before.replace("{condition}", "color")}")  # under "color"'
+    return f"""
+As a model of sentence-transformers; TEI and vLLM read this folder, too. Give texts without white space around them:
+raycase takes it away, these may not.
+
+```python
+model = SentenceTransformer("{name}")
+{how}
+```
+"""
+
+
+def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+    """The model card of a CASE system with a projector."""
+    shape = projector.config
+    layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
+    what = f"""Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, whose
+encoder is frozen, with a projector {shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]},
+dropout {shape.dropout:g} at {shape.dropout_at})."""
+    return _rated_card(name, what, config, metrics, before="the same vectors without projector")
+
+
+def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
+    """The model card of condition pooling with a trained head."""
+    trained = "those of the encoder among them" if metrics["recipe"]["unfreeze"] else "all in the head"
+    what = f"""Condition pooling on {config.model}: {config.label};
+{metrics["parameters"]:,} trained parameters, {trained}.
+Each sentence is encoded once, whatever the number of conditions."""
+    if models := metrics["teacher_models"]:
+        what += f"\nIt learned what these models say, too: {', '.join(model['name'] for model in models)}."
+    if says := metrics.get("says"):
+        what += f"""
+Whether a text says anything of a condition: AUC {says["auc"]:.1f} x 100, expected calibration error
+{says["calibration_error"]:.1f} %, on {says["texts"]:,} left-out texts, each under a condition."""
+    return _rated_card(name, what, config, metrics, before="without training")
+
+
+def _rated_card(name: str, what: str, config: SystemConfig, metrics: dict[str, Any], *, before: str) -> str:
+    """The card of a model whose encoder stands elsewhere, and that is compared with the one before training."""
+    figures = {f"spearman, {before}": metrics["zero_shot"]["spearman"]}
+    for key, value in metrics["validation"].items():
+        dim = key.removeprefix("spearman_")
+        figures[f"spearman, cut to {dim} dimensions (`dim={dim}`)" if dim.isdigit() else key] = value
+    usage = f"""
+```python
+vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the clothes"])  # (1, {config.dim})
+```
+"""
+    what += f"\n\nEncoder weights: `{config.describe()['weights']}`"
+    return _card(name, what, figures, metrics, usage=usage)
+
+
+def _card(
+    name: str, what: str, figures: dict[str, Any], metrics: dict[str, Any], *, usage: str = "", behind: str = ""
+) -> str:
+    """What a model is, how it is loaded, its figures, epochs, data, recipe and provenance."""
+    history = "\n".join(
+        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
+    )
+    data = "\n".join(
+        f"| {part} | {read['file']} | {read['rows']} | `{read['sha256'][:16]}` |"
+        for part, read in metrics["data"].items()
+    )
+    settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
+    made = metrics["provenance"]
+    return f"""# {name}
+
+{what}
+
+```python
+import raycase
+
+model = raycase.load("{name}")  # the path of this folder
+```
+{usage}
+| on the validation data, x 100 | |
+|---|---|
+{_table({key: figure(value) for key, value in figures.items()})}
+
+The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
+
+| epoch | loss | seconds | peak MiB |
+|---|---|---|---|
+{history}
+
+| data | file | rows | sha256 |
+|---|---|---|---|
+{data}
+
+| recipe | |
+|---|---|
+{_table(metrics["recipe"] | settings)}
+
+    {made["command"]}
+
+Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
+"""
+
+
+def _table(values: dict[str, Any]) -> str:
+    return "\n".join(f"| {key} | {value} |" for key, value in values.items())

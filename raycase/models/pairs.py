@@ -1,0 +1,278 @@
+"""Shared by all systems that embed: (sentence, condition) pairs to `Prepared`, and vectors back to their rows.
+
+Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C conditions, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
+from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import RequestError
+from raycase.io.rated import RatedPairs
+from raycase.io.schema import Reason
+from raycase.io.stored_words import StoredStates, StoredWords
+
+MEMORY_BYTES = 256 * 2**20
+SENTENCE = Template(pattern="{sentence}", span=TokenSpan.ALL)  # a text alone, pooled over all its tokens
+CONDITION = Template(pattern="{condition}", span=TokenSpan.ALL)
+
+
+def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
+    """The templates of each view of an encoder's prompt."""
+    return [
+        spec.own.prompts
+        if style is PromptStyle.TEMPLATE and spec.own
+        else prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
+        for style, span in parse_views(spec.prompt)
+    ]
+
+
+def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
+    """Indices of the views, grouped by pattern: views of a group have the same tokens and differ only in pooling."""
+    groups: dict[str, list[int]] = {}
+    for view, template in enumerate(templates):
+        groups.setdefault(template.pattern, []).append(view)
+    return list(groups.values())
+
+
+def prepare(
+    spec: EncoderSpec,
+    sentences: Sequence[str],
+    conditions: Sequence[str] | None,
+    *,
+    pairs: Sequence[Template] = (),
+    alone: Sequence[Template] = (),
+    bases: Sequence[Template] = (),
+    tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
+) -> Prepared:
+    """Tokenise each distinct pair, sentence and condition once, with the given templates; pairs also with `tokens`.
+
+    Loads only the tokenizer. Without conditions there are no bases. `Indexed` strings are not compared again. Raises
+    ValueError for lists of different length.
+    """
+    if conditions is not None and len(conditions) != len(sentences):
+        raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
+    by_sentence = Indexed.of(sentences)
+    by_condition = Indexed(values=[""], codes=np.zeros(len(sentences), np.int64))
+    if conditions is not None:
+        by_condition = Indexed.of(conditions)
+    count = max(1, len(by_condition.values))
+    pair_M, row_N = _distinct(by_sentence.codes * count + by_condition.codes)
+    sentence_S, sentence_M = _distinct(pair_M // count)
+    condition_C, condition_M = _distinct(pair_M % count)
+    distinct_sentences = [by_sentence.values[i] for i in sentence_S.tolist()]
+    distinct_conditions = [by_condition.values[i] for i in condition_C.tolist()]
+    texts = [
+        (distinct_sentences[i], distinct_conditions[j])
+        for i, j in zip(sentence_M.tolist(), condition_M.tolist(), strict=True)
+    ]
+    base_texts = [] if conditions is None else [("", c) for c in distinct_conditions]
+    return Prepared(
+        rows=row_N,
+        conditions=None if conditions is None else distinct_conditions,
+        sentence=sentence_M,
+        condition=condition_M,
+        pairs=[*_tokenized(spec, pairs, texts), *([tokens(texts)] if tokens else [])],
+        alone=_tokenized(spec, alone, [(s, "") for s in distinct_sentences]),
+        bases=_tokenized(spec, bases, base_texts) if conditions is not None else [],
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Indexed(Sequence[str]):
+    """N strings as indices into distinct `values`: codes (N,) int64."""
+
+    values: Sequence[str]
+    codes: np.ndarray
+
+    @classmethod
+    def of(cls, strings: Sequence[str]) -> Indexed:
+        """Index strings; returns those that are `Indexed` already unchanged."""
+        if isinstance(strings, Indexed):
+            return strings
+        code_of = {string: i for i, string in enumerate(dict.fromkeys(strings))}
+        codes = np.fromiter((code_of[string] for string in strings), dtype=np.int64, count=len(strings))
+        return cls(values=list(code_of), codes=codes)
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, i: Any) -> Any:
+        codes = self.codes[i]
+        return [self.values[j] for j in codes.tolist()] if isinstance(i, slice) else self.values[int(codes)]
+
+    def take(self, rows: np.ndarray) -> Indexed:
+        """The strings at these rows."""
+        return Indexed(values=self.values, codes=self.codes[rows])
+
+
+def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct values in the order of their first occurrence, and the index of each value among them: (N,)."""
+    distinct, first, inverse_N = np.unique(values_N, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    return distinct[order], rank[inverse_N]
+
+
+def count_tokens(
+    spec: EncoderSpec, sentences: Sequence[str], conditions: Sequence[str] | None, templates: Sequence[Template]
+) -> np.ndarray:
+    """Tokens of each pair's prompts, truncated to the encoder's length: (N,) int64; 0 for a refused pair."""
+    pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
+    lengths = [batch.lengths for batch in _tokenized(spec, templates, pairs)]
+    return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
+
+
+def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
+    """One batch per pattern; views of one pattern share their tokens."""
+    tokenizer = load_tokenizer(spec)
+    return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
+
+
+def accepted_pairs(prepared: Prepared) -> np.ndarray:
+    """The distinct pairs that are not refused: (K,)."""
+    return np.array([i for i, reason in enumerate(prepared.reasons) if reason is None], dtype=np.int64)
+
+
+def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
+    """Tokens of the prompts of each of these distinct pairs, as if it were encoded separately: (K,) int64."""
+    tokens_K = np.zeros(len(pair_index), np.int64)
+    for batches, text_index in (
+        (prepared.pairs, pair_index),
+        (prepared.alone, prepared.sentence[pair_index]),
+        (prepared.bases, prepared.condition[pair_index]),
+    ):
+        for batch in batches:
+            tokens_K += batch.lengths[text_index]
+    return tokens_K
+
+
+def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
+    """The sum of `tokens_of_pairs`."""
+    return int(tokens_of_pairs(prepared, pair_index).sum())
+
+
+def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
+    """Copy the vectors of `accepted_pairs` to the rows of their pairs, unless they stand there already."""
+    place_M = np.full(len(prepared.condition), -1)
+    place_M[pair_index] = np.arange(len(pair_index))
+    place_N = place_M[prepared.rows]
+    vectors_ND = vectors_KD
+    if not np.array_equal(place_N, np.arange(len(vectors_KD))):
+        vectors_ND = np.full((len(place_N), vectors_KD.shape[1]), np.nan, dtype=vectors_KD.dtype)
+        there_N = place_N >= 0
+        vectors_ND[there_N] = vectors_KD[place_N[there_N]]
+    return Encoded(
+        vectors=vectors_ND,
+        refused=prepared.refused,
+        truncated=prepared.truncated[prepared.rows],
+        work=work,
+        distinct=len(prepared.condition),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """The result of encoding N pairs.
+
+    vectors: (N, dim) float32, or the type that `contracts.RoundsVectors` was asked for, NaN where refused; refused:
+    (N,) the reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept:
+    of each pair's text, from systems that keep something beside vectors.
+    """
+
+    vectors: np.ndarray
+    refused: list[Reason | None]
+    truncated: np.ndarray
+    work: Work
+    distinct: int
+    kept: StoredStates | StoredWords | None = None
+
+    @property
+    def finite(self) -> np.ndarray:
+        """Whether what stands for each pair is finite: (N,) bool."""
+        finite_N = np.isfinite(self.vectors).all(axis=1)
+        return finite_N if self.kept is None else finite_N & self.kept.finite
+
+
+class Memory:
+    """Cache of the vectors of conditions. Emptied when one more batch would exceed `max_bytes`."""
+
+    def __init__(self, dim: int, max_bytes: int = MEMORY_BYTES) -> None:
+        self.dim = dim
+        self.max_bytes = max_bytes
+        self.vectors: dict[str, np.ndarray] = {}
+
+    def of(
+        self,
+        prepared: Prepared,
+        pair_index: np.ndarray,
+        compute: Callable[[np.ndarray], tuple[np.ndarray, Work]],
+    ) -> tuple[np.ndarray, np.ndarray, Work]:
+        """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
+
+        Calls `compute` with the indices of conditions that are not cached.
+        """
+        assert prepared.conditions is not None
+        conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
+        names = [prepared.conditions[i] for i in conditions.tolist()]
+        if (len(self.vectors) + len(names)) * self.dim * 4 > self.max_bytes:
+            self.vectors.clear()
+        new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
+        work = Work()
+        if len(new):
+            new_CD, work = compute(new)
+            self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
+        empty_0D = np.empty((0, self.dim), dtype=np.float32)
+        return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
+
+
+def prepare_accepted(config: Any, sentences: Sequence[str], conditions: Sequence[str] | None, source: str) -> Prepared:
+    """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
+    prepared = config.prepare(sentences, conditions)
+    for row, reason in enumerate(prepared.refused):
+        if reason is not None:
+            under = "" if conditions is None else f" under {conditions[row][:80]!r}"
+            raise RequestError(
+                f"{source}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r}{under}; fix or "
+                "remove the row"
+            )
+    return prepared
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedTexts:
+    """Rated pairs of sentences, tokenised: the distinct (sentence, condition), and the two of each rated pair."""
+
+    prepared: Prepared
+    pair_index: np.ndarray  # (N, 2) rows of `prepared`
+
+    @classmethod
+    def of(cls, config: Any, rated: RatedPairs) -> RatedTexts:
+        """Tokenise rated pairs for training. Raises RequestError for a text that cannot be encoded."""
+        sentences, conditions = zip(*rated.distinct, strict=True)
+        prepared = prepare_accepted(config, sentences, conditions if any(conditions) else None, rated.uri)
+        return cls(prepared=prepared, pair_index=rated.pair_index)
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """Some rated pairs: the first sentences, then the second ones, under their conditions."""
+        return self.prepared.take(self.pair_index[rows].T.reshape(-1))
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each rated pair: (N,)."""
+        prepared = self.prepared
+        tokens_M = sum(batch.lengths for batch in prepared.pairs) + np.zeros(len(prepared.condition), dtype=np.int64)
+        for batch in prepared.alone:
+            tokens_M = tokens_M + batch.lengths[prepared.sentence]
+        return tokens_M[prepared.rows][self.pair_index].sum(1)

@@ -1,0 +1,89 @@
+"""Publishing a model folder on the Hugging Face hub, from which `raycase.load("owner/name")` reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, ModelCardData
+
+from raycase.errors import RequestError, WorkError, first_line, visible
+from raycase.io.fetch import MODEL_FILE, is_trained
+from raycase.io.json_values import loads
+from raycase.models.model_folder import CARD, METRICS, WRITTEN
+from raycase.models.registry import resolve
+
+
+@dataclass(frozen=True, kw_only=True)
+class PushJob:
+    """Publish a model folder on the Hugging Face hub, with your token (`hf auth login`, or HF_TOKEN)."""
+
+    folder: tyro.conf.Positional[str]
+    """What `raycase train` wrote."""
+    repository: tyro.conf.Positional[str]
+    """owner/name; made where there is none."""
+    private: bool = False
+    """Make a new repository private."""
+
+
+def push(job: PushJob) -> dict[str, Any]:
+    """Upload a folder's model, its card with front matter for the hub; returns the commit.
+
+    Raises RequestError for what is no finished model folder or needs files that others have not, and WorkError where
+    the hub refuses.
+    """
+    folder = Path(job.folder)
+    if not is_trained(job.folder) or not folder.is_dir():
+        raise RequestError(f"FOLDER: expected a model folder with {MODEL_FILE}, got {job.folder}")
+    config = resolve(job.folder)
+    source = loads((folder / MODEL_FILE).read_bytes())["encoder"]["source"]
+    if not source.startswith(("./", "package:")) and (Path(source).exists() or "://" in source):
+        raise RequestError(
+            f"FOLDER: expected an encoder that others can load, got the folder {visible(source)}; train on its "
+            "Hugging Face id"
+        )
+    metrics = loads((folder / METRICS).read_bytes()) if (folder / METRICS).is_file() else {}
+    card = _card(folder, job.repository, source, metrics)
+    files = [file for name in WRITTEN for file in (folder / name, *(folder / name).rglob("*")) if file.is_file()]
+    added = [CommitOperationAdd(str(f.relative_to(folder)), f) for f in files if f != folder / CARD]
+    added.append(CommitOperationAdd(CARD, str(card).encode()))
+    api = HfApi()
+    try:
+        api.create_repo(job.repository, private=job.private, exist_ok=True)
+        done = api.create_commit(job.repository, added, commit_message=f"{config.label}, by raycase")
+    except (OSError, ValueError) as error:
+        raise WorkError(f"{job.repository}: {first_line(error)}") from error
+    return {"repository": job.repository, "commit": done.oid, "model": f"{job.repository}@{done.oid}"}
+
+
+def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -> ModelCard:
+    """The folder's card, with what the hub reads before it."""
+    figures = [
+        EvalResult(
+            task_type="sentence-similarity",
+            dataset_type="validation",
+            dataset_name=str(metrics["data"]["validation"]["file"]),
+            metric_type=name,
+            metric_value=round(value, 2),
+        )
+        for name, value in metrics.get("validation", {}).items()
+        if isinstance(value, float) and "data" in metrics
+    ]
+    datasets = {part["dataset"] for part in metrics.get("data", {}).values() if "dataset" in part}
+    base = None if source.startswith(("./", "package:")) else source.partition("@")[0]
+    data = ModelCardData(
+        base_model=base,
+        datasets=sorted(datasets) or None,
+        library_name="raycase",
+        pipeline_tag="sentence-similarity",
+        tags=["raycase", "sentence-embeddings"],
+        model_name=repository.rpartition("/")[2],
+        eval_results=figures or None,
+    )
+    text = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else f"# {repository}\n"
+    if here := re.search(r'raycase\.load(\(".*"\))  # the path of this folder', text):
+        text = text.replace(here[0], f"raycase.load{here[1]}").replace(here[1], f'("{repository}")')
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")

@@ -1,0 +1,185 @@
+"""From a name or a folder to a system: `resolve` finds its configuration, `load` also loads its weights.
+
+What papers add is found by the table of `raycase.papers`, and imported when it is asked for: no room imports a paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from threading import RLock
+from typing import Any, TypeGuard
+
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.prompts import OwnPrompt, read_prompt
+from raycase.encoder.table import ENCODERS
+from raycase.errors import RequestError, note, visible
+from raycase.io.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
+from raycase.io.hub import pinned_uri
+from raycase.io.json_values import loads
+from raycase.models import case
+from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.models.contracts import EmbedderConfig, SystemConfig
+from raycase.models.fine_tuned_config import SentenceEncoderConfig
+
+KINDS = {"systems": "model", "jobs": "train", "objectives": "train", "tasks": "task"}  # module of a paper that has them
+SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
+    kind.SYSTEM: kind for kind in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
+}
+_loading = RLock()  # transformers sets torch's default type while it loads, for all threads
+
+
+def of_papers(kind: str) -> dict[str, str]:
+    """The names that papers add of one of `KINDS`, each with its paper."""
+    column, papers = list(KINDS).index(kind), import_module("raycase.papers").PAPERS
+    return {name: paper for paper, columns in papers.items() for name in columns[column].split()}
+
+
+def of_paper(kind: str, name: str) -> Any:
+    """What a paper adds under this name. Raises KeyError where none does."""
+    module = import_module(f"raycase.papers.{of_papers(kind)[name]}.{KINDS[kind]}")
+    return getattr(module, kind.upper())[name]
+
+
+def find_system(name: str) -> Any:
+    """The class of a system's configuration. Raises RequestError for an unknown name."""
+    if name not in (known := [*SYSTEMS, *of_papers("systems")]):
+        raise RequestError(f"system: expected one of {', '.join(known)}, got {name!r}")
+    return SYSTEMS.get(name) or of_paper("systems", name)
+
+
+def resolve(
+    model: str = DEFAULT_MODEL,
+    *,
+    prompt: str | Mapping[str, Any] | None = None,
+    pooling: Pooling | str | None = None,
+    subtract: bool | None = None,
+    dim: int | None = None,
+) -> SystemConfig:
+    """Find a system without loading its weights.
+
+    model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
+    encoder's folder, for condition pooling without training, or with a prompt for zero-shot CASE; one of these after
+    "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder. Folders are
+    local or on object storage. prompt: a name, a file NAME.json with a template of one's own, or what such a file
+    holds. A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
+    dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or
+    another one, and a dimension that the model was not trained with.
+    """
+    views, own = read_prompt(prompt)
+    config = _find(model, {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own})
+    return config if dim is None else _cut(config, dim)
+
+
+def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
+    """The whole system of this name, id or folder, with its choices checked."""
+    name, _, encoder = model.partition(":")
+    if encoder and name in (*SYSTEMS, *of_papers("systems")) and hasattr(kind := find_system(name), "untrained"):
+        untrained = kind.untrained(encoder, choices["pooling"])
+        _check_choices(model, untrained.fixed, choices)
+        return replace(untrained, model=model)
+    folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
+    if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
+        model = folder = on_hub
+    file = folder_here(folder, MODEL_FILE) / MODEL_FILE
+    if not file.is_file():
+        if model in ENCODERS or choices["prompt"]:
+            return case.resolve(model, **choices)
+        untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])
+        _check_choices(model, untrained.fixed, choices)
+        _note_untrained(model)
+        return untrained
+    config = _read(file, folder)
+    if model in SHIPPED:
+        config = replace(config, model=model)
+    _check_choices(model, config.fixed, choices)
+    return config
+
+
+@cache
+def _note_untrained(model: str) -> None:
+    """Say once what a model's vectors under conditions are, and how to better ones."""
+    note(
+        f"{model}: vectors under conditions by condition pooling without training; better ones: raycase train "
+        f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
+    )
+
+
+def _read(file: Path, folder: str) -> SystemConfig:
+    """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
+    try:
+        values = loads(file.read_text(encoding="utf-8"))
+        kind: Any = SYSTEMS.get(values["system"]) or find_system(values["system"])
+        return kind.read(folder, values)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
+
+
+def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
+    """Raise RequestError for a choice that contradicts the folder."""
+    fixed, choices = (_told_apart(each) for each in (fixed, choices))
+    for choice, value in choices.items():
+        if value is not None and value != fixed[choice]:
+            expected = "has none to choose" if fixed[choice] is None else f"was trained with {visible(fixed[choice])}"
+            instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
+            raise RequestError(f"--{choice}: {model} {expected}, got {visible(value)}; {instead}")
+
+
+def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
+    """Choices with a prompt of one's own before them, as what its file says."""
+    own = choices.get("own")
+    values = asdict(own) if own else dict.fromkeys(f.name for f in fields(OwnPrompt))
+    others = {name: value for name, value in choices.items() if name != "own"}
+    return {f"prompt: {name}": value for name, value in values.items()} | others
+
+
+def _cut(config: SystemConfig, dim: int) -> EmbedderConfig:
+    """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
+    if embeds(config) and dim in config.nested:
+        return replace(config, cut=dim)
+    nested = ", ".join(map(str, config.nested)) if embeds(config) else ""
+    raise RequestError(
+        f"--dim: expected a dimension that {config.model} was trained with ({nested or 'it has none'}), got {dim}; "
+        "leave the flag out"
+    )
+
+
+def embeds(config: SystemConfig) -> TypeGuard[EmbedderConfig]:
+    """Whether a system produces embeddings; otherwise it scores pairs."""
+    return isinstance(config, EmbedderConfig)
+
+
+def stores_words(config: SystemConfig) -> TypeGuard[ConditionPoolingConfig]:
+    """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
+    return isinstance(config, ConditionPoolingConfig)
+
+
+def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:
+    """`resolve` for a system that embeds. Raises RequestError for one that scores pairs."""
+    config = resolve(model, **choices)
+    if not embeds(config):
+        raise RequestError(
+            f"--model: expected a model that gives vectors, got {model}, which scores pairs; see `raycase evaluate`"
+        )
+    return config
+
+
+def load(
+    model: str = DEFAULT_MODEL,
+    *,
+    device: Any = None,
+    dtype: Any = None,
+    batch_tokens: int | None = None,
+    **choices: Any,
+) -> Any:
+    """Load the system that `resolve` finds: an `Encoder`, whose `embed(sentences, conditions)` returns (N, dim)
+    float32, or a `PairScorer`.
+
+    device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster); choices: those of
+    `resolve`. Raises RequestError.
+    """
+    with _loading:
+        return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)

@@ -1,0 +1,169 @@
+"""The embedding job on Ray, one execution of Ray Data: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, suppress
+from functools import partial
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
+from ray.exceptions import ActorDiedError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raycase.errors import WorkError, note
+from raycase.io.schema import Reason
+from raycase.job.encode_step import EncodeUnits
+from raycase.job.job_record import Job
+from raycase.job.plan import Plan
+from raycase.job.read_step import read_row
+from raycase.job.records import ReadUnit, WrittenUnit, write_row
+from raycase.job.request import Request
+from raycase.ray.in_flight import DEATHS, InFlight, Key, feed_tasks
+from raycase.ray.resources import READ_CPUS, WRITE_CPUS, ActorPool
+
+AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
+READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
+WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
+
+
+def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: int | None) -> Iterator[WrittenUnit]:
+    """Read, encode and write the plan's units; yields each when its file is written.
+
+    Any number of units is one execution, to which they are fed in bounded pieces. ahead: most units that Ray has
+    received and not yet written; None: by the number of encoders. Raises RequestError, WorkError and Ray's errors.
+    """
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
+        ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most), encoded=len(plan.done) > 0
+    )
+    output = request.output
+    write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
+    try:
+        with _data_context(request.job.stall_timeout):
+            written = _stages(request, opened, plan, pool, in_flight, write)
+        for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+            in_flight.add_written.remote(len(batch))
+            for i in range(len(batch)):
+                yield WrittenUnit.from_arrow(batch.slice(i, 1))
+        for row in ray.get(in_flight.take_rejected.remote()):
+            unit = WrittenUnit.from_arrow(write(row))
+            note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")
+            yield unit
+    finally:
+        with suppress(Exception):  # the cluster may be gone
+            ray.kill(in_flight)
+
+
+def _data_context(stall_timeout: float) -> AbstractContextManager[Any]:
+    """Context with the settings of Ray Data under which a job creates its datasets.
+
+    stall_timeout: minutes without progress after which Ray ends an execution, where its own default is 30.
+    """
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.raise_original_map_exception = True  # else a step's own error is lost with its cause
+    context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
+    context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
+    context.execution_no_progress_timeout_s = 60 * stall_timeout
+    return DataContext.current(context)
+
+
+class _Opaque:
+    """An argument of a stage that reaches the workers as its value and that Ray Data's own actors do not look into.
+
+    They keep a description of each execution, with its arguments. An enumeration in there would make them import its
+    module, and torch with it: seconds, and 320 MB on the head node.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copy.copy, (self.value,)
+
+
+def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
+    """The dataset of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
+    batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
+    tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
+        feed_tasks,
+        fn_kwargs={"plan": ray.put((plan, opened.files)), "in_flight": in_flight},
+        num_cpus=0,
+        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
+        **batches,
+    )
+    units = tasks.map_batches(
+        read_row,
+        fn_kwargs={"config": _Opaque(request.model), "kind": request.kind},
+        compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
+        num_cpus=READ_CPUS,
+        **batches,
+    )
+    encoded = units.map_batches(
+        EncodeInPool,
+        fn_constructor_kwargs=request.step
+        | {
+            "config": _Opaque(request.model),
+            "in_flight": in_flight,
+            "threads": pool.threads,
+            "units": math.ceil(plan.units / pool.least),
+        },
+        compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
+        num_cpus=pool.cpus,
+        num_gpus=pool.gpus,
+        **batches,
+    )
+    return encoded.map_batches(
+        write, compute=TaskPoolStrategy(size=WRITERS_AN_ACTOR * pool.most), num_cpus=WRITE_CPUS, **batches
+    )
+
+
+class EncodeInPool:
+    """The encode step in Ray Data's pool of actors: rejects units at which encoders keep dying.
+
+    It ends with `in_flight`, which its job ends, whatever still refers to it: others wait for its CPUs and GPUs.
+    """
+
+    def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
+        if _has_ended(in_flight):  # Ray started it again after its job; it does not where this raises
+            raise WorkError("the job of this encoder has ended")
+        Thread(target=_end_with, args=(in_flight,), daemon=True).start()
+        self.step = EncodeUnits(**step)
+        self.in_flight = in_flight
+
+    def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
+        unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
+        if ray.get(self.in_flight.begin.remote(unit)):
+            encoded = self.step(ReadUnit.from_arrow(row))
+            self.in_flight.end.remote(unit)
+            yield encoded.to_arrow()
+        else:
+            read = ReadUnit.from_arrow(row)
+            rejected = self.step.rejecting(read, dict.fromkeys(range(len(read.rows)), ""), Reason.KILLED)
+            ray.get(self.in_flight.reject.remote(unit, rejected.to_arrow()))
+
+
+def _end_with(in_flight: ray.actor.ActorHandle) -> None:
+    """End this process once the actor has died."""
+    while not _has_ended(in_flight):
+        time.sleep(WATCH)
+    os._exit(0)
+
+
+def _has_ended(in_flight: ray.actor.ActorHandle) -> bool:
+    """Whether the actor has died; False where it is not reached for now."""
+    with suppress(Exception):
+        try:
+            ray.get(in_flight.is_there.remote())
+        except ActorDiedError:
+            return True
+    return False

@@ -1,0 +1,174 @@
+"""Training jobs on Ray: vectors from the embedding job, fits on Ray Train.
+
+Small, since Ray Train's controller and workers import this module.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train.torch
+import torch
+from pyarrow.fs import FSSpecHandler, PyFileSystem
+from ray.exceptions import RayError
+from ray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+    TrainingFailedError,
+    WorkerGroupError,
+)
+from ray.train.torch import TorchTrainer
+
+from raycase.errors import RequestError
+from raycase.io.storage import Location
+from raycase.job.vector_cache import VectorCache
+from raycase.ray.cluster import cause, nodes
+from raycase.ray.resources import join_cluster
+from raycase.ray.runner import RayRunner
+from raycase.training.loop import FitState, rank, show
+from raycase.training.trainer import STATE, Fitting, Trainer
+
+if TYPE_CHECKING:
+    from raycase.training.job import TrainingJob
+
+POLL_S = 0.5  # seconds between two reads of the history
+FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last checkpoint
+HISTORY = "history.json"
+
+
+def fit_on_ray(
+    fitting: Fitting,
+    train: Any,
+    validation: Any,
+    recipe: Any,
+    *,
+    scaling: ScalingConfig,
+    seed: int,
+    checkpoints: Location,
+    resume: bool = False,
+) -> FitState:
+    """`raycase.training.trainer.fit_here` on data-parallel workers."""
+    os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
+    if not resume:
+        checkpoints.remove()
+    storage: dict[str, Any] = {"storage_path": checkpoints.path}
+    if not checkpoints.is_local:
+        storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
+    history = checkpoints / HISTORY
+    trainer = TorchTrainer(
+        _fit_worker,
+        train_loop_config={
+            "fitting": fitting,
+            "data": [ray.put(train), ray.put(validation)],
+            "recipe": recipe,
+            "seed": seed,
+            "threads": int(scaling.resources_per_worker["CPU"]),
+            "history": history if resume else None,
+        },
+        scaling_config=scaling,
+        run_config=RunConfig(  # a run of this name and place goes on from its last checkpoint
+            name="ray",
+            failure_config=FailureConfig(max_failures=FAILURES),
+            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            **storage,
+        ),
+    )
+    ended: list[Result | Exception] = []
+    # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
+    run = threading.Thread(target=lambda: ended.append(_run(trainer)), daemon=True)
+    shown = len(history.read_json()) if history.exists() else 0
+    run.start()
+    while run.is_alive():
+        run.join(POLL_S)
+        for line in (history.read_json() if history.exists() else [])[shown:]:
+            show(line)
+            shown += 1
+    [result] = ended
+    if isinstance(result, Exception):
+        raise cause(result) from result
+    with result.checkpoint.as_directory() as folder:
+        state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
+    for line in state.history[shown:]:
+        show(line)
+    return state
+
+
+def _run(trainer: TorchTrainer) -> Result | Exception:
+    """Run the training; gives its result, or its error, or that of the first failed worker."""
+    try:
+        return trainer.fit()
+    except WorkerGroupError as error:
+        return next(iter(error.worker_failures.values()), error)
+    except (RayError, TrainingFailedError) as error:
+        return error
+
+
+def _fit_worker(config: dict[str, Any]) -> None:
+    """Run the fit in a worker; report a checkpoint after each epoch, or where there is no history, at the end."""
+    torch.set_num_threads(max(1, config["threads"]))
+    train, validation = ray.get(config["data"])
+    history: Location | None = config["history"]
+    state = None
+    if checkpoint := ray.train.get_checkpoint():
+        with checkpoint.as_directory() as folder:
+            state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
+    wrap = ray.train.torch.prepare_model
+    for last in config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap):
+        state = last
+        if history is not None:
+            _report(state)
+            if rank() == 0:
+                history.put_json(state.history)
+    if history is None:
+        assert state is not None, "a fit has an epoch"
+        _report(state)
+
+
+def _report(state: FitState) -> None:
+    """Give Ray Train the state as a checkpoint, in the first process."""
+    with tempfile.TemporaryDirectory() as folder:
+        if rank() == 0:
+            (Path(folder) / STATE).write_bytes(state.to_bytes())
+        checkpoint = Checkpoint.from_directory(folder) if rank() == 0 else None
+        ray.train.report({"epoch": len(state.history)}, checkpoint=checkpoint)
+
+
+def open_trainer(job: TrainingJob) -> Trainer:
+    """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
+    join_cluster([("--cache", job.cache_location)])
+    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    fit = partial(fit_on_ray, scaling=scaling)
+    return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))
+
+
+def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:
+    """Divide the cluster's CPUs among the workers. Raises RequestError for workers that do not fit."""
+    alive = nodes()
+    gpus = float(any(n.get("GPU") for n in alive)) if gpus_per_worker is None else gpus_per_worker
+
+    def fitting_workers(cpus: int) -> int:
+        """Number of workers with `cpus` CPUs each that fit."""
+        return sum(int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in alive)
+
+    if fitting_workers(1) < workers:
+        described = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
+        raise RequestError(
+            f"--workers: expected {workers} with 1 CPU and {gpus:g} GPUs each, got nodes with {described}; "
+            "ask for fewer workers or a larger cluster"
+        )
+    most = int(max(n.get("CPU", 0) for n in alive))
+    cpus = next(c for c in range(most, 0, -1) if fitting_workers(c) >= workers)
+    return ScalingConfig(
+        num_workers=workers, use_gpu=gpus > 0, resources_per_worker={"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+    )

@@ -1,0 +1,149 @@
+"""The flags of `raycase serve`, and what they must be; imports neither FastAPI nor Ray."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import socket
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from raycase.errors import RequestError, at_least, check_ranges, lacks_package
+from raycase.index.search_job import MOST_MEMORY
+from raycase.io.fetch import DEFAULT_MODEL, model_folder
+from raycase.io.places import check_paths
+
+HERE = "127.0.0.1"
+TOKEN = "RAYCASE_TOKEN"
+LEAST_TOKEN = 16  # characters
+ORIGIN = re.compile(r"https?://[^/\s*]+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeJob:
+    """Answer requests over HTTP by a loaded model, and by an index: embeddings as OpenAI's API has them, with
+    conditions beside, search, explanations and facets."""
+
+    index: str | None = None
+    """Output of `raycase index`, local or on object storage. Default: embeddings and explanations alone."""
+    model: str | None = None
+    """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v2; with --index it is
+    the folder of the index's model, if it has moved."""
+    host: str = HERE
+    """Address to listen on. Any other than 127.0.0.1 needs a token: the environment variable RAYCASE_TOKEN, or
+    --token-file."""
+    port: int = 8000
+    """Port to listen on; 0: a free one, not on a cluster."""
+    token_file: str | None = None
+    """File with the token that each request must bring, as `Authorization: Bearer TOKEN`. Default: RAYCASE_TOKEN, if
+    it is set."""
+    replicas: int = 1
+    """Copies of the model, each in a process of its own. On one machine they share the processors."""
+    gpus_per_replica: float | None = None
+    """GPUs of each replica. Default: 1 if there are GPUs, else 0."""
+    queue: int = 256
+    """Requests of a replica that are worked on or wait; any further one gets the status 429 and `Retry-After`."""
+    memory: float = 4.0
+    """GiB of memory of each replica for an index's stored words, and the same again for their sketches."""
+    allow_origin: tuple[str, ...] = ()
+    """Origins, such as https://example.org, whose pages may send requests from a browser."""
+    metrics_port: int | None = None
+    """Port of Prometheus metrics on 127.0.0.1, not on a cluster. Default: a free one; on a cluster, Ray's own of each
+    node."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """What a replica is told. The token is known by its SHA-256 alone."""
+
+    index: str | None
+    model: str | None
+    token_sha256: str | None
+    queue: int
+    words_bytes: int
+    origins: tuple[str, ...]
+
+
+def import_serve() -> None:
+    """Raise RequestError where the packages of the extra are not installed."""
+    for package in ("fastapi", "uvicorn"):  # `ray[serve]` has both
+        if find_spec(package) is None:
+            raise lacks_package(package, "serve", "for a service")
+
+
+def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
+    """Check the flags and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too.
+
+    Raises RequestError.
+    """
+    model = model_folder(job.model)
+    check_paths(opens={"--index": job.index, "--model": model}, reads={"--token-file": job.token_file})
+    ranges = at_least(1, job, "replicas", "queue")
+    ranges |= at_least(0, job, "port", "metrics_port", most=65535)
+    ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
+    ranges["gpus_per_replica"] = (job.gpus_per_replica is None or job.gpus_per_replica >= 0, "0 or more")
+    ranges["allow_origin"] = (all(map(ORIGIN.fullmatch, job.allow_origin)), "an origin, such as https://example.org")
+    if on_cluster and job.port == 0:
+        ranges["port"] = (False, "the port on which every node of the cluster listens")
+    check_ranges(job, ranges)
+    digest = _token_sha256(job.token_file)
+    if digest is None and (on_cluster or job.host != HERE):
+        where = "on a cluster" if on_cluster else f"at {job.host}"
+        raise RequestError(
+            f"expected a token to listen {where}, where strangers are, got none; set {TOKEN} or pass --token-file, or "
+            f"listen on {HERE} of this machine"
+        )
+    return ServeSettings(
+        index=job.index,
+        model=job.model or (None if job.index else DEFAULT_MODEL),
+        token_sha256=digest,
+        queue=job.queue,
+        words_bytes=int(job.memory * 2**30),
+        origins=job.allow_origin,
+    )
+
+
+def _token_sha256(file: str | None) -> str | None:
+    """The SHA-256 of the token of a file or of the environment; None without one. Raises RequestError, which does not
+    show it."""
+    token, named = os.environ.get(TOKEN), TOKEN
+    if file is not None:
+        named = f"--token-file {file}"
+        try:
+            token = Path(file).expanduser().read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise RequestError(f"{named}: expected a file with a token, got {type(error).__name__}") from error
+    if token is None:
+        return None
+    token = token.strip()
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise RequestError(
+            f"{named}: expected a token of {LEAST_TOKEN} or more letters and digits, got another; make one: "
+            "openssl rand -hex 32"
+        )
+    return sha256_of(token)
+
+
+def sha256_of(token: str) -> str:
+    """What a server keeps of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def is_token(given: str, expected_sha256: str) -> bool:
+    """Whether a request brings the token, in a time that does not depend on it."""
+    return hmac.compare_digest(sha256_of(given), expected_sha256)
+
+
+def free_port(host: str, port: int, flag: str = "--port") -> int:
+    """The port, or for 0 a free one. Raises RequestError where something listens on it: Ray would share it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.create_server((host, port), family=family) as server:
+            return int(server.getsockname()[1])
+    except OSError as error:
+        raise RequestError(
+            f"{flag}: expected an address and a port that are free, got {host}:{port}, {error.strerror or error}"
+        ) from error

@@ -1,0 +1,252 @@
+"""What requests ask of a loaded model and of an index. Knows no HTTP, and is for one thread at a time.
+
+Shapes: N texts, D dimensions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, named, visible, with_arguments
+from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
+from raycase.index.approximate import EFFORTS
+from raycase.index.index import Index
+from raycase.io.fetch import model_folder
+from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, Reason
+from raycase.models.contracts import check_conditions
+from raycase.models.embeds import Embeds
+from raycase.models.pairs import tokens_of_pairs
+from raycase.models.registry import resolve_embedder
+from raycase.serve.live_index import LiveIndex, open_index
+from raycase.serve.schema import ExplainRequest, FacetsRequest, SearchRequest
+from raycase.serve.serve_job import ServeSettings
+
+Answered = TypeVar("Answered")
+log = logging.getLogger(__name__)
+STUCK = 600.0  # seconds after which a piece of work will never end
+# of a message: what stands between names and slashes, with two or more names; a scheme before it
+_PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedText:
+    """The vector of a text, (D,) float32, or the reason why it has none; its tokens, and whether some were left out."""
+
+    vector: np.ndarray
+    refused: str | None
+    tokens: int
+    truncated: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A loaded model, by the name that strangers know it by, and an open index of it."""
+
+    name: str
+    encoder: Embeds
+    live: LiveIndex | None
+    hidden: dict[str, str]  # a path that no message shows -> what stands there instead
+
+    @classmethod
+    def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
+        """Load the model and open the index; shard: of `open_index`. Raises RequestError."""
+        disable_progress_bar()
+        if settings.index is None:
+            assert settings.model is not None, "check_serve gives the default"
+            encoder = resolve_embedder(settings.model).load()
+            name = public_name(settings.model)
+            return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
+        opened = partial(
+            open_index, settings.index, model=settings.model, words_bytes=settings.words_bytes, shard=shard
+        )
+        live = LiveIndex(open=opened)
+        index = live.index
+        name = public_name(index.metadata.name)
+        places = [place for place in (index.root.uri, index.root.path, settings.index) if "/" in place]
+        hidden = dict.fromkeys(places, "the index") | {index.model: name}
+        return cls(name=name, encoder=index.encoder, live=live, hidden=hidden)
+
+    # --------------------------------------------------------------------------------------------------- embeddings
+
+    def check(self, conditions: Sequence[str] | None, dimensions: int | None) -> None:
+        """Raise RequestError for conditions and dimensions that the model does not have."""
+        config = self.encoder.config
+        check_conditions(config, conditions)
+        dim = config.plain_dim if conditions is None else config.dim
+        nested = config.nested if conditions is not None else ()
+        fits = sorted({*(n for n in nested if n <= dim), dim})
+        if dimensions not in (None, *fits):
+            kind = "without a condition" if conditions is None else "under a condition"
+            expected = " or ".join(map(str, fits))
+            raise RequestError(f"dimensions: expected {expected} for vectors {kind}, got {dimensions}")
+
+    def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        """The vector of each text under its condition (None: plain), those of `model.encode`: N of them.
+
+        A text at which the encoder fails is refused; the others are not. Raises WorkError where it fails at all of
+        several: then it is the encoder.
+        """
+        rows = self._embed(texts, conditions)
+        if len(rows) > 1 and all(row.refused is Reason.FAILED for row in rows):
+            raise WorkError(f"the encoder fails at each of {len(rows)} texts")
+        return rows
+
+    def _embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        try:
+            prepared = self.encoder.config.prepare(texts, conditions)
+            encoded = self.encoder.encode_prepared(prepared)
+        except Exception as error:
+            if len(texts) == 1:
+                log.error("a text cannot be encoded: %s", named(error))
+                return [EmbeddedText(vector=np.empty(0), refused=Reason.FAILED, tokens=0, truncated=False)]
+            half = len(texts) // 2
+            return [
+                row
+                for part in (slice(half), slice(half, None))
+                for row in self._embed(texts[part], None if conditions is None else conditions[part])
+            ]
+        tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
+        return [
+            EmbeddedText(
+                vector=vector.astype(np.float32, copy=False),
+                refused=refused or (None if finite else Reason.NOT_FINITE),
+                tokens=tokens,
+                truncated=truncated,
+            )
+            for vector, refused, finite, tokens, truncated in zip(
+                encoded.vectors,
+                encoded.refused,
+                np.isfinite(encoded.vectors).all(axis=1).tolist(),
+                tokens_N.tolist(),
+                encoded.truncated.tolist(),
+                strict=True,
+            )
+        ]
+
+    # -------------------------------------------------------------------------------------------------------- index
+
+    def search(self, asked: SearchRequest) -> dict[str, Any]:
+        """`Index.search`: for each query its answers, best first. Raises RequestError and WorkError."""
+        table = self._on_index(
+            lambda index: index.search(
+                asked.queries,
+                asked.conditions,
+                asked.k,
+                asked.where,
+                unconditional=asked.unconditional,
+                exact_condition=asked.exact_condition,
+                options=EFFORTS[asked.effort],
+            )
+        )
+        answers: list[list[dict[str, Any]]] = [[] for _ in asked.queries]
+        own = (ASKED, CONDITION, POOLED, RANK, SCORE)
+        for row in table.to_pylist():
+            answer = {name: row.pop(name) for name in own}
+            answers[row.pop(QUERY)].append(answer | {"row": row})
+        return {"answers": answers}
+
+    def facets(self, asked: FacetsRequest) -> dict[str, Any]:
+        """`raycase facets`. Raises RequestError and WorkError."""
+
+        def work(index: Index) -> dict[str, Any]:
+            job = FacetsJob(index=index.root.uri, **asked.model_dump())
+            found = find_facets(job, index)
+            return {
+                ASKED: asked.condition,
+                CONDITION: found.condition,
+                "rows": len(found.clusters.offsets) + len(found.unstated),
+                "silhouette": found.clusters.silhouette,
+                "clusters": facet_table(found, index).to_pylist(),
+            }
+
+        return self._on_index(work)
+
+    def conditions(self) -> dict[str, Any]:
+        """The conditions of the index with their rows, or those that the model knows (None: any)."""
+        if self.live is None:
+            known = self.encoder.config.known_conditions
+            return {"conditions": None if known is None else list(known)}
+        metadata = self.live.newest().metadata
+        return {"conditions": metadata.conditions, "plain": metadata.plain, "any": bool(metadata.words)}
+
+    def explain(self, asked: ExplainRequest) -> dict[str, Any]:
+        """The words of each text under each condition with their weights. Raises RequestError."""
+        model: Any = self.encoder
+        if not model.config.weighs_words:
+            raise RequestError("expected a model that weighs words (condition-pooling, csr), got another")
+        pairs = [(text, condition) for text in asked.texts for condition in asked.conditions]
+        texts, conditions = ([*each] for each in zip(*pairs, strict=True))
+        for i, reason in enumerate(model.config.prepare(texts, conditions).refused):
+            if reason is not None:
+                raise RequestError(f"text {i // len(asked.conditions)}: {reason}, under {conditions[i][:80]!r}")
+        weights = model.word_weights(texts, conditions)
+        return {
+            "weights": [
+                {
+                    "text": text,
+                    CONDITION: condition,
+                    "words": [word._asdict() | {"word": text[word.start : word.end]} for word in words],
+                }
+                for (text, condition), words in zip(pairs, weights, strict=True)
+            ]
+        }
+
+    def _on_index(self, work: Callable[[Index], Any]) -> Any:
+        assert self.live is not None, "the app asks nothing of an index that is not there"
+        return self.live.on(work)
+
+    # ------------------------------------------------------------------------------------------------------- errors
+
+    def for_strangers(self, error: BaseException) -> str:
+        """An error's message in one line, without paths of this machine and of its stores."""
+        message = with_arguments(str(error))
+        for path in sorted(self.hidden, key=len, reverse=True):
+            message = message.replace(path, self.hidden[path])
+        return visible(_PATH.sub("...", message), MOST_SHOWN)
+
+
+class Engine:
+    """A loaded service behind a thread. What waits and is no longer wanted is not begun."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="raycase")
+        self._began = math.inf  # of the work that the thread is at: time.monotonic()
+
+    async def run(self, work: Callable[..., Answered], *arguments: Any) -> Answered:
+        """The work's result, or what it raises."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work, *arguments)
+
+    def _do(self, work: Callable[..., Answered], *arguments: Any) -> Answered:
+        self._began = time.monotonic()
+        try:
+            return work(*arguments)
+        finally:
+            self._began = math.inf
+
+    def stuck(self) -> bool:
+        """Whether the thread hangs, such as in a library."""
+        return time.monotonic() - self._began > STUCK
+
+    async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
+        """`Service.embed`."""
+        return await self.run(self.service.embed, texts, conditions)
+
+
+def public_name(model: str) -> str:
+    """A model's name for strangers: of a folder or a URI its last part, for its place is nobody's business."""
+    if model_folder(model) or model.startswith(("/", "~", ".")) or model.count("/") > 1:
+        return model.rstrip("/").rpartition("/")[2]
+    return model

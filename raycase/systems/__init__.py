@@ -1,1 +1,0 @@
-"""One paper, one module: from a sentence and a condition to a vector or a score."""

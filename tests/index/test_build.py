@@ -1,0 +1,141 @@
+"""Indexes are built, grow, survive killed builds; wrong builds are refused."""
+
+import json
+import re
+from dataclasses import replace
+from unittest import mock
+
+import lance
+import pyarrow as pa
+import pytest
+from altered import alter
+from crashing import Killed
+from helpers import embed_here, embedded
+from indexed import CONDITIONS, QUERIES, refuse, rows
+
+from raycase.cli import main
+from raycase.errors import RequestError, WorkError
+from raycase.index import build as build_module
+from raycase.index import lance_files
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.job.request import EmbedJob
+
+
+def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
+    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    assert build(job)["rows_added"] == 600
+    assert build(job)["rows_added"] == 0
+    both = replace(job, embeddings=(str(home / "out"), str(home / "later")))
+    assert build(both)["rows_added"] == 160
+    found = Index.open(job.output).search(QUERIES[:1], "color", 380)
+    assert sorted(found["id"].to_pylist()) == [*range(300), *range(1000, 1080)]
+
+
+def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
+    options = {"conditions": CONDITIONS, "output": str(tmp_path / "out")}
+    job = IndexJob(
+        embeddings=(embedded(tmp_path, tiny_model, rows(250), limit=130, **options),), output=str(tmp_path / "i")
+    )
+    assert build(job)["rows"] == 260
+    whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
+    assert build(job)["rows_added"] == 240
+    assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
+
+
+def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_model, capsys):
+    texts, index = tmp_path / "t.csv", str(tmp_path / "i.lance")
+    texts.write_text("text\na red dress\ntwo dogs\n")
+    begin = ["embed", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--input", str(texts)]
+    begin += ["--conditions", "color", "--no-ray", "--output"]
+    lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
+    for _ in range(2):  # the second time there is nothing to do
+        main([*begin, str(tmp_path / "out"), "--index", index])
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["index"] == index
+        assert Index.open(index).metadata.conditions == {"color": 2}
+    for output, other, message in (
+        ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete, and not indexed"),
+        ("new", str(tmp_path / "out"), "--index: expected another place than --output|in the index or output"),
+        ("out/in", index, "--output: expected another place"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            main([*begin, str(tmp_path / output), "--index", other])
+        assert re.search(message, capsys.readouterr().err)
+    with pytest.raises(SystemExit, match="2"):
+        main([*begin, str(tmp_path / "new"), "--index", str(tmp_path / "new.lance"), "--dtype", "int8"])
+    assert "--index: expected vectors as the model gives them" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
+    first = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    build(first)
+    publish = lance_files.publish
+
+    def later(dataset, meta):
+        monkeypatch.setattr(build_module, "publish", publish)
+        lance.write_dataset(dataset.to_table(limit=5), dataset.uri, mode="append")
+        publish(dataset, meta)
+
+    monkeypatch.setattr(build_module, "publish", later)
+    with pytest.raises(WorkError, match="another build is at work"):
+        build(replace(first, embeddings=(str(home / "later"),)))
+    assert Index.open(first.output).metadata.rows == 600
+    assert build(replace(first, embeddings=(str(home / "later"),)))["rows"] == 760
+
+
+def test_rows_that_are_there_already_from_another_job_are_refused(home, tmp_path, tiny_model):
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri))
+    kept = {"keep_columns": ("text", "year")}
+    again = embedded(tmp_path / "again", tiny_model, rows(3, 5, 299), conditions=("color",), **kept)
+    with pytest.raises(RequestError, match="got id 299 under 'color' in both"):
+        build(IndexJob(embeddings=(again,), output=uri))
+    new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), conditions=("kind of dog",), **kept)
+    assert build(IndexJob(embeddings=(new,), output=uri))["rows_added"] == 3
+
+
+@pytest.mark.parametrize("where", ["update_indices", "publish"])
+def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
+    uri = str(tmp_path / "i.lance")
+
+    def killed(output):
+        with mock.patch.object(build_module, where, side_effect=Killed), pytest.raises(Killed):
+            build(IndexJob(embeddings=(str(home / output),), output=uri))
+
+    killed("out")
+    with pytest.raises(RequestError, match="got none that is finished"):
+        Index.open(uri)
+    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
+    killed("later")
+    before = Index.open(uri)
+    assert before.metadata.rows == 600 == before.dataset.count_rows()
+    assert build(IndexJob(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
+    assert Index.open(uri).dataset.count_rows() == 760
+    assert before.search(QUERIES, "color", 3).num_rows == 6
+
+
+def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
+    new, there = str(tmp_path / "new"), str(home / "i.lance")
+    refuse(IndexJob(output=new), "--embeddings: expected an output")
+    refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
+    refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
+    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, exact_below=0), "--exact-below: expected at least 1")
+    row, kept = {"id": 1, "text": "a", "stars": 2}, {"conditions": ("c",), "keep_columns": ("stars",)}
+    named = embedded(tmp_path / "n", tiny_model, [row], **kept)
+    former = "stars"
+    for name in ("score", "a`b", "", "_rowid"):  # as an earlier version kept it
+        alter(named, lambda table, old=former, new=name: table.rename_columns({old: new}))
+        refuse(IndexJob(embeddings=(named,), output=new), f"--embeddings: .* that an index can have, got {name!r} with")
+        former = name
+    lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
+    for overwrite in (False, True):
+        job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
+        refuse(job, "got a Lance dataset in")
+    assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
+    fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
+    refuse(IndexJob(embeddings=(fewer,), output=there), "expected the index's columns")
+    assert Index.open(there).metadata.rows == 900
+    (tmp_path / "f" / "out" / "manifest.json").unlink()
+    refuse(IndexJob(embeddings=(fewer,), output=new), "expected a finished output")

@@ -1,0 +1,118 @@
+"""Clusters of vectors: they are found where they were planted, of chosen number, whatever the blocks and the sample."""
+
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from raycase.encoder.words import Word
+from raycase.errors import RequestError
+from raycase.explore import facets
+from raycase.explore.facet_words import CarriedWord, score_words
+from raycase.explore.facets import find_clusters, import_sklearn, sample
+from raycase.io.vectors import l2_normalize
+
+PLANTED = [500, 300, 120, 60, 20]  # rows of each cluster
+
+
+def planted(noise=0.02, dim=32):
+    """Shuffled unit vectors around five directions that share a part, as the vectors of an encoder do; the cluster of
+    each."""
+    chance = np.random.default_rng(1)
+    centres_KD = l2_normalize(chance.normal(size=(len(PLANTED), dim))) + 0.5 / math.sqrt(dim)
+    cluster_N = chance.permutation(np.repeat(np.arange(len(PLANTED)), PLANTED))
+    return l2_normalize(centres_KD[cluster_N] + noise * chance.normal(size=(len(cluster_N), dim))), cluster_N
+
+
+def in_blocks(vectors_ND, rows=10**6):
+    """A function that gives the vectors in blocks of so many rows; the offset of row i is 3 i."""
+    starts = range(0, len(vectors_ND), rows)
+    return lambda: (
+        (3 * np.arange(i, min(i + rows, len(vectors_ND))), torch.from_numpy(vectors_ND[i : i + rows])) for i in starts
+    )
+
+
+@pytest.mark.parametrize("clusters", [None, 5])
+def test_planted_clusters_are_found_the_largest_first(clusters):
+    vectors_ND, planted_N = planted()
+    found = find_clusters(in_blocks(vectors_ND), clusters, most=20)
+    assert found.sizes.tolist() == PLANTED
+    assert np.array_equal(found.cluster, planted_N)
+    assert np.array_equal(found.offsets, 3 * np.arange(1000))
+    assert np.allclose(np.linalg.norm(found.centres, axis=1), 1, atol=1e-6)
+    assert np.allclose(found.cosine, (vectors_ND * found.centres[found.cluster]).sum(axis=1), atol=1e-5)
+    assert found.silhouette > 0.9
+    for cluster, rows in enumerate(found.members()):
+        assert sorted(rows) == np.flatnonzero(planted_N == cluster).tolist()
+        assert (np.diff(found.cosine[rows]) <= 0).all()
+
+
+def test_blocks_do_not_matter_and_the_seed_does(monkeypatch):
+    vectors_ND, cluster_N = planted()
+    count, chosen_SD = sample(in_blocks(vectors_ND)(), 50, seed=0)
+    assert (count, len(np.unique(chosen_SD, axis=0))) == (1000, 50)
+    for rows in (7, 40, 999):
+        assert np.array_equal(sample(in_blocks(vectors_ND, rows)(), 50, seed=0)[1], chosen_SD)
+    assert not np.array_equal(sample(in_blocks(vectors_ND)(), 50, seed=1)[1], chosen_SD)
+    for name, value in {"FITTED": 200, "PER_CLUSTER": 1, "TRIED": 200}.items():
+        monkeypatch.setattr(facets, name, value)
+    few = find_clusters(in_blocks(vectors_ND, 64), most=20)
+    monkeypatch.undo()
+    assert np.array_equal(few.cluster, cluster_N), "expected every row assigned though a sample is fitted"
+    whole, pieces = find_clusters(in_blocks(vectors_ND), 7, most=7), find_clusters(in_blocks(vectors_ND, 9), 7, most=7)
+    assert np.array_equal(whole.cluster, pieces.cluster)
+
+
+def test_equal_vectors_make_no_empty_clusters():
+    few_ND = np.eye(4, dtype=np.float32)[np.repeat([2, 0, 1], [5, 3, 9])]
+    found = find_clusters(in_blocks(few_ND), 6, most=6)
+    assert found.sizes.tolist() == [9, 5, 3] and np.allclose(found.cosine, 1)
+    same = find_clusters(in_blocks(few_ND[:5]), most=6)
+    assert same.sizes.tolist() == [5] and same.silhouette is None
+    assert find_clusters(in_blocks(few_ND), 17, most=6).sizes.sum() == 17
+
+
+def test_too_few_rows_are_refused():
+    vectors_ND, _ = planted()
+    with pytest.raises(RequestError, match="--clusters: expected at most the 4 rows there are to group, got 5"):
+        find_clusters(in_blocks(vectors_ND[:4]), 5, most=20)
+    with pytest.raises(RequestError, match="--clusters: expected a number to group 2 rows"):
+        find_clusters(in_blocks(vectors_ND[:2]), most=20)
+    for clusters in (None, 5):
+        with pytest.raises(RequestError, match="--where: expected a filter that leaves rows to group"):
+            find_clusters(in_blocks(vectors_ND[:0]), clusters, most=20)
+    assert len(find_clusters(in_blocks(vectors_ND[:3]), most=20).sizes) == 2
+    assert find_clusters(in_blocks(vectors_ND[:3]), 3, most=20).silhouette is None
+
+
+def test_without_scikit_learn_the_package_to_install_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    with pytest.raises(RequestError, match=r"pip install 'raycase\[facets\]'"):
+        import_sklearn()
+
+
+def weighed(text, *weights):
+    """A text whose words, between spaces, have these weights."""
+    spans = [(text.index(word), text.index(word) + len(word)) for word in text.split()]
+    return text, [Word(*span, weight) for span, weight in zip(spans, weights, strict=True)]
+
+
+def test_words_are_scored_by_the_weight_that_other_clusters_do_not_give_them():
+    sport = [weighed("Men play (soccer).", 0.1, 0.2, 0.7), weighed("Soccer, men", 0.5, 0.5)]
+    food = [weighed("men eat", 0.4, 0.6), weighed("men eat -", 0.4, 0.5, 0.1)]
+    first, second = score_words([sport, food], 5)
+    tf = {"soccer": 0.6, "men": 0.3, "play": 0.1}
+    assert [word.word for word in first] == ["soccer", "men", "play"]
+    assert first[0].score == pytest.approx(tf["soccer"] * math.log(1 + 1 / tf["soccer"]))
+    assert first[1].score == pytest.approx(tf["men"] * math.log(1 + 1 / (tf["men"] + 0.8 / 1.9)))
+    assert [word.word for word in second] == ["eat", "men"]
+    assert [len(words) for words in score_words([sport, food], 1)] == [1, 1]
+
+
+def test_a_word_of_one_text_comes_after_those_of_several():
+    texts = [weighed("rare red", 0.8, 0.2), weighed("red", 1.0), weighed("dog", 1.0)]
+    assert [word.word for word in score_words([texts, []], 3)[0]] == ["red", "dog", "rare"]
+    assert score_words([[("", [])]], 3) == [[]]
+    assert isinstance(score_words([texts], 1)[0][0], CarriedWord)

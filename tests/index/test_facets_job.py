@@ -1,0 +1,164 @@
+"""The command facets: its table, its files and that they reconcile; filters; indexes without texts or words."""
+
+import re
+from unittest import mock
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import storing
+from helpers import embed_here, embedded
+from indexed import refuse
+
+import raycase
+from raycase.explore import facet_words
+from raycase.explore.facet_words import FUNCTION_WORDS
+from raycase.explore.facets_job import FacetsJob, facets
+from raycase.index.build import IndexJob, build
+from raycase.index.marks import BOLD
+from raycase.job.request import EmbedJob
+
+KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
+KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows
+
+
+@pytest.fixture(scope="module")
+def grouped(tmp_path_factory, tiny_model):
+    """URI of an index of 60 texts of three kinds by condition pooling."""
+    home = tmp_path_factory.mktemp("grouped")
+    words = ["man", "woman", "cat", "shirt", "run", "sit"]
+    rows = [
+        {"id": i, "text": f"A {KINDS[kind]}and {words[i % 6]}", "kind": kind, "label": f"row {i}"}
+        for i, kind in KIND.items()
+    ]
+    settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "kind", "label")}
+    name = f"condition-pooling:{tiny_model}"
+    output = embedded(home, name, rows, conditions=("color", "number of people"), **settings)
+    build(IndexJob(embeddings=(output,), output=str(home / "i.lance")))
+    return str(home / "i.lance")
+
+
+def asked(uri, **options):
+    return FacetsJob(**{"index": uri, "condition": "color"} | options)
+
+
+def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path):
+    files = {"output": str(tmp_path / "facets"), "assignments": str(tmp_path / "rows")}
+    result = facets(asked(grouped, clusters=3, **files))
+    found, rows = pq.read_table(files["output"]).to_pylist(), pq.read_table(files["assignments"]).to_pylist()
+    assert (result["rows"], result["clusters"], result["asked"], result["condition"]) == (60, 3, "color", "color")
+    assert result["silhouette"] > 0.2 and {name: result[name] for name in files} == files
+    assert [facet["cluster"] for facet in found] == [1, 2, 3]
+    assert [facet["rows"] for facet in found] == [30, 20, 10]
+    assert [facet["share"] for facet in found] == pytest.approx([30 / 60, 20 / 60, 10 / 60])
+    assert sorted(row["id"] for row in rows) == list(range(60))
+    assert {(row["cluster"], KIND[row["id"]]) for row in rows} == {(1, "dog"), (2, "dress"), (3, "ball")}
+    for facet, kind in zip(found, KINDS, strict=True):
+        assert kind in [word["word"] for word in facet["words"]] and len(facet["words"]) <= 5
+        scores = [word["score"] for word in facet["words"]]
+        assert all(score > 0 for score in scores)
+        of_cluster = {row["id"]: row["cosine"] for row in rows if row["cluster"] == facet["cluster"]}
+        cosines = [example["cosine"] for example in facet["examples"]]
+        assert len({example["text"] for example in facet["examples"]}) == len(cosines) == 3
+        assert cosines == sorted(cosines, reverse=True) and cosines[0] == max(of_cluster.values())
+        assert all(of_cluster[example["id"]] == example["cosine"] for example in facet["examples"])
+
+
+def test_words_of_reviews_are_no_function_words(data, tmp_path):
+    reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
+    reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
+    uri, words = str(tmp_path / "i.lance"), str(tmp_path / "out")
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=words, conditions=("topic",)))
+    build(IndexJob(embeddings=(words,), output=uri))
+    result = facets(asked(uri, condition="topic", clusters=6, output=str(tmp_path / "facets")))
+    found = pq.read_table(result["output"])["words"].to_pylist()
+    assert len(found) == 6
+    for carried in found:
+        assert len({word["word"] for word in carried} - FUNCTION_WORDS) >= 3
+
+
+def test_rows_that_say_nothing_are_a_group_of_their_own(tmp_path, capsys):
+    model = storing.model_folder(tmp_path)
+    rows = storing.texts(90)
+    words = storing.stored(tmp_path / "a", model, rows)
+    uri, files = storing.indexed(tmp_path / "i.lance", words), {n: str(tmp_path / n) for n in ("output", "assignments")}
+    condition = "what they wear on their heads"
+    result = facets(asked(uri, condition=condition, clusters=4, stated=True, **files))
+    states = raycase.load(model, device="cpu").states([row["text"] for row in rows], condition)
+    found, of_rows = (pq.read_table(files[name]).to_pylist() for name in files)
+    assert result["rows"] == 90 == sum(facet["rows"] for facet in found) == len(of_rows)
+    assert [facet["cluster"] for facet in found] == [1, 2, 3, 4, 0] and result["clusters"] == 4
+    assert found[-1]["rows"] == result["not_stated"] > 9 and sum(facet["share"] for facet in found) == pytest.approx(1)
+    for row, state in zip(of_rows, states, strict=True):
+        assert (row["cosine"] is None) == (row["cluster"] == 0)
+        assert row["cluster"] == 0 or state > 0.45
+        assert row["cluster"] > 0 or state < 0.55
+    assert f"{result['not_stated'] / 90:.1%}  not stated" in capsys.readouterr().out
+    assert facets(asked(uri, condition=condition, clusters=4))["not_stated"] == 0
+
+
+def test_a_cluster_of_function_words_alone_is_named_by_its_nearest_text(grouped, capsys, monkeypatch):
+    monkeypatch.setattr(facet_words, "FUNCTION_WORDS", mock.MagicMock(__contains__=lambda words, word: True))
+    facets(asked(grouped, clusters=3))
+    assert len(re.findall(r"^ .*%  like: A (?:dog|red|people) ", capsys.readouterr().out, re.M)) == 3
+
+
+def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch):
+    facets(asked(grouped, clusters=3))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1] == '60 rows under "color" in 3 clusters'
+    sizes = [re.match(r" +(\d+) +(\d+\.\d%)  (\w.*)", line) for line in lines]
+    assert [m.group(1, 2) for m in sizes if m] == [("30", "50.0%"), ("20", "33.3%"), ("10", "16.7%")]
+    assert "dog" in sizes[3].group(3).split(", ")
+    assert sum(line.startswith(" " * 20 + "A ") for line in lines) == 9
+    monkeypatch.setattr("raycase.explore.facets_job.has_styles", lambda stream: True)
+    facets(asked(grouped, clusters=3))  # in a terminal the words that the condition looked at are bold
+    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 20)]
+    assert len(examples) == 9 and all(BOLD in line for line in examples)
+
+
+def test_a_condition_that_the_index_does_not_have(grouped, capsys):
+    result = facets(asked(grouped, condition="colors", clusters=2))
+    assert result["asked"] == "colors" and result["condition"] in ("color", "number of people")
+    assert "no 'colors' in the index; answered under" in capsys.readouterr().err
+    words = "^condition: expected one of the index's .*got 'colors'"
+    refuse(asked(grouped, condition="colors", exact_condition=True), words, facets)
+
+
+def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys):
+    rows = [{"id": i, "text": text, "year": 2000} for i, text in enumerate(KINDS.values())]
+    rows += [{"id": 3 + i, "text": f"cat {i}", "year": 2001} for i in range(9)]
+    output = embedded(tmp_path, tiny_model, rows, conditions=("color",), keep_columns=("year",))
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance")))
+    uri = str(tmp_path / "i.lance")
+    facets(asked(uri, clusters=2, output=str(tmp_path / "facets")))
+    printed = capsys.readouterr()
+    words = "expected the texts in a column that the index keeps (id, year), got 'text'"
+    assert printed.err == f"without words: {words}\n"
+    found = pq.read_table(tmp_path / "facets").to_pylist()
+    assert [facet["words"] for facet in found] == [None, None]
+    assert all(example["text"] is None for facet in found for example in facet["examples"])
+    ids = [example["id"] for facet in found for example in facet["examples"]]
+    assert len(set(ids)) == len(ids) >= 4 and all(re.search(rf"^ {{20}}{i}$", printed.out, re.MULTILINE) for i in ids)
+
+    refuse(asked(uri, text_column="title"), "--text-column: expected a column of texts .*id.*, got 'title'", facets)
+    facets(asked(grouped, clusters=2, text_column="label"))
+    assert re.search(r"^ {20}row \d+$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_wrong_requests_are_refused(grouped, home, tmp_path):
+    def ask(words, **options):
+        refuse(asked(**{"uri": grouped} | options), words, facets)
+
+    ask("got none that is finished", uri=str(tmp_path / "none"))
+    ask("^condition: expected one of the index's .*got ' '", condition=" ")
+    ask("--clusters: expected at least 2, got 1", clusters=1)
+    ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
+    ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
+    ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
+    ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
+    ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
+    ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
+    ask("expected the model that the index is of", model="minilm")
+    build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
+    ask(r"^condition: expected one of the index's \(none\)", uri=str(tmp_path / "plain"))

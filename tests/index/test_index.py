@@ -1,0 +1,259 @@
+"""Searches of an index: against brute force over the written vectors; approximate ones, filters, conditions."""
+
+import json
+from dataclasses import asdict, replace
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+from helpers import embedded, read_output, sentences, vectors
+from indexed import CONDITIONS, QUERIES, brute, rows, same
+
+import raycase
+from raycase.errors import RequestError, WorkError
+from raycase.heads.projector import Projector, ProjectorConfig
+from raycase.index import approximate, lance_files
+from raycase.index.approximate import MOST_PARTS, add_new_rows
+from raycase.index.build import IndexJob, build
+from raycase.index.combined import conditional_rows, mean_nearest
+from raycase.index.index import Index, Limits, Options
+from raycase.index.metadata import IndexMetadata
+from raycase.io.lance_dataset import METADATA_KEY
+from raycase.io.schema import embedding_array
+from raycase.io.storage import locate
+from raycase.io.vectors import l2_normalize
+from raycase.models import case
+from raycase.models.registry import resolve
+
+
+@pytest.mark.parametrize("condition", CONDITIONS)
+def test_a_search_gives_what_brute_force_over_the_files_gives(index, home, model, condition):
+    found = index.search(QUERIES, condition, 7)
+    assert found["rank"].to_pylist() == [*range(1, 8)] * 2
+    for i, sentence in enumerate(QUERIES):
+        same(found.filter(pa.compute.equal(found["query"], i)), brute(home / "out", model, sentence, condition, 7))
+    texts = {r["id"]: r["text"] for r in rows(300)}
+    assert [texts[i] for i in found["id"].to_pylist()] == found["text"].to_pylist()
+    plain = index.search(QUERIES[:1], None, 5, unconditional=True)
+    same(plain, brute(home / "plain", model, QUERIES[0], None, 5))
+    assert plain["condition"].to_pylist() == [None] * 5
+
+
+def test_queries_of_several_conditions_keep_their_order(index):
+    asked = ["number of people", "color", "number of people"]
+    found = index.search(["a", "a red dress", "b"], asked, 2)
+    assert found["query"].to_pylist() == [0, 0, 1, 1, 2, 2]
+    assert found["condition"].to_pylist() == [c for c in asked for _ in range(2)]
+    alone = index.search(["a red dress"], "color", 2)
+    assert found["id"].to_pylist()[2:4] == alone["id"].to_pylist()
+
+
+def test_queries_have_a_condition_of_their_own(index, home, model):
+    found = index.search(QUERIES[:1], "color", 5, query_condition="number of people")
+    rows_under = read_output(str(home / "out")).filter(pa.compute.field("condition") == "color")
+    cosines = l2_normalize(vectors(rows_under)) @ l2_normalize(model.embed(QUERIES[:1], "number of people"))[0]
+    best = np.argsort(-cosines)[:5]
+    same(found, (rows_under["id"].to_numpy()[best].tolist(), cosines[best]))
+    with pytest.raises(RequestError, match="query_condition: expected a condition of the rows beside it"):
+        index.search(QUERIES[:1], None, 5, query_condition="color")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"k": 0}, "^k: expected at least 1, got 0"),
+        ({"where": "nope = 3"}, "^where: expected a filter"),
+        ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
+        ({"conditions": "color", "phrases": True}, "^phrases: expected a condition and an index"),
+        ({"conditions": ["color"] * 3}, "^expected one condition, one for each sentence"),
+        ({"conditions": "color", "unconditional": True}, "^expected one condition, one for each sentence"),
+    ],
+)
+def test_errors_name_no_flags(index, options, said):
+    with pytest.raises(RequestError, match=said) as error:
+        index.search(QUERIES, **options)
+    assert "--" not in str(error.value)
+
+
+def test_a_filter_is_applied_before_the_search(index, home, model):
+    found = index.search(QUERIES[:1], "color", 5, "year >= 2018")
+    same(found, brute(home / "out", model, QUERIES[0], "color", 5, keep=lambda row: row["year"] >= 2018))
+    assert len(index.search(QUERIES, "color", 5, "year > 3000")) == 0
+    assert len(index.search(QUERIES, None, 5, "year > 3000")) == 0
+    few = index.search(QUERIES, "color", 5, "id IN (3, 4)")
+    assert sorted(few["id"].to_pylist()) == [3, 3, 4, 4]
+
+
+def test_without_a_condition_the_mean_over_all_counts(index, home, model):
+    table = read_output(str(home / "out"))
+    unit_vectors, ids, under = l2_normalize(vectors(table)), table["id"].to_numpy(), table["condition"].to_pylist()
+    sums = np.zeros(300)
+    for condition in CONDITIONS:
+        own = np.array([c == condition for c in under])
+        sums[ids[own]] += unit_vectors[own] @ l2_normalize(model.embed([QUERIES[0]], condition))[0]
+    order = np.argsort(-sums)[:5]
+    same(index.search(QUERIES[:1], None, 5), (order.tolist(), sums[order] / 2))
+
+
+def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):
+    found = index.search(["a red dress"], "the color", 3)
+    assert found["asked"].to_pylist() == ["the color"] * 3
+    assert found["condition"].to_pylist() == ["color"] * 3
+    assert found["id"].to_pylist() == index.search(["a red dress"], "color", 3)["id"].to_pylist()
+    with pytest.raises(RequestError, match="expected one of the index's"):
+        index.search(["a red dress"], "the color", 3, exact_condition=True)
+
+
+def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home, index):
+    other = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1))
+    for where in (None, "year > 2010"):
+        ours, theirs = other.search(QUERIES, "color", 4, where), index.search(QUERIES, "color", 4, where)
+        assert ours.drop_columns(["score"]) == theirs.drop_columns(["score"])
+    assert not other.vectors.cached and index.vectors.cached
+
+
+def test_an_index_of_an_earlier_version_is_refused_in_a_line(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    job = IndexJob(embeddings=(str(home / "out"),), output=uri)
+    build(job)
+    dataset, metadata = lance_files.open_ready(locate(uri))
+    dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata) | {"auto": "hnsw"})})
+    dataset.tags.update("ready", dataset.version)
+    with pytest.raises(RequestError, match=r"auto: expected no such name.*earlier version: embed and index again"):
+        Index.open(uri)
+    assert build(replace(job, overwrite=True))["rows"] == 600
+
+
+def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
+    """An index keeps the vectors as they were written; its codes only say which of them are looked at."""
+    uri = str(tmp_path / "i.lance")
+    result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind="ivf-rq"))
+    assert result["kind"] == "ivf-rq"
+    approximate = Index.open(uri)
+    for condition, where in (("color", None), ("color", "year > 2010")):
+        exact = index.search(QUERIES, condition, 10, where)
+        assert approximate.search(QUERIES, condition, 10, where, options=Options(exact=True)).equals(exact)
+        found = approximate.search(QUERIES, condition, 10, where, options=Options(nprobes=50, refine=20))
+        wanted = set(exact["id"].to_pylist())
+        assert len(set(found["id"].to_pylist()) & wanted) >= 0.9 * len(wanted)
+        assert found["condition"].unique().to_pylist() == ["color"]
+        scores = index.search(QUERIES, condition, 300).to_pylist()
+        score_of = {(row["query"], row["id"]): row["score"] for row in scores}
+        for row in found.to_pylist():
+            assert row["score"] == score_of[row["query"], row["id"]], "expected the same to the last bit"
+    assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
+    assert build(IndexJob(output=uri, kind="exact"))["kind"] == "exact"
+    assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed
+    assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
+
+
+def test_an_approximate_index_that_grows_has_few_parts(tmp_path):
+    """Lance makes one of each append, and a search would look into each of them."""
+    vectors_ND = np.random.default_rng(0).normal(size=(400, 16)).astype(np.float32)
+    table, uri = pa.table({"id": range(400), "vector": embedding_array(vectors_ND)}), str(tmp_path / "i.lance")
+    lance.write_dataset(table[:300], uri)
+    lance.dataset(uri).create_index("vector", "IVF_RQ", metric="dot", num_partitions=2, num_bits=1)
+    for n in range(300, 400, 10):
+        add_new_rows(lance.write_dataset(table[n : n + 10], uri, mode="append"))
+        dataset = lance.dataset(uri)
+        [index] = dataset.describe_indices()
+        assert len(index.segments) <= MOST_PARTS and index.num_rows_indexed == n + 10
+    assert len(index.segments) <= 3, "expected one of what were eight, and what came after"
+    for row in (7, 305, 399):
+        nearest = {"column": "vector", "q": vectors_ND[row], "k": 40, "nprobes": 2, "refine_factor": 10}
+        assert row in dataset.to_table(nearest=nearest, columns=["id", "_distance"])["id"].to_pylist()
+
+
+def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path, monkeypatch):
+    uri = str(tmp_path / "i.lance")
+    monkeypatch.setattr(approximate, "ROWS_A_PARTITION", 30)
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri, kind="ivf-rq"))
+    found = Index.open(uri).search(QUERIES, "color", 10, "id < 10", options=Options(nprobes=1))
+    assert [sorted(found["id"].to_pylist()[i : i + 10]) for i in (0, 10)] == [list(range(10))] * 2
+
+
+def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
+    """Ten ids that are best under one of two conditions, and one that is second under both."""
+    index = Index.open(
+        str(by_hand(tmp_path, [[[1, 0], [0, 1]]] * 10 + [[[0, 1], [1, 0]]] * 10 + [[[0.9, 0.4], [0.9, 0.4]]]))
+    )
+    queries = {name: np.array([[1, 0]], np.float32) for name in "ab"}
+    scores, offsets = mean_nearest(queries, conditional_rows(index.dataset), index.vectors.blocks, 1)
+    assert index.dataset.take(offsets[0], columns=["id"])["id"].to_pylist() == [20]
+    assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
+
+
+def by_hand(folder, vectors):
+    """An index of vectors (ids, two conditions a and b) that no model made."""
+    model = {"system": "case", "dim": 2, "weights": "none", "subtract": True}
+    model["encoder"] = {"prompt": "cond", "pooling": ["mean"]}
+    values = np.array(vectors, np.float32)
+    values /= np.linalg.norm(values, axis=2, keepdims=True)
+    count = len(values)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2)
+    table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
+    dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
+    lance_files.publish(
+        dataset, IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+    )
+    return folder / "hand.lance"
+
+
+def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
+    texts = sentences(60, 3)
+    rows = [{"id": f"it's \\{i}", "text": t, "about": ["color", "it's"][: 1 + i % 2]} for i, t in enumerate(texts)]
+    output = embedded(tmp_path, tiny_model, rows, condition_column="about")
+    job = IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance"))
+    assert build(job)["rows"] == 90
+    assert build(job)["rows_added"] == 0
+    index = Index.open(job.output)
+    assert index.metadata.conditions == {"color": 60, "it's": 30}
+    same(index.search(QUERIES[:1], "it's", 30), brute(output, model, QUERIES[0], "it's", 30))
+    assert len(index.search(QUERIES[:1], None, 60)) == 60  # an id under one condition has its own cosine alone
+    again = embedded(tmp_path / "2", tiny_model, rows[:1], conditions=("color",))
+    with pytest.raises(RequestError, match="in both"):
+        build(IndexJob(embeddings=(again,), output=job.output))
+
+
+def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
+    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
+    shape = ProjectorConfig(input_dim=32, output_dim=12)
+    folder = tmp_path / "model"
+    case.save(folder, replace(config, projector=shape), Projector(shape).eval())
+    trained = {"prompt": None, "pooling": None}
+    out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
+    plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
+    uri = str(tmp_path / "i.lance")
+    assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
+    made = build(IndexJob(embeddings=(out,), output=uri, kind="ivf-rq"))
+    assert (made["rows"], made["kind"]) == (60, "ivf-rq")  # of the plain ones: 8 does not divide 12
+    assert build(IndexJob(embeddings=(out,), output=f"{uri}.2", kind="ivf-rq"))["kind"] == "exact"
+    folder.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match="model: expected the index's model"):
+        Index.open(uri).search(QUERIES[:1], "color", 3)
+    index, system = Index.open(uri, model=str(tmp_path / "moved")), raycase.load(str(tmp_path / "moved"))
+    same(index.search(QUERIES[:1], "color", 5), brute(out, system, QUERIES[0], "color", 5))
+    same(index.search(QUERIES[:1], None, 5, unconditional=True), brute(plain, system, QUERIES[0], None, 5))
+    assert [index.dataset.schema.field(name).type.list_size for name in ("vector", "plain")] == [12, 32]
+
+
+def test_a_vector_that_is_not_finite_ends_a_search():
+    """As an index of an earlier version may hold: it would be near to nothing, and hide what is."""
+    vectors_ND = np.ones((3, 4), np.float32)
+    assert lance_files.vectors_of(embedding_array(vectors_ND)).tolist() == vectors_ND.tolist()
+    vectors_ND[1, 2] = np.nan
+    with pytest.raises(WorkError, match="the index holds a vector that is not finite; build it again"):
+        lance_files.vectors_of(embedding_array(vectors_ND))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("LanceError(Arrow): EOF, /home/x/lance/src/refs.rs:964:8", WorkError, r"got: LanceError\(Arrow\): EOF$"),
+        ("of another library", RuntimeError, "of another library"),
+    ],
+)
+def test_what_lance_says_of_a_damaged_file_is_one_line(tmp_path, said, kind, words):
+    with pytest.raises(kind, match=words), lance_files.lance_errors(locate(str(tmp_path))):
+        raise RuntimeError(said)

@@ -1,0 +1,109 @@
+"""The join: against brute force, a stop in the middle."""
+
+import shutil
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
+
+import pyarrow.dataset as ds
+import pytest
+from helpers import embedded, meanwhile, sentences, stop_after, swap_rows
+from joined import brute, check, written_to_join
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.join import JoinJob
+from raycase.index.join import join as join_by
+from raycase.io.storage import locate
+from raycase.job.runner import Runner
+
+join = partial(join_by, runner=Runner(), group_rows=100, block_rows=400)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, tiny_model):
+    return written_to_join(tmp_path_factory.mktemp("joined"), tiny_model)
+
+
+def of(home, tmp_path, **options):
+    """The job that joins the queries with the vectors."""
+    places = {"query_vectors": str(home / "queries"), "vectors": str(home / "vectors"), "output": str(tmp_path / "n")}
+    return JoinJob(**places | {"k": 5} | options)
+
+
+@pytest.mark.parametrize("cut", [(100, 400), (10**6, 10**6), (1, 1)])
+@pytest.mark.parametrize("exclude", [None, "image"])
+def test_a_join_gives_what_brute_force_gives(home, tmp_path, cut, exclude):
+    job = of(home, tmp_path, exclude_same=exclude)
+    result = join(job, group_rows=cut[0], block_rows=cut[1])
+    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
+    check(job.output, brute(home, 5, exclude), 5)
+
+
+def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
+    """Sorted by condition, so that some ranges have none of a group's."""
+    texts = sentences(120, 4)
+    vectors = [{"id": f"v{i}", "text": t, "about": "color" if i < 60 else "dogs"} for i, t in enumerate(texts)]
+    queries = [{"id": i, "text": t, "about": "dogs" if i else "cats"} for i, t in enumerate(texts[:5])]
+    named = {"condition_column": "about", "unit_rows": 20}
+    v, q = (embedded(tmp_path / n, tiny_model, r, **named) for n, r in (("v", vectors), ("q", queries)))
+    job = JoinJob(query_vectors=q, vectors=v, output=str(tmp_path / "n"), k=3)
+    result = join(job)
+    assert (result["queries"], result["queries_without_neighbours"], result["neighbours"]) == (5, 1, 12)
+    found = ds.dataset(tmp_path / "n" / "neighbours").to_table().to_pylist()
+    assert {row["id"] for row in found} == {1, 2, 3, 4}
+    assert all(int(row["neighbour"][1:]) >= 60 for row in found)
+    with pytest.raises(WorkError, match="same type"):  # its ids are numbers
+        join(replace(job, exclude_same="id", output=str(tmp_path / "m")))
+
+
+def test_a_damaged_file_ends_a_join(home, tmp_path):
+    shutil.copytree(home / "vectors", tmp_path / "vectors")
+    swap_rows(tmp_path / "vectors")
+    with pytest.raises(WorkError, match=r"as its manifest says, got: embeddings/.*: checksum differs"):
+        join(of(home, tmp_path, vectors=str(tmp_path / "vectors")))
+
+
+def test_a_join_whose_folder_another_took_over_ends(home, tmp_path):
+    job = of(home, tmp_path)
+    root = locate(job.output)
+
+    taken = meanwhile(lambda: (root / "join.json").put_json({"fingerprint": "another"}))
+    with pytest.raises(WorkError, match="a job with --overwrite took it over"):
+        join(job, runner=taken)
+
+
+def test_a_join_that_was_stopped_resumes(home, tmp_path):
+    job, tasks = of(home, tmp_path), []
+    with pytest.raises(KeyboardInterrupt):
+        join(job, runner=stop_after(3))
+    assert len((locate(job.output) / "neighbours").list()) == 3
+    with pytest.raises(RequestError, match="or this very join"):
+        join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
+
+    def counted(work, todo, **how):
+        tasks.append(len(todo))
+        return map(work, todo)
+
+    runner = SimpleNamespace(map=counted)
+    join(job, runner=runner)
+    check(job.output, brute(home, 5), 5)
+    assert tasks == [1]
+    assert join(job, runner=runner)["neighbours"] == 1500
+    assert len(tasks) == 1  # nothing was left to do
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"k": 0}, "-k: expected at least 1"),
+        ({"query_vectors": "nowhere"}, "--query-vectors: expected a finished output of `raycase embed`"),
+        ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
+        ({"vectors": "plain"}, "expected both under conditions or both without"),
+        ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
+    ],
+)
+def test_wrong_joins_are_refused(home, tmp_path, options, words):
+    files = {"query_vectors": "queries", "vectors": "vectors"}
+    named = {name: str(home / options.get(name, file)) for name, file in files.items()}
+    with pytest.raises(RequestError, match=words):
+        join(JoinJob(output=str(tmp_path / "n"), **options | named))

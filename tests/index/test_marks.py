@@ -1,0 +1,71 @@
+"""Which words are marked, and texts of every kind with marks."""
+
+import io
+
+import pytest
+
+from raycase.encoder.words import Word
+from raycase.index.marks import BOLD, PLAIN, has_styles, in_bold, looked_at, runs
+
+
+def words(text, *weighed):
+    """Words of a text by (string, weight)."""
+    return [Word(text.index(part), text.index(part) + len(part), weight) for part, weight in weighed]
+
+
+@pytest.mark.parametrize(
+    ("weights", "chosen"),
+    [
+        ([0.1, 0.6, 0.3], [1]),
+        ([0.1, 0.4, 0.2, 0.3], [1, 3]),
+        ([0.25, 0.25, 0.25, 0.25], [0, 1]),  # of equal ones the first
+        ([0.1, 0.1, 0.3], [2]),  # half of their sum, which white space can keep below 1
+        ([0.2] * 3 + [0.4], [0, 3]),
+        ([0.1] * 10, [0, 1, 2, 3, 4]),  # half is half whatever the rounding
+        ([], []),
+    ],
+)
+def test_the_fewest_words_that_hold_half_of_the_weight(weights, chosen):
+    given = [Word(2 * n, 2 * n + 1, weight) for n, weight in enumerate(weights)]
+    assert looked_at(given) == [given[n] for n in chosen]
+
+
+def test_a_text_is_cut_at_white_space_and_at_words():
+    text = " {a} red,\n dress"
+    red, dress = words(text, ("red", 0.5), ("dress", 0.5))
+    assert runs(text, [red, dress]) == [[("{a}", None)], [("red", red), (",", None)], [("dress", dress)]]
+    assert runs(text, [red, dress], most=6) == [[("{a}", None)], [("re", red)]]
+    assert runs("", []) == runs(" \n", []) == []
+
+
+def test_bold_words_in_one_line():
+    text = "A \t red\ndress, \x00 😀"
+    marks = words(text, ("red", 0.4), ("dress", 0.4), ("😀", 0.2))
+    assert in_bold(text, marks, 100) == f"A {BOLD}red{PLAIN} {BOLD}dress{PLAIN}, \\x00 {BOLD}😀{PLAIN}"
+    assert in_bold(text, [], 100) == "A red dress, \\x00 😀"  # as a terminal may have it
+    assert in_bold(text, marks, 8) == f"A {BOLD}red{PLAIN} {BOLD}dr{PLAIN}…"
+    text = text.replace("\0", "-")
+    for most in range(1, 20):
+        plain = in_bold(text, [], most)
+        line = " ".join(text.split())
+        assert plain.rstrip("…").strip() == line[:most].strip() and plain.endswith("…") == (len(line) > most)
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "styles"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (True, {"TERM": "dumb"}, False),
+    ],
+)
+def test_styles_are_for_terminals(terminal, variables, styles, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal
+    assert has_styles(stream) is styles

@@ -1,0 +1,89 @@
+"""Searches from the command line: from a file to Parquet, on object storage, by the scripts; wrong ones are refused."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import call_job
+from indexed import CONDITIONS, QUERIES, refuse
+
+from raycase.errors import RequestError
+from raycase.index.approximate import EFFORTS
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.index.search_job import SearchJob
+from raycase.index.search_job import search as answer
+from raycase.io.storage import locate
+
+
+def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
+    uri = "s3://corpus/indices/i.lance"
+    job = IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri)
+    build(job)
+    assert build(job)["rows_added"] == 0
+    for condition in ("color", None):
+        options = {"unconditional": condition is None}
+        assert Index.open(uri).search(QUERIES, condition, 5, **options) == index.search(
+            QUERIES, condition, 5, **options
+        )
+    answer(SearchJob(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
+    assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
+    with pytest.raises(RequestError, match="specified bucket does not exist"):
+        Index.open("s3://nobody/i.lance")
+
+
+def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):
+    (tmp_path / "q.csv").write_text("text,condition\na red dress,color\ntwo people play,number of people\n")
+    result = answer(
+        SearchJob(index=str(home / "i.lance"), queries=str(tmp_path / "q.csv"), output=str(tmp_path / "a"), k=3)
+    )
+    assert (result["queries"], result["answers"]) == (2, 6)
+    assert pq.read_table(tmp_path / "a").equals(index.search(QUERIES, list(CONDITIONS), 3))
+
+
+def test_the_scripts_answer_and_refuse(home, tmp_path):
+    uri = str(tmp_path / "i.lance")
+    built = call_job("--embeddings", home / "out", "--output", uri, script="index.py")
+    assert json.loads(built.stdout.splitlines()[-1])["rows"] == 600
+    found = call_job("--index", uri, "--query", "a red dress", "--condition", "colors", "-k", 2, script="search.py")
+    assert found.returncode == 0, found.stderr
+    assert "no 'colors' in the index; answered under 'color'" in found.stderr
+    assert '"a red dress" under "colors"' in found.stdout and json.loads(found.stdout.splitlines()[-1])["answers"] == 2
+    wrong = call_job("--index", uri, "--query", "a", "--where", "nope = 3", script="search.py")
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("error: where:") and wrong.stderr.count("\n") == 1
+
+
+def test_wrong_searches_are_refused(home, index, tmp_path):
+    def ask(words, **options):
+        refuse(SearchJob(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
+
+    ask("got none that is finished", index=str(tmp_path / "none"))
+    ask("^query: expected a text that .* can embed", query=(" ",))
+    ask(r"--query: expected text in UTF-8, got '\\udcff'", query=("\udcff",))
+    ask(r"--condition: expected text in UTF-8, got '\\udcff'", condition=("\udcff",))
+    ask("--memory: expected GiB above 0, at most 1,048,576, got 1e\\+308", memory=1e308)
+    ask("-k: expected at least 1", k=0)
+    ask("a filter in SQL on id, text, year, got 'age > 3': there is no column 'age'", where="age > 3")
+    ask("^condition: expected one of the index's", condition=("nothing",), exact_condition=True)
+    ask("^condition: expected one of the index's", condition=(" ",))
+    ask("expected one of --query, --phrase or --queries, got none", query=())
+    ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
+    phrase = {"query": (), "phrase": ("heavy rain",)}
+    ask("--phrase: expected the --condition that it answers, got none", **phrase)
+    ask("phrases: expected a condition and an index of", **phrase, condition=("color",))
+    ask("expected conditions in --queries, --condition or --unconditional", condition=("color",), unconditional=True)
+    ask("expected the model that the index is of", model="minilm")
+    ask("expected the index's model nowhere", model="nowhere/at/all")
+    build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
+    ask("expected plain vectors in", index=str(tmp_path / "i"), unconditional=True)
+
+
+def test_more_effort_looks_at_more_of_an_index():
+    low, usual, high, exact = (EFFORTS[name] for name in ("low", "usual", "high", "exact"))
+    assert [o.nprobes for o in (low, usual, high)] == [2, 10, 40] and exact.exact
+    assert [o.candidates(10, 3) for o in (low, usual, high)] == [10, 30, 120]  # never below k
+    assert [o.candidates(10, 50, 5000) for o in (low, usual, high)] == [1250, 5000, 20000]
+    assert replace(high, refine=2).candidates(10, 50, 5000) == 20

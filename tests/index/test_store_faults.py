@@ -1,0 +1,99 @@
+"""Indexes on object storage that fails: Lance has its own client. The same answers, or one line in bounded time."""
+
+import time
+from contextlib import contextmanager
+
+import fsspec
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import storing
+from s3_proxy import Proxy
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.search_job import SearchJob, search
+from raycase.io import s3, storage
+from raycase.io.places import PARQUET, File, Folder, check_paths
+
+TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
+
+
+@pytest.fixture
+def through(through, monkeypatch):
+    """Half a second: Lance asks again and again."""
+    monkeypatch.setattr(storage, "TIMEOUT", 0.5)
+    return through
+
+
+@pytest.fixture(scope="module")
+def home(s3_server, tmp_path_factory):
+    """`words` and `out` here and on S3, an index of both on S3, and its answers when nothing fails."""
+    home = tmp_path_factory.mktemp("faults")
+    model = storing.model_folder(home)
+    rows = storing.texts(120)
+    embedded = {"conditions": ("color",), "any_condition": False, "word_bytes": None}
+    storing.stored(home / "a", model, rows, output=str(home / "words"), unit_rows=40)
+    storing.stored(home / "b", model, rows, output=str(home / "out"), unit_rows=40, **embedded)
+    for name in ("words", "out"):
+        fsspec.filesystem("s3").put(str(home / name), f"corpus/faults/{name}", recursive=True)
+    storing.indexed("s3://corpus/faults/good", str(home / "words"), str(home / "out"))
+    answers(home, "s3://corpus/faults/good").rename(home / "wanted.parquet")
+    return home
+
+
+def answers(home, index):
+    """The file of answers under a condition that was embedded and one that was not."""
+    file = home / "answers.parquet"
+    conditions = ("color", "number of people")
+    search(SearchJob(index=index, query=("a red dress",), condition=conditions, k=5, output=str(file)))
+    return file
+
+
+def same(home, index):
+    found, wanted = pq.read_table(answers(home, index)), pq.read_table(home / "wanted.parquet")
+    assert found.drop_columns(["score"]).equals(wanted.drop_columns(["score"]))
+    assert np.allclose(found["score"], wanted["score"], atol=1e-5)
+
+
+@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+def test_a_search_meets_each_fault_and_gives_the_same_or_one_line(home, fault, through, s3_server):
+    with Proxy(s3_server, failing=0.1, faults=(fault,), seed=4) as proxy:
+        through(proxy.url)
+        with one_line():
+            same(home, "s3://corpus/faults/good")
+    assert proxy.failed[fault]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TRANSIENT)
+def test_a_build_meets_each_fault_and_gives_the_same_at_last(home, name, through, s3_server):
+    index, fault = f"s3://corpus/faults/index-{name}", TRANSIENT[name]
+    with Proxy(s3_server, failing=0.1, faults=(fault,), seed=5) as proxy:
+        through(proxy.url)
+        with one_line():
+            storing.indexed(index, str(home / "words"), str(home / "out"))
+    assert proxy.failed[fault]
+    through(s3_server)
+    storing.indexed(index, str(home / "words"), str(home / "out"))
+    same(home, index)
+
+
+@contextmanager
+def one_line():
+    """Takes the error that a user sees in one line, and only that."""
+    began = time.monotonic()
+    try:
+        yield
+    except (RequestError, WorkError) as error:
+        assert "\n" not in str(error) and ".rs:" not in str(error)
+    assert time.monotonic() - began < 30
+
+
+def test_the_check_of_an_outputs_place_asks_a_store_that_fails_once(through, monkeypatch, s3_server):
+    """Not for each mark of each folder above, a minute each."""
+    monkeypatch.setattr(s3, "ATTEMPTS", 1)
+    for to in (Folder("s3://corpus/a/b/c/d", ("data",)), File("s3://corpus/a/b/c/d.parquet", PARQUET)):
+        with Proxy(s3_server, failing=1.0, faults=((500, "InternalError"),)) as proxy:
+            through(proxy.url)
+            check_paths(writes={"--output": to})
+        assert len(proxy.asked) == 1

@@ -1,0 +1,184 @@
+"""What belongs to a version of an index stays as it is while the version can be read: beside builds, after killed ones,
+wherever the index lies."""
+
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+import storing
+from crashing import Killed, answers, dying_before
+from helpers import embed_here
+from indexed import refuse
+
+from raycase.errors import WorkError
+from raycase.index import index as index_module
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index, on_index
+from raycase.index.lance_files import open_newest, open_ready
+from raycase.index.search_job import SearchJob, search
+from raycase.io.storage import locate
+from raycase.job.request import EmbedJob
+
+CONDITIONS, NEW = ("color", "dog"), "what they wear"
+QUERIES = ["a woman in a red dress", "two people play with a dog"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`few` and `words`: 120 and 300 rows of one output with stored words, before and after it grew; `under`: rows
+    under a condition; `i`: the index of `few` and `under`."""
+    home = tmp_path_factory.mktemp("versions")
+    model, rows = storing.model_folder(home), storing.texts(300)
+    words = storing.stored(home / "a", model, rows, limit=120, unit_rows=40, output=str(home / "words"))
+    shutil.copytree(words, home / "few")
+    settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year"), "unit_rows": 40}
+    settings |= {"input": str(home / "a" / "in.parquet"), "output": words, "model": model}
+    embed_here(EmbedJob(compute="float32", dtype="float32", **settings))
+    under = {"conditions": ("color",), "any_condition": False, "word_bytes": None}
+    storing.stored(home / "b", model, rows[:60], output=str(home / "under"), **under)
+    storing.stored(home / "c", model, storing.texts(40, 1000), output=str(home / "other"))
+    build(first(home, home / "i"))
+    return home
+
+
+def first(home, place):
+    """The job of an index under two conditions, of which one is pooled."""
+    outputs = (str(home / "few"), str(home / "under"))
+    return IndexJob(embeddings=outputs, output=str(place), keep_condition=("dog",), exact_below=1, kind="auto")
+
+
+def grown(home, place):
+    return replace(first(home, place), embeddings=(str(home / "words"), str(home / "under")), overwrite=True)
+
+
+def asked(place):
+    return answers(Index.open(str(place)), QUERIES, CONDITIONS, NEW)
+
+
+def beside(place):
+    """The files beside the versions."""
+    return {path.name: path.read_bytes() for path in (place / "_word_bases").iterdir()}
+
+
+def copied(home, folder):
+    shutil.copytree(home / "i", folder / "i")
+    return folder / "i"
+
+
+def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, tmp_path):
+    """Neither by one that dies nor by one that does not, whatever of it was read before."""
+    place = copied(home, tmp_path)
+    wanted, files = asked(place), beside(place)
+    with pytest.raises(Killed), dying_before(3):
+        build(grown(home, place))
+    assert asked(place) == wanted
+    assert files.items() < beside(place).items()
+    reader = Index.open(str(place))
+    assert build(grown(home, place))["rows"] == 660
+    assert answers(reader, QUERIES, CONDITIONS, NEW) == wanted
+    assert files.items() < beside(place).items()
+    other = asked(place)
+    build(first(home, place.parent / "j"))
+    build(IndexJob(embeddings=(str(home / "other"),), output=str(place)))
+    assert files.keys() - beside(place).keys()  # of a version that nobody reads any more
+    assert asked(place) != other
+
+
+def changes(home, place):
+    """Builds that change an index, by name."""
+    index = IndexJob(output=str(place))
+    added = replace(index, embeddings=(str(home / "words"), str(home / "other")))
+    return {
+        "overwrite": grown(home, place),
+        "exact": replace(index, kind="exact"),
+        "add": added,
+        "all": replace(added, delete="year = 2003", keep_condition=("cat", "play")),
+    }
+
+
+def content(place):
+    """What an undisturbed run is compared by: the rows, and what the version says of itself."""
+    dataset, metadata = open_ready(locate(str(place)))
+    rows = dataset.to_table()
+    return rows.sort_by([("id", "ascending"), ("condition", "ascending")]).to_pylist(), asdict(metadata)
+
+
+def check_deaths(home, folder, name, steps, run):
+    """Die before each of some steps (None: of all): the index answers as before, or as after where it was published;
+    run again, the command ends as if nothing had happened."""
+    place = folder / "whole"
+    shutil.copytree(home / "i", place)
+    before = asked(place)
+    with dying_before(10**6) as came:
+        run(changes(home, place)[name])
+    rows, after = content(place), asked(place)
+    run(changes(home, place)[name])  # deletes what it added itself, if its filter matches that
+    twice = content(place)
+    published = came.index("update")
+    for step in range(len(came)) if steps is None else steps:
+        again = folder / f"{name}-{step}"
+        shutil.copytree(home / "i", again)
+        with pytest.raises(Killed), dying_before(step):
+            run(changes(home, again)[name])
+        if step <= published:
+            assert asked(again) == before, came[step]
+        else:
+            assert content(again) == rows, came[step]
+        run(changes(home, again)[name])
+        assert content(again) == (rows if step <= published else twice), came[step]
+        assert asked(again).keys() == after.keys()
+        shutil.rmtree(again)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("exact", (2, 3)), ("all", (2, 7))])
+def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
+    check_deaths(home, tmp_path, name, steps, build)
+
+
+@pytest.mark.parametrize("name", ["josé", "a b#c%20d%?e"])
+def test_an_index_lies_where_its_path_says(home, tmp_path, name):
+    place = tmp_path / name / "i"
+    build(replace(first(home, place), keep_condition=()))
+    build(IndexJob(output=str(place), delete="id = 1"))
+    build(grown(home, place))
+    assert asked(place)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert {path.name for path in place.parent.iterdir()} == {"i"}
+
+
+def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, monkeypatch, capsys):
+    place = copied(home, tmp_path)
+    real, left = index_module.Index.search, [1]
+
+    def beside_builds(index, *arguments, **options):
+        if left:
+            left.pop()
+            for _ in range(2):
+                build(grown(home, place))
+        return real(index, *arguments, **options)
+
+    monkeypatch.setattr(index_module.Index, "search", beside_builds)
+    job = SearchJob(index=str(place), query=(QUERIES[0],), condition=("color",), k=3)
+    assert search(job)["answers"] == 3
+    assert "builds removed the version that was searched; searching the new one" in capsys.readouterr().err
+    with pytest.raises(WorkError):  # twice
+        left.extend([1, 1])
+        search(job)
+
+
+def test_a_file_that_is_gone_from_a_version_that_is_left_is_an_error(home, tmp_path):
+    place = copied(home, tmp_path)
+    for file in (place / "data").iterdir():
+        file.unlink()
+    opened = []
+
+    def open_index():
+        opened.append(1)
+        return Index.open(str(place))
+
+    with pytest.raises(WorkError):
+        on_index(open_index, lambda index: index.search(QUERIES, "color", 3))
+    assert len(opened) == 1
+    assert open_newest(locate(str(place))) is not None
+    refuse(IndexJob(output=str(tmp_path / "nothing")), "--embeddings: expected an output")

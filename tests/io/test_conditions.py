@@ -1,0 +1,71 @@
+"""The conditions of a job: strings or files, and every reason to refuse them."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raycase.errors import RequestError
+from raycase.io.conditions import read_conditions
+
+
+def test_conditions_as_strings():
+    assert read_conditions(conditions := ["color of the dress", "number of people"]) == conditions
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("c.txt", "color\n\n  number of people \r\n"),
+        ("C.TXT", "\ufeffcolor\nnumber of people"),
+        ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
+        ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        ("c.parquet", ("id", "condition")),
+        ("folder.parquet", ["color", "number of people"]),  # one in each file of it
+    ],
+)
+def test_conditions_in_a_file(tmp_path, name, data):
+    if isinstance(data, tuple):
+        pq.write_table(pa.table({column: ["color", "number of people"] for column in data}), tmp_path / name)
+    elif isinstance(data, list):
+        (tmp_path / name).mkdir()
+        for part in data:
+            pq.write_table(pa.table({"condition": [part]}), tmp_path / name / f"{part}.parquet")
+    else:
+        (tmp_path / name).write_bytes(data.encode())
+    assert read_conditions([str(tmp_path / name)]) == ["color", "number of people"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "message"),
+    [
+        (["color", " "], "expected words in every condition, got ' ' at index 1"),
+        (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
+        (["color", "number", "color"], "expected each condition once, got 'color' twice"),
+        (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
+        ({"condition": ["color", None]}, "expected words in every condition"),
+    ],
+)
+def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path):
+    if isinstance(conditions, dict):
+        pq.write_table(pa.table(conditions), tmp_path / "c.parquet")
+        conditions = [str(tmp_path / "c.parquet")]
+    with pytest.raises(RequestError, match=f"--conditions: {message}"):
+        read_conditions(conditions)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
+        ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
+        ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
+        ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
+        ("c.txt", b"color\xff\n", None),
+        ("c.parquet", b"no parquet", None),
+    ],
+)
+def test_files_without_conditions_are_refused(tmp_path, name, data, message):
+    (tmp_path / name).write_bytes(data)
+    said = f"--conditions: {message}" if message else f"{name}: expected a readable {name[2:]} file, got: "
+    with pytest.raises(RequestError, match=said):
+        read_conditions([str(tmp_path / name)])

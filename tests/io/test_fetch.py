@@ -1,0 +1,104 @@
+"""Models on object storage: fetched once a machine, whole, and equal to the same model here."""
+
+import json
+import os
+import subprocess
+import sys
+
+import boto3
+import fsspec
+import numpy as np
+import pytest
+import torch
+from s3_proxy import Proxy
+
+import raycase
+from raycase.errors import RequestError
+from raycase.heads.projector import Projector, ProjectorConfig
+from raycase.io.fetch import fetch, remote_identity
+from raycase.io.storage import locate
+from raycase.models.case import save
+from raycase.models.registry import resolve
+
+FETCH = "import sys; from raycase.io.fetch import fetch; print(fetch(sys.argv[1], large=True))"
+WORDS = (["a red dress", "two dogs"], ["color", "number"])
+
+
+@pytest.fixture
+def bucket(request, tiny_model, tmp_path, monkeypatch, s3_server):
+    """The tiny model at an s3:// URI, with files beside it that are no part of it; an empty cache."""
+    monkeypatch.setenv("RAYCASE_CACHE", str(tmp_path / "cache"))
+    uri = f"s3://corpus/models/{request.node.name}"
+    s3 = fsspec.filesystem("s3")
+    for file in tiny_model.iterdir():
+        s3.put(str(file), f"{uri}/{file.name}")
+    s3.pipe_file(f"{uri}/pytorch_model.bin", b"a pickle")
+    s3.pipe_file(f"{uri}/modeling.py", b"import os")
+    return uri
+
+
+def test_processes_of_a_machine_fetch_a_model_once(bucket, s3_server):
+    with Proxy(s3_server) as proxy:
+        command = [sys.executable, "-c", FETCH, bucket]
+        environment = os.environ | {"AWS_ENDPOINT_URL": proxy.url}
+        running = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        folders = {process.communicate(timeout=120)[0].strip() for process in running}
+        assert all(process.returncode == 0 for process in running)
+    [folder] = folders
+    names = {name for name in os.listdir(folder) if not name.startswith(".")}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not {"pytorch_model.bin", "modeling.py"} & names
+    path = bucket.removeprefix("s3:/")
+    read = {
+        p.removeprefix(f"{path}/"): n for (method, p), n in proxy.asked.items() if method == "GET" and p != "/corpus"
+    }
+    assert read == dict.fromkeys(names, 1), "expected each file once"
+
+
+@pytest.mark.parametrize(
+    "name", ["/{outside}/x.json", "a/../../{outside}/x.json", "a//x.json", "C:/x.json", "a\\x.json"]
+)
+def test_a_name_that_leads_out_of_the_folder_is_not_fetched(bucket, tmp_path, name):
+    """In Python, `folder / "/etc/x"` is `/etc/x`: such a file would be written wherever its key says."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    key = f"{bucket.removeprefix('s3://corpus/')}/{name.format(outside=str(outside).strip('/'))}"
+    boto3.client("s3").put_object(Bucket="corpus", Key=key, Body=b"{}")
+    fetched = [file.name for file in fetch(bucket, large=True).rglob("*")]
+    assert "config.json" in fetched and not any("x.json" in name for name in fetched)
+    assert not list(outside.iterdir())
+
+
+def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
+    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
+    torch.manual_seed(0)
+    save(tmp_path / "case", config, Projector(ProjectorConfig(input_dim=32, output_dim=8)))
+    uri = bucket + "-case"
+    fsspec.filesystem("s3").put(f"{tmp_path}/case/*", f"{uri}/")
+    here, there = raycase.load(str(tmp_path / "case")), raycase.load(uri)
+    assert there.dim == 8 and np.array_equal(there.embed(*WORDS), here.embed(*WORDS))
+    assert resolve(uri).describe() == resolve(str(tmp_path / "case")).describe()
+    with pytest.raises(RequestError, match=r"--prompt: s3://.* was trained with concat-sc"):
+        resolve(uri, prompt="cond")
+
+
+def test_another_model_at_the_same_place_is_another_copy(bucket):
+    before, identity = fetch(bucket, large=True), remote_identity(bucket)
+    s3 = fsspec.filesystem("s3")
+    values = json.loads(s3.cat_file(f"{bucket}/config.json"))
+    s3.pipe_file(f"{bucket}/config.json", json.dumps(values | {"hidden_dropout_prob": 0.2}).encode())
+    after = fetch(bucket, large=True)
+    assert after != before and remote_identity(bucket) != identity
+    assert json.loads((after / "config.json").read_text())["hidden_dropout_prob"] == 0.2
+    assert json.loads((before / "config.json").read_text()) == values
+
+
+def test_a_file_that_comes_in_part_is_not_kept(bucket, monkeypatch, tmp_path):
+    def half(source, target):
+        with open(target, "wb") as file:
+            file.write(b"half")
+
+    monkeypatch.setattr(locate(bucket).fs, "get_file", half)
+    with pytest.raises(RequestError, match=r"expected a readable folder at s3://.*4 of .* bytes came"):
+        fetch(bucket, large=True)
+    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"] == []

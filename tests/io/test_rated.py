@@ -1,0 +1,159 @@
+"""Rated pairs: three formats, one reading; what is distinct, what is hashed, and every refusal in one line."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raycase.errors import RequestError
+from raycase.io.rated import read_rated
+
+NAMES = ["sentence1", "sentence2", "condition", "label"]
+ROWS = [
+    ["A woman in a red dress", "Two people play", "color", 1],
+    ["A dog, a cat", 'He says "naïve 😀"', "number\nof animals", 4.5],
+    ["A woman in a red dress", "Two people play", "number of people", -1],
+    ["Two people play", "A woman in a red dress", "color", 5],
+]
+
+
+def write(path, rows, names=NAMES):
+    """The rows in the format that the ending says."""
+    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".jsonl":
+        lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
+        path.write_text("".join(lines), encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as handle:
+            csv.writer(handle).writerows([names, *rows])
+    return str(path)
+
+
+def pairs(rated):
+    return list(zip(rated.sentences1, rated.sentences2, rated.conditions, rated.ratings.tolist(), strict=True))
+
+
+def refusal(path, flag="--train"):
+    """The one line with which a file is refused."""
+    with pytest.raises(RequestError) as caught:
+        read_rated(str(path), flag)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture(params=[".csv", ".jsonl", ".parquet"])
+def file(request, tmp_path):
+    """Where a file of each format is to be written."""
+    return tmp_path / f"rated{request.param}"
+
+
+# name of the columns, rows as they are written -> the pairs that are read
+SAME = {
+    "as they are": (NAMES, ROWS, ROWS),
+    "other columns, another order": (
+        ["label", "note", *NAMES[2::-1]],
+        [[y, "n", c, b, a] for a, b, c, y in ROWS],
+        ROWS,
+    ),
+    "outer white space": (
+        NAMES,
+        [["  a\t", "b \n", " c  d ", 1], ["e", "f", "g", 2]],
+        [["a", "b", "c  d", 1], [*"efg", 2]],
+    ),
+    "numbers as text": (NAMES, [[*"abc", "3"], [*"abc", "1e0"], [*"abc", "-1.0"]], [[*"abc", y] for y in (3, 1, -1)]),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_every_format_gives_the_same_pairs(file, case):
+    names, rows, wanted = SAME[case]
+    rated = read_rated(write(file, rows, names), "--train")
+    assert pairs(rated) == [tuple(row) for row in wanted]
+    assert (rated.ratings.dtype, len(rated), rated.uri) == (np.float32, len(wanted), str(file))
+
+
+def test_a_folder_is_read_file_by_file_and_rows_count_from_the_top_of_each(tmp_path):
+    write(tmp_path / "b.csv", ROWS[2:])
+    write(tmp_path / "a.jsonl", ROWS[:1])
+    write(tmp_path / "aa.parquet", ROWS[1:2])
+    assert pairs(read_rated(str(tmp_path / "*"), "--train")) == [tuple(row) for row in ROWS]
+    write(tmp_path / "b.csv", [ROWS[0], ["", *ROWS[1][1:]]])
+    assert "b.csv, row 1: expected words in 'sentence1'" in refusal(tmp_path / "*")
+
+
+def test_each_sentence_under_a_condition_is_there_once(file):
+    rated = read_rated(write(file, ROWS), "--train")
+    assert len(rated.distinct) == len(set(rated.distinct)) == 6  # the last row turns the first one round
+    assert rated.pair_index.shape == (4, 2)
+    for (first, second), row in zip(rated.pair_index, ROWS, strict=True):
+        assert rated.distinct[first] == (row[0], row[2])
+        assert rated.distinct[second] == (row[1], row[2])
+
+
+def hashes(path, rows):
+    rated = read_rated(write(path, rows), "--train")
+    return rated.sha256, rated.data_sha256
+
+
+def test_equal_pairs_have_equal_hashes_in_every_format(file, tmp_path):
+    assert hashes(tmp_path / "other.jsonl", ROWS) == hashes(file, ROWS)
+
+
+def test_texts_and_their_limits_are_embedded_and_ratings_are_learned_from(tmp_path):
+    first, texts, rating = (
+        hashes(tmp_path / "a.jsonl", [row, ["1", "2", "3", 2]])
+        for row in (["a", "y", "bc", 1], ["ab", "y", "c", 1], ["a", "y", "bc", 3])
+    )
+    assert first[0] != texts[0] and first[0] == rating[0] and first[1] != rating[1]
+
+
+def test_a_missing_column(file, missing="sentence2"):
+    kept = [i for i, name in enumerate(NAMES) if name != missing]
+    found = refusal(write(file, [[row[i] for i in kept] for row in ROWS], [NAMES[i] for i in kept]))
+    place = ", row 0" if file.suffix == ".jsonl" else ""  # the others have one list of names
+    assert found == f"--train: {file}{place}: expected the column {missing!r}, got {', '.join(NAMES[i] for i in kept)}"
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")],
+)
+def test_a_text_that_cannot_serve(file, column, text):
+    rows = [[*row[:3], str(row[3])] for row in ROWS]
+    rows[2][column] = text
+    wanted = "a number as label" if column == 3 else f"words in {NAMES[column]!r}"
+    assert refusal(write(file, rows)).startswith(f"--train: {file}, row 2: expected {wanted}, got {text!r}; fix ")
+
+
+HEADER, LINE = ",".join(NAMES), json.dumps(dict(zip(NAMES, ROWS[0], strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("in.csv", b"", "expected the column 'sentence1', got none"),
+        ("in.csv", f"{HEADER}\na,b,c,1\na,b,c\n".encode(), "row 1: line does not parse: expected 4 fields, got 3"),
+        ("in.csv", b"sentence1,sentence1,condition,label\na,b,c,1\n", "expected the column 'sentence1' once, got"),
+        ("in.jsonl", f"{LINE}\n{{no\n".encode(), "row 1: line does not parse"),
+        ("in.parquet", b"no parquet", "expected a readable parquet file, got: "),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path, name, data, said):
+    (tmp_path / name).write_bytes(data)
+    assert f"{tmp_path / name}" in (found := refusal(tmp_path / name)) and said in found
+
+
+def test_no_rows_and_one_distinct_label(file):
+    if file.suffix == ".parquet":
+        texts = pa.array([], pa.string())
+        pq.write_table(pa.table([texts, texts, texts, pa.array([], pa.float32())], names=NAMES), file)
+    else:
+        write(file, [])
+    assert refusal(file) == f"--train: expected at least two distinct labels in {file}, got no rows"
+    found = refusal(write(file, [[*row[:3], 3] for row in ROWS]))
+    assert found == f"--train: expected at least two distinct labels in {file}, got only 3"

@@ -1,0 +1,57 @@
+"""Token states in a column: what is written is read, from whole columns, slices and chunks."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from raycase.io.stored_words import StoredStates
+
+WIDTH = 3
+COUNTS = [2, 0, 1, 4]
+
+
+def parts():
+    random = np.random.default_rng(0)
+    return [random.standard_normal((count, WIDTH)).astype(np.float16) for count in COUNTS]
+
+
+def texts(states):
+    """The states of each text."""
+    return [states.flat[a:b] for a, b in zip(states.offsets[:-1], states.offsets[1:], strict=True)]
+
+
+def same(states, wanted):
+    assert len(states) == len(wanted)
+    for found_TW, wanted_TW in zip(texts(states), wanted, strict=True):
+        np.testing.assert_array_equal(found_TW, wanted_TW)
+
+
+def test_means_are_taken_in_32_bits():
+    large = np.full((4096, WIDTH), 60000, np.float16)  # whose sum is no number of 16 bits
+    found = StoredStates.of([large, parts()[3]], WIDTH).means
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, [[60000] * WIDTH, parts()[3].astype(np.float64).mean(0)], rtol=1e-3)
+
+
+def test_a_text_is_finite_where_it_has_tokens_and_all_are_finite():
+    made = [np.ones((2, WIDTH)), np.empty((0, WIDTH)), [[1, np.nan, 1]], [[1, 1, 1], [1e6, 1, 1]], np.ones((1, WIDTH))]
+    assert StoredStates.of(made, WIDTH).finite.tolist() == [True, False, False, False, True]
+
+
+def test_a_column_is_read_back():
+    states = StoredStates.of(parts(), WIDTH)
+    column = states.to_arrow()
+    column.validate(full=True)
+    assert [len(value) for value in column.to_pylist()] == [2 * WIDTH * count for count in COUNTS]
+    same(StoredStates.from_arrow(column, WIDTH), parts())
+    same(StoredStates.from_arrow(column.slice(2, 2), WIDTH), parts()[2:])
+    same(StoredStates.from_arrow(column.slice(0, 1), WIDTH), parts()[:1])
+    chunks = pa.chunked_array([column.slice(2, 2), column.slice(0, 2), column])
+    same(StoredStates.from_arrow(chunks, WIDTH), [*parts()[2:], *parts()[:2], *parts()])
+    for empty in (StoredStates.of([], WIDTH).to_arrow(), pa.chunked_array([], pa.large_binary())):
+        assert StoredStates.from_arrow(empty, WIDTH).flat.shape == (0, WIDTH)
+
+
+def test_states_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="expected 5 numbers a token"):
+        StoredStates.from_arrow(StoredStates.of(parts(), WIDTH).to_arrow(), 5)

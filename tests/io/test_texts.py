@@ -1,0 +1,194 @@
+"""Rows of CSV and JSONL, plain and compressed: good and bad, and that no file gives fewer than it has."""
+
+import json
+import random
+
+import pytest
+from input_files import columns_of, compressed, flat, read, read_from, spans_of, the_file, write
+
+from raycase.errors import RequestError
+from raycase.io import texts as room
+from raycase.io.inputs import peek
+from raycase.io.reader import ID, ROW, TEXT, read_columns
+from raycase.io.schema import Reason
+
+ROWS = [{"id": i, "text": f"row {i}, é" + "x" * (i % 7)} for i in range(200)]
+REFUSED = "expected a readable .* file, got: "
+
+
+@pytest.fixture
+def read_bytes(tmp_path):
+    """What is read of these bytes in a file of this name: rows, rejected rows."""
+
+    def read_as(name, content, **options):
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read(tmp_path / name, **options)[:2]
+
+    return read_as
+
+
+# ------------------------------------------------------------------------------------------------------------- CSV
+
+
+@pytest.mark.parametrize(
+    ("data", "wanted"),
+    [
+        ("1,a\n2,b\n", [("1", "a"), ("2", "b")]),
+        ("1,a\r\n2,b", [("1", "a"), ("2", "b")]),
+        ('1,"a,b"\n2,"c\n\r\nd"\n', [("1", "a,b"), ("2", "c\n\r\nd")]),
+        ('1,"say ""hi"""\n2,say "hi" now\n', [("1", 'say "hi"'), ("2", 'say "hi" now')]),
+        ("NA,true\n2,1e3\nnull,NaN\n", [("NA", "true"), ("2", "1e3"), ("null", "NaN")]),  # strings, all of them
+        ("1,naïve 😀 \\n\n2,  spaces kept \n", [("1", "naïve 😀 \\n"), ("2", "  spaces kept ")]),
+        ("\n1,a\n\r\n\n2,b\n\n", [("1", "a"), ("2", "b")]),  # blank lines are no rows
+    ],
+)
+@pytest.mark.parametrize("header", ["id,text\n", '\ufeff\n\r\n"id","text"\r\n'])
+def test_rows_of_csv(read_bytes, header, data, wanted):
+    rows, rejected = read_bytes("x.csv", header + data)
+    assert [(row[ID], row[TEXT]) for row in rows] == wanted and not rejected
+    assert [row[ROW] for row in rows] == list(range(len(wanted)))
+
+
+@pytest.mark.parametrize("bad", ["1", "1,a,b", '1,"a\n,b",c', '""'])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_row_with_other_columns_is_rejected_alone_with_its_place(read_bytes, bad, end):
+    rows, rejected = read_bytes("x.csv", end.join(["id,text", "0,before", "", bad, "2,next", '3,"quoted, too"', bad]))
+    assert [(row[ROW], row[TEXT]) for row in rows] == [(0, "before"), (2, "next"), (3, "quoted, too")]
+    assert rejected == [(1, Reason.UNPARSED, bad), (4, Reason.UNPARSED, bad)]
+
+
+def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monkeypatch):
+    """Good, bad and blank lines in blocks of some bytes, read in units, each alone and all at once."""
+    path = tmp_path / "x.csv"
+    for seed in range(10):
+        draw = random.Random(seed)
+        lines, good, bad = ["id,text"], {}, {}
+        for _ in range(60):
+            kind, number = draw.choice(["good", "lines", "bad", "blank"]), len(good) + len(bad)
+            text = f"t\n{number}" if kind == "lines" else f"t{number}"
+            lines.append({"bad": f"bad {number}", "blank": ""}.get(kind, f'{number},"{text}"'))
+            if kind != "blank":
+                (bad if kind == "bad" else good)[number] = lines[-1] if kind == "bad" else text
+        path.write_text("\n".join(lines), newline="")
+        monkeypatch.setattr(room, "BLOCK_BYTES", draw.choice([20, 40, 100, 1000, 2**20]))
+        file, columns = the_file(path), columns_of(path)
+        [span] = spans_of(file, columns, 7, 1)
+        assert span.rows == len(good) + len(bad)
+        units = [(start, min(start + 7, span.rows)) for start in range(0, span.rows, 7)]
+        for parts in (units, units[2::3], [(0, span.rows)]):
+            rows, rejected = flat(read_from(file, span, columns, parts))
+            asked = {row for start, end in parts for row in range(start, end)}
+            assert [(r[ROW], r[TEXT]) for r in rows] == [(n, text) for n, text in good.items() if n in asked]
+            assert rejected == [(n, Reason.UNPARSED, line) for n, line in bad.items() if n in asked]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('id,text\n1,"open\n2,next\n3,b\n', "an odd number of quotes"),
+        (b"id,text\n1,a\n2\xff\n", "CSV parse error: Row #2: Expected 2 columns, got 1"),
+        (b"id,te\xff\n1,a\n", "'utf-8' codec can't decode"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyarrow, at a row that is no UTF-8
+def test_a_file_whose_rows_are_not_certain_is_refused(read_bytes, content, said):
+    with pytest.raises(RequestError, match=rf"x\.csv: {REFUSED}{said}"):
+        read_bytes("x.csv", content, text="id")
+
+
+def test_a_row_without_end_is_not_read_into_memory(read_bytes, monkeypatch):
+    monkeypatch.setattr(room, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(room, "LINE_BYTES", 1000)
+    with pytest.raises(RequestError, match="straddles two block boundaries"):
+        read_bytes("x.csv", 'text\na\n"' + "x\n" * 5000 + '"\n')
+    with pytest.raises(RequestError, match="a line of 1,000 bytes"):
+        read_bytes("x.jsonl", '{"text": "a"}\n' + "x" * 2000)
+    monkeypatch.setattr(room, "MOST_INVALID", 100)
+    with pytest.raises(RequestError, match="CSV parse error"):
+        read_bytes("x.csv", "id,text\n1,a\n" + "1\n" * 200)
+
+
+# ----------------------------------------------------------------------------------------------------------- JSONL
+
+
+@pytest.mark.parametrize(("ids", "wanted"), [([1, 2], [1, 2]), ([1, 2**63], ["1", str(2**63)])])
+def test_rows_of_jsonl(read_bytes, ids, wanted):
+    objects = [{"id": ids[0], "text": "a\nb"}, {"id": ids[1], "text": "ü"}]
+    data = "\n".join(json.dumps(o, ensure_ascii=False) for o in objects)
+    for whole in (data, data + "\n", data.replace("\n", "\r\n"), "\ufeff" + data, data.replace("\n", "\n  \t\r\n\n")):
+        rows = read_bytes("x.jsonl", whole)[0]
+        assert [(row[ID], row[TEXT]) for row in rows] == [(wanted[0], "a\nb"), (wanted[1], "ü")]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        *((bad, Reason.UNPARSED) for bad in (b'{"text": "a"', b'{"a": 1} {"b": 2}', b"[1, 2]", b"null", b"[" * 10**5)),
+        *((bad, Reason.INVALID_UTF8) for bad in (b'{"text": "\xff"}', b'{"text": "\xc3')),
+    ],
+)
+def test_a_bad_line_of_jsonl_costs_itself_alone(read_bytes, bad, reason):
+    rows, rejected = read_bytes("x.jsonl", b'{"text": "a"}\n' + bad + b'\n{"text": "b"}\n')
+    assert [(row[ROW], row[TEXT]) for row in rows] == [(0, "a"), (2, "b")]
+    assert rejected == [(1, reason, bad.decode("utf-8", "backslashreplace"))]
+
+
+# ------------------------------------------------------------------------------------------------------ compressed
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("members", [1, 30])
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_rows_ids_and_rejected_rows_are_those_of_the_file_that_is_not_compressed(tmp_path, name, members, ending):
+    """With a BOM, CRLF, blank lines and broken rows; a member may end within a letter."""
+    broken = {
+        "jsonl": b'\xef\xbb\xbf{"text": "a"}\r\n\n{\n  \n{"text": "\xff"}\n{"text": ""}\n[]\n{"text": 1}',
+        "csv": b'\xef\xbb\xbfid,text\r\n1,"a\r\n""b"""\r\n\r\n2\r\n1,c\r\n4,d e\r\n5,\xff\r\n,\n6,g\n\n\n',
+    }
+    plain, packed = tmp_path / f"a b.{name}", tmp_path / f"a b.{name.upper()}{ending}"
+    for content in (broken[name], write(plain, ROWS).read_bytes()):
+        plain.write_bytes(content)
+        packed.write_bytes(compressed(content, ending, members))
+        wanted = read(plain)
+        assert wanted[0] and read(packed) == wanted
+        assert peek(the_file(packed)) == peek(the_file(plain))
+    of = [read_columns(the_file(path), ["id", "text"], "--train") for path in (packed, plain)]
+    assert of[0] == of[1]
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("name", ["jsonl", "csv"])
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, name, ending):
+    content = write(tmp_path / f"x.{name}", ROWS[:8]).read_bytes()
+    first, whole = compressed(content[: len(content) // 2], ending), compressed(content, ending, 2)
+    columns = columns_of(tmp_path / f"x.{name}")
+    (tmp_path / f"x.{name}").unlink()
+    path = tmp_path / f"x.{name}{ending}"
+
+    def rows():
+        return sum(span.rows for span in spans_of(the_file(path), columns))
+
+    path.write_bytes(whole)
+    assert rows() == 8
+    [span] = spans_of(the_file(path), columns)
+    cut = [whole[:end] for end in range(len(whole)) if end != len(first)]  # where a member ends nobody knows of another
+    for broken in (*cut, whole + b"\0", whole + b"\0" * 99, whole + b"more"):
+        path.write_bytes(broken)
+        with pytest.raises(RequestError, match=rf"x\.{name}\{ending}: {REFUSED}"):
+            rows()
+        with pytest.raises(RequestError):
+            list(read_from(the_file(path), span, columns, [(0, 1), (1, 8)]))
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.zst"])
+def test_a_file_is_one_span_and_any_of_its_units_is_read_alone(tmp_path, name):
+    path = write(tmp_path / name, ROWS)
+    file, columns = the_file(path), columns_of(path)
+    (span,) = spans_of(file, columns, unit_rows=10, span_bytes=1)
+    assert (span.start, span.rows) == (0, 200)
+    for units in ([(0, 10), (50, 60), (190, 200)], [(3, 4)], [(199, 200)]):
+        found = [table[ID].to_pylist() for table, _ in read_from(file, span, columns, units)]
+        assert [list(map(int, ids)) for ids in found] == [list(range(*unit)) for unit in units]
+    write(path, ROWS[:-1])
+    with pytest.raises(RequestError, match="fewer rows than the 200 that were planned"):
+        list(read_from(file, span, columns, [(0, 200)]))

@@ -1,0 +1,69 @@
+"""The encode step: pairs become vectors; each row without a good vector is rejected; long jobs are compiled."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tiny
+import torch
+from helpers import cosines, embed_here, read_output, read_rejected, vectors
+
+import raycase
+from raycase.job.request import check_embed
+from raycase.job.run import run
+from raycase.job.runner import Runner
+
+
+def test_unconditional_writes_the_plain_vector(job, tiny_model):
+    job = replace(job, conditions=(), unconditional=True, limit=50)
+    embed_here(job)
+    table = read_output(job.output)
+    plain = raycase.load(str(tiny_model), prompt="concat-sc", pooling="mean", dtype=torch.float32)
+    assert table["condition"].null_count == 50
+    assert cosines(vectors(table), plain.embed(table["text"].to_pylist(), None)).min() > 0.999
+
+
+def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    loud = tmp_path / "loud"
+    loud.mkdir()
+    for file in tiny_model.iterdir():
+        (loud / file.name).write_bytes(file.read_bytes())
+    weights = load_file(loud / "model.safetensors")
+    weights["encoder.layer.1.output.LayerNorm.weight"] *= 1e6
+    save_file(weights, loud / "model.safetensors", metadata={"format": "pt"})
+    job = replace(job, model=str(loud), dtype="float16", limit=3, max_rejected=1)
+    assert embed_here(job)["rows_rejected"] == 3
+    assert {r["reason"] for r in read_rejected(job.output)} == {"vector not finite"}
+
+
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
+    embed_here(job)
+    chunked = replace(job, output=job.output + "-chunked")
+    request = check_embed(chunked)
+    request = replace(request, kind=replace(request.kind, chunk_bytes=1000))
+    run(request, time.time(), Runner())
+    assert read_output(chunked.output).equals(read_output(job.output))
+
+
+def test_prompts_that_share_prefixes_are_encoded_once_and_right(job, tmp_path):
+    folder = tmp_path / "causal"
+    folder.mkdir()
+    tiny.save_encoder(folder, "qwen3-embedding-0.6b")
+    conditions = tuple(f"{c} of the {t}" for c in ("color", "number", "place") for t in ("dress", "dog"))
+    job = replace(job, model=str(folder), prompt="cond", conditions=conditions, limit=40, unit_rows=20)
+    result = embed_here(job)
+    assert result["sharing"] > 3
+    assert result["tokens_processed"] < result["tokens"] / 3
+    plain = raycase.load(str(folder), prompt="cond", pooling="mean", dtype=torch.float32)
+    table = read_output(job.output)
+    pairs = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
+    alone = [plain.embed([s], [c])[0] for s, c in pairs]
+    assert cosines(vectors(table), np.stack(alone)).min() > 0.9999
+    run = json.loads((Path(job.output) / "manifest.json").read_text())["run"]
+    rates = {"tokens_per_second", "processed_per_second", "sharing", "padding"}
+    assert rates < run.keys()
+    assert all(run[name] > 0 for name in rates - {"padding"}) and 0 <= run["padding"] < 0.5

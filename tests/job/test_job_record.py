@@ -1,0 +1,144 @@
+"""A job resumes by job.json: the same configuration, the input files that it knew, and new ones."""
+
+import shutil
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from helpers import embed_here, read_output, sentences, stop_after, unit_times
+
+from raycase.errors import RequestError
+from raycase.io.fetch import DEFAULT_MODEL
+from raycase.job.output import output_at
+from raycase.job.verify import verify
+
+
+def test_a_stopped_job_resumes_where_it_was(job):
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(3))
+    assert not output_at(job.output).manifest.exists()
+    before = unit_times(job)
+    assert len(before) == 3
+    result = embed_here(job)
+    assert (result["units_done"], result["units_resumed"], result["rows_in"], result["pairs"]) == (2, 3, 500, 1000)
+    assert before.items() <= unit_times(job).items(), "finished units were computed again"
+    undisturbed = replace(job, output=job.output + "-undisturbed")
+    embed_here(undisturbed)
+    assert read_output(job.output).equals(read_output(undisturbed.output))
+    verify(job.output)
+
+
+def test_a_limit_that_grows_computes_no_row_again(job):
+    assert embed_here(replace(job, limit=250))["rows_in"] == 250
+    before = unit_times(job)
+    result = embed_here(replace(job, unit_rows=70))
+    assert before.items() <= unit_times(job).items()
+    assert result["rows_in"] == 500 and verify(job.output)["rows_out"] == 500
+    assert read_output(job.output)["id"].to_pylist() == [i for i in range(500) for _ in range(2)]
+    assert embed_here(replace(job, limit=10))["units_done"] == 0
+
+
+def test_overwrite_begins_anew_and_leaves_other_files_alone(job):
+    embed_here(job)
+    other = output_at(job.output).root / "notes.txt"
+    other.put(b"mine")
+    changed = replace(job, conditions=("color",))
+    with pytest.raises(RequestError, match=r"conditions.*--overwrite"):
+        embed_here(changed)
+    with pytest.raises(RequestError):
+        embed_here(replace(job, overwrite=True, text_column="body"))
+    assert verify(job.output)["pairs"] == 1000, "expected nothing destroyed by wrong requests"
+    assert embed_here(replace(changed, overwrite=True))["pairs"] == 500
+    assert verify(job.output)["pairs"] == 500 and other.read() == b"mine"
+
+
+def test_the_fingerprint_is_of_what_changes_the_vectors(job):
+    embed_here(job)
+    assert embed_here(replace(job, batch_tokens=64, unit_rows=50, max_rejected=0.5))["units_done"] == 0
+    changes = {
+        "dtype": "float16",
+        "normalize": True,
+        "subtract": False,
+        "pooling": "cls",
+        "keep_columns": (),
+        "on_long": "reject",
+    }
+    for name, value in changes.items():
+        with pytest.raises(RequestError, match="expected an empty folder or the same job"):
+            embed_here(replace(job, **{name: value}))
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "vanished"])
+def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in ("a.csv", "b.csv"):
+        pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
+    job = replace(job, input=str(folder), unit_rows=20)
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(4))
+    before = unit_times(job)
+    if change in ("changed", "vanished"):
+        (folder / "b.csv").unlink()
+        if change == "changed":
+            (folder / "b.csv").write_text("text\na dog\n")
+        with pytest.raises(RequestError, match=r"b\.csv"):
+            embed_here(job)
+        assert unit_times(job) == before
+        return
+    pd.DataFrame({"text": sentences(20, seed=9)}).to_csv(folder / "0.csv", index=False)  # before the others
+    result = embed_here(job)
+    assert (result["units_done"], result["rows_out"]) == (3, 140) and before.items() <= unit_times(job).items()
+    verify(job.output)
+
+
+def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(3))
+    assert output_at(job.output).job.read_json()["model"] == str(tiny_model)
+    capsys.readouterr()
+    unnamed = replace(job, model=None)
+    assert embed_here(unnamed)["units_resumed"] == 3
+    assert capsys.readouterr().err.startswith(f"{job.output}: begun with --model {tiny_model}; resuming with it\n")
+    with pytest.raises(RequestError, match=r"leave the flag out, or pass --model minilm$"):  # begun anew by the default
+        embed_here(replace(unnamed, overwrite=True))
+    assert verify(job.output)["rows_out"] == 500
+
+
+def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
+    unnamed = replace(job, model=None, prompt=None, pooling=None, unit_rows=10, limit=10)
+    assert embed_here(unnamed)["rows_out"] == 10
+    assert output_at(job.output).job.read_json()["model"] == DEFAULT_MODEL
+    assert output_at(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
+    capsys.readouterr()
+    assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
+    assert embed_here(replace(unnamed, limit=30, model=DEFAULT_MODEL))["rows_out"] == 30
+    assert "begun with" not in capsys.readouterr().err
+    with pytest.raises(RequestError, match=r"expected an empty folder or the same job.*model"):
+        embed_here(replace(unnamed, model="minilm"))
+
+
+def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
+    moved = shutil.copytree(tiny_model, tmp_path / "model")
+    embed_here(replace(job, model=str(moved), limit=100))
+    moved = moved.rename(tmp_path / "moved")
+    with pytest.raises(RequestError, match=r"was begun with, .*/model, got: .*; pass --model with where it is now$"):
+        embed_here(replace(job, model=None))
+    assert embed_here(replace(job, model=str(moved), limit=200))["units_resumed"] == 1
+    assert embed_here(replace(job, model=None))["rows_out"] == 500
+
+
+def test_an_output_of_another_version_is_refused(job):
+    embed_here(job)
+    record = output_at(job.output).job
+    record.put_json({name: value for name, value in record.read_json().items() if name != "format"})
+    with pytest.raises(RequestError, match=r": written by another version of raycase, 0\.2 or earlier: embed again$"):
+        embed_here(job)
+    assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
+
+
+@pytest.mark.parametrize("content", ["{}", "[" * 100_000])
+def test_a_record_of_another_kind_is_refused(job, content):
+    output_at(job.output).job.put(content.encode())
+    with pytest.raises(RequestError, match=r"job\.json: expected (JSON|the job\.json of `raycase embed`), got: "):
+        embed_here(job)

@@ -1,0 +1,121 @@
+"""Names of finished units, and what a listing of them covers."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from helpers import embed_here, stop_after
+
+from raycase.errors import WorkError
+from raycase.job.listing import UnitFile, finished
+from raycase.job.output import output_at
+from raycase.job.verify import verify
+
+
+@pytest.mark.parametrize(
+    "unit", [UnitFile(0, 0, 0, 0), UnitFile(3, 4096, 4000, 96), UnitFile(123456, 10**13, 0, 7), UnitFile(1, 2, 3, 0)]
+)
+def test_a_units_name_says_all_of_it(unit):
+    name = unit.name("0123abcd")
+    assert UnitFile.parse(name) == ("0123abcd", unit)
+    assert unit.end - unit.start == unit.rows == unit.rows_out + unit.rows_rejected
+    others = [UnitFile(2, 0, 1, 1), UnitFile(0, 10_000, 5, 5), UnitFile(0, 2000, 5, 5), UnitFile(10, 0, 1, 0), unit]
+    assert sorted(u.name("0" * 8) for u in others) == [u.name("0" * 8) for u in sorted(others)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "part-0.parquet",
+        "0123abcd-00000-000000000000-1-0.parquet.tmp",
+        *(f"{wrong}-000000000000-1-0.parquet" for wrong in ("0123ABCD-00000", "0123abc-00000")),
+        "0123abcd-00000-9999999999999999999-1-0.parquet",  # beyond 64 bits
+        "0123abcd-000001-000000000000-1-0.parquet",  # not as a unit is named
+        "0123abcd-00000-00000000000\u0663-1-0.parquet",  # a digit, but not of ASCII
+    ],
+)
+def test_any_other_name_is_no_unit(name):
+    assert UnitFile.parse(name) is None
+
+
+def test_units_of_a_job_are_its_own_in_the_order_of_the_input():
+    ours = [UnitFile(1, 0, 5, 0), UnitFile(0, 7, 1, 1), UnitFile(0, 0, 7, 0)]
+    names = [u.name("aaaaaaaa") for u in ours] + [UnitFile(0, 0, 9, 0).name("bbbbbbbb"), "_SUCCESS"]
+    units, strays = finished(names, "aaaaaaaa")
+    assert list(units) == sorted(ours) and list(units.names) == [u.name("aaaaaaaa") for u in sorted(ours)]
+    assert strays == names[3:]
+    units, strays = finished(names, "cccccccc")
+    assert (len(units), units.files, strays) == (0, [], names)
+    assert list(units.gaps(0, 3, 9)) == [(3, 9)] and units.missing([4, 5]) == 9 and units.last_row(0) == 0
+
+
+def unit(start, rows, file=0):
+    return UnitFile(file, start, rows, 0)
+
+
+def kept(units):
+    """What counts of the units, from a listing of them; the others must be strays."""
+    names = {u.name("0" * 8) for u in units}
+    found, strays = finished(names, "0" * 8)
+    assert sorted(strays) == sorted(names - set(found.names))
+    assert all((name in found) == (name not in strays) for name in names)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gaps_and_overlaps_against_sets(seed):
+    random = np.random.default_rng(seed)
+    units = [
+        unit(int(start), int(rows), int(file))
+        for start, rows, file in zip(
+            random.integers(0, 60, 25), random.integers(1, 12, 25), random.integers(0, 3, 25), strict=True
+        )
+    ]
+    found = kept(units)
+    rows = [(u.file, row) for u in found for row in range(u.start, u.end)]
+    assert len(rows) == len(set(rows))
+    assert rows == sorted(rows)
+    assert all({(u.file, r) for r in range(u.start, u.end)} & set(rows) for u in units)  # none is dropped for nothing
+    limits = random.integers(0, 80, 3).tolist()
+    assert found.missing(limits) == sum(limits) - sum(row < limits[file] for file, row in rows)
+    for file in range(3):
+        start, end = sorted(random.integers(0, 80, 2).tolist())
+        covered = {row for f, row in rows if f == file}
+        gaps = list(found.gaps(file, start, end))
+        assert [row for a, b in gaps for row in range(a, b)] == sorted(set(range(start, end)) - covered)
+        assert all(a < b for a, b in gaps)
+        assert all(b < c for (_, b), (c, _) in pairwise(gaps))
+        assert found.last_row(file) == max(covered, default=-1) + 1
+
+
+def test_late_writers_are_not_mistaken_for_ours(job):
+    """A unit of a job that was overwritten, one that a shorter limit had cut, and rejected rows without their unit."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    strays = [folder / f"{'0' * 8}{name[8:]}", folder / f"{name[:27]}-50-0.parquet"]
+    strays.append(output_at(job.output).rejected / f"{name[:27]}-49-1.parquet")
+    assert name[9:27] == "00000-000000000100"
+    for stray in strays:
+        stray.put((folder / name).read())
+    assert embed_here(job)["rows_in"] == 500
+    assert not any(stray.exists() for stray in strays)
+    verify(job.output)
+    (folder / "notes.txt").put(b"")
+    with pytest.raises(WorkError, match=r"notes\.txt: not in the manifest; remove the file"):
+        embed_here(job)
+
+
+def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
+    """The same configuration over other content: the name of the old unit must not count."""
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    name = sorted(folder.list())[1]
+    old = (folder / name).read()
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(replace(job, overwrite=True), runner=stop_after(1))
+    (folder / name).put(old)
+    assert embed_here(job)["units_done"] == 4
+    assert name not in folder.list()
+    verify(job.output)

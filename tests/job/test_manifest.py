@@ -1,0 +1,47 @@
+"""The manifest of a finished output: its counts, and the lines of units that earlier runs wrote."""
+
+from dataclasses import replace
+
+import duckdb
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import embed_here
+
+from raycase.errors import WorkError
+from raycase.job.output import output_at
+from raycase.job.run import TooManyRejectedError
+from raycase.job.verify import verify
+
+
+def test_read_back_as_plain_columns(job):
+    embed_here(replace(job, dtype="float16"))
+    files = job.output + "/embeddings/*.parquet"
+    frame = pd.read_parquet(job.output + "/embeddings")
+    assert list(frame.columns) == ["id", "condition", "text", "embedding"]
+    assert frame.embedding[0].dtype == np.float16 and frame.embedding[0].shape == (32,)
+    rows = duckdb.sql(
+        f"select id, condition, text, embedding::float[] from '{files}' order by id, condition"
+    ).fetchall()
+    assert len(rows) == 1000 and len(rows[0][3]) == 32
+    first = frame[(frame.id == rows[0][0]) & (frame.condition == rows[0][1])].embedding.iloc[0]
+    assert np.allclose(first, rows[0][3])
+
+
+def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path):
+    (tmp_path / "in.jsonl").write_text('{"text": "a dog"}\nnot json\n{"text": "a cat"}\n')
+    job = replace(job, input=str(tmp_path / "in.jsonl"))
+    with pytest.raises(TooManyRejectedError, match="line does not parse") as error:
+        embed_here(job)
+    assert error.value.result["rows_rejected"] == 1
+    assert verify(job.output)["rows_out"] == 2
+
+
+def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
+    embed_here(job)
+    folder = output_at(job.output).embeddings
+    (folder / sorted(folder.list())[2]).remove()
+    with pytest.raises(WorkError, match=r"rows 200 to 300 of .*in\.parquet are missing; raise --limit"):
+        embed_here(replace(job, limit=100))
+    assert embed_here(job)["units_done"] == 1
+    verify(job.output)

@@ -1,0 +1,101 @@
+"""What is left to do, and what of it is remembered from run to run."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import sentences
+
+from raycase.io.inputs import source_of
+from raycase.io.source import Span
+from raycase.job import plan as plan_module
+from raycase.job.job_record import write_job
+from raycase.job.listing import UnitFile, finished
+from raycase.job.plan import Plan, Spans, make_plan
+from raycase.job.request import check_embed
+
+
+def planned(job):
+    """The job's plan, as `embed` makes and remembers it."""
+    request = check_embed(job)
+    opened, done = request.find_job()
+    plan = make_plan(request, opened.files, done)
+    write_job(request.output, opened)
+    if plan.learned:
+        plan.learned.save(request.output, plan.unit_rows)
+    return plan
+
+
+@pytest.fixture
+def corpus(job, tmp_path):
+    """A job over a Parquet, a CSV and a JSONL file of 300 rows each."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    texts = sentences(300)
+    pq.write_table(pa.table({"text": texts}), folder / "a.parquet", row_group_size=70)
+    (folder / "b.csv").write_text("text\n" + "\n".join(texts))
+    (folder / "c.jsonl").write_text("\n".join(f'{{"text": "{t}"}}' for t in texts))
+    return replace(job, input=f"{folder}/**", unit_rows=50)
+
+
+def looked_at(monkeypatch):
+    """Which files a plan looks at, from now on."""
+    seen = []
+
+    def counted(file, number):
+        seen.append(file.uri.rsplit("/")[-1])
+        return source_of(file, number)
+
+    monkeypatch.setattr(plan_module, "source_of", counted)
+    return seen
+
+
+def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path):
+    seen = looked_at(monkeypatch)
+    first = planned(corpus)
+    assert sorted(seen) == ["a.parquet", "b.csv", "c.jsonl"] and first.rows == [300, 300, 300]
+    seen.clear()
+    again = planned(corpus)
+    assert seen == [] and not again.learned
+    assert list(again.pieces()) == list(first.pieces()) and again.spans == first.spans
+    pq.write_table(pa.table({"text": sentences(10)}), tmp_path / "corpus" / "d.parquet")
+    assert planned(corpus).rows == [300, 300, 300, 10] and seen == ["d.parquet"]
+    seen.clear()
+    assert planned(replace(corpus, unit_rows=60)).learned and len(seen) == 4, "expected other units cut anew"
+
+
+def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
+    seen = looked_at(monkeypatch)
+    short = planned(replace(corpus, limit=100))
+    assert short.rows[0] == sum(short.rows) == len(short) == 100
+    assert [wanted for _, wanted in short.pieces()] == [[(0, 70)], [(70, 100)]]
+    seen.clear()
+    assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
+    seen.clear()
+    assert planned(replace(corpus, limit=320)).rows == [300, 20, 0] and seen == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left_is_what_a_set_of_rows_says(seed):
+    random = np.random.default_rng(seed)
+    spans, rows = Spans(), [int(n) for n in random.integers(1, 200, 4)]
+    for file, count in enumerate(rows):
+        edges = sorted({0, count, *random.integers(0, count + 1, 3).tolist()})
+        for start, end in pairwise(edges):
+            spans.add(Span(file=file, start=start, rows=end - start, at=start, length=1, bytes=1))
+    names = [
+        UnitFile(int(f), int(a), int(n), 0).name("0" * 8)
+        for f, a, n in zip(*(random.integers(low, high, 12) for low, high in ((0, 5), (0, 150), (1, 40))), strict=True)
+    ]
+    done, _ = finished(set(names), "0" * 8)
+    limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
+    plan = Plan(spans=spans, done=done, unit_rows=17, rows=limits, learned=False)
+    covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
+    wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
+    pieces = list(plan.pieces())
+    assert [(s.file, row) for s, gaps in pieces for a, b in gaps for row in range(a, b)] == sorted(wanted)
+    assert (len(plan), plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
+    assert len(plan) == done.missing(limits)

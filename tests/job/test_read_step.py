@@ -1,0 +1,75 @@
+"""The read step: every bad row is kept with its reason; a row may have conditions of its own."""
+
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from helpers import (
+    embed_here,
+    read_output,
+    read_rejected,
+)
+
+from raycase.errors import WorkError
+from raycase.job import read_step
+from raycase.job.verify import verify
+
+
+def test_condition_column_keeps_rows_and_pairs_apart(job, tmp_path):
+    rows = [
+        {"text": "a red dress", "aspects": ["color", "number"], "year": 1},
+        {"text": "a blue dog", "aspects": "color", "year": 2},
+        {"text": "a red dress", "aspects": ["color"], "year": 3},
+        {"text": "two cats", "aspects": []},
+        {"text": "two dogs", "aspects": ["color", None]},
+        {"text": "two men", "aspects": ["color", " "]},
+        {"text": "two women", "aspects": ["color", "color"]},
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    options = {"conditions": (), "condition_column": "aspects", "keep_columns": ("year", "aspects")}
+    job = replace(job, input=str(path), max_rejected=1, **options)
+    result = embed_here(job)
+    counts = {"rows_in": 7, "rows_out": 3, "rows_rejected": 4, "pairs": 4, "distinct_pairs": 3}
+    assert counts.items() <= result.items()
+    table = read_output(job.output)
+    assert table["condition"].to_pylist() == ["color", "number", "color", "color"]
+    assert table["year"].to_pylist() == [1, 1, 2, 3]
+    reasons = [f"{what} condition" for what in ("empty", "null", "empty", "duplicate")]
+    assert [r["reason"] for r in read_rejected(job.output)] == reasons
+    assert table["embedding"][0].equals(table["embedding"][3])
+
+
+def test_every_bad_row_is_kept_with_its_reason_and_place(job, tmp_path):
+    texts = pa.array(
+        [b"a red dress", None, b"", b" \t ", b"a \xff dog", b"poison dog", b"a blue dog", b"cat " * 99, b"man"]
+    )
+    ids = ["a", "b", "c", "d", "e", "f", "a", "h", None]
+    pq.write_table(pa.table({"id": ids, "text": texts.view(pa.string())}), tmp_path / "bad.parquet")
+    job = replace(job, input=str(tmp_path / "bad.parquet"), max_rejected=1, on_long="reject")
+    result = embed_here(job)
+    reasons = {r["row"]: r["reason"] for r in read_rejected(job.output)}
+    assert reasons == {
+        1: "null text",
+        2: "empty text",
+        3: "empty text",
+        4: "invalid UTF-8",
+        5: "vector not finite",
+        6: "duplicate id",
+        7: "text too long",
+        8: "null id",
+    }
+    assert read_output(job.output)["text"].to_pylist() == ["a red dress"] * 2
+    assert all(r["file"] == job.input for r in read_rejected(job.output))
+    assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (9, 1, 8)
+    verify(job.output)
+
+
+def test_a_step_that_loses_a_row_is_found_out(job, monkeypatch):
+    read_span = read_step.read_span
+    lossy = lambda *a: ((rows.slice(1), rejected) for rows, rejected in read_span(*a))  # noqa: E731
+    monkeypatch.setattr(read_step, "read_span", lossy)
+    with pytest.raises(WorkError, match="from row 0: 100 rows in, 99 out and rejected"):
+        embed_here(job)

@@ -1,0 +1,80 @@
+"""A request is checked before anything is written: clear answers to wrong ones."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from helpers import embed_here
+
+from raycase.cli import main
+from raycase.errors import RequestError
+from raycase.job.output import output_at
+
+
+def cli(capsys, *arguments):
+    """Exit status, standard output and standard error of a job's command line, run in this process."""
+    status = 0
+    try:
+        main(["embed", *map(str, arguments)], work=embed_here)
+    except SystemExit as stop:
+        status = stop.code
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"--input": "nothing.parquet"}, "expected .parquet, .csv, .jsonl files at"),
+        ({"--conditions": "missing.txt"}, "missing.txt: expected a readable txt file"),
+        ({"--conditions": "\ufeff"}, "beside them and the prompt, got '\\ufeff': empty condition"),
+        ({"--conditions": None}, "--condition-column, --unconditional or --any-condition, got none"),
+        ({"--condition-column": "text"}, "got --conditions and --condition-column"),
+        ({"--model": "minilm9"}, "expected one of minilm-conditional-v2, mpnet-conditional-v2, minilm-cond"),
+        ({"--prompt": "loud"}, "--prompt"),
+        ({"--dim": "4"}, "--dim: expected a dimension that"),
+        ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
+        ({"--max-rejected": "nan"}, "expected a share between 0 and 1, got nan"),
+        ({"--output": None}, "--output: expected a folder for the vectors, got none"),
+        ({"--output": "foreign"}, "got embeddings without job.json"),
+        ({"--output": "in.parquet/out"}, "got in.parquet/out, which would be read as input"),
+    ],
+)
+def test_a_wrong_request_is_answered_in_one_line(job, change, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign" / "embeddings").mkdir(parents=True)
+    (tmp_path / "foreign" / "embeddings" / "x.parquet").write_text("")
+    flags = {"--input": "in.parquet", "--output": "out", "--conditions": "color", "--model": job.model}
+    flags |= {"--prompt": "concat-sc", "--pooling": "mean"} | change
+    given = [part for flag, value in flags.items() if value is not None for part in (flag, value)]
+    status, out, err = cli(capsys, *given)
+    assert (status, out) == (2, "")
+    assert words in err and err.count("\n") == 1
+    assert not (tmp_path / "out" / "job.json").exists()
+
+
+def test_flags_as_people_write_them(job, tmp_path, capsys):
+    flags = ["--input", job.input, "--output", job.output, "--model", job.model, "--prompt", "concat-cs"]
+    flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]
+    status, out, _ = cli(capsys, *flags)
+    assert status == 0 and json.loads(out.splitlines()[-1])["pairs"] == 10
+    config = json.loads((output_at(job.output).job).read())["config"]
+    assert config["model"]["subtract"] is False
+    assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
+    assert cli(capsys, *flags, "--subtract")[0] == 2
+
+
+def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    with pytest.raises(RequestError, match="--output: expected an absolute path or a URI, got 'out'"):
+        embed_here(replace(job, output="out"))
+    with pytest.raises(RequestError, match="--input: expected an absolute path or a URI"):
+        embed_here(replace(job, input="in.parquet"))
+    assert embed_here(job)["rows_in"] == 500
+
+
+def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
+    with pytest.raises(RequestError, match="--output: expected a place to write at s3://no-such-bucket/out, got"):
+        embed_here(replace(job, output="s3://no-such-bucket/out"))
+    with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
+        embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))

@@ -1,0 +1,61 @@
+"""A job notices what happens to its output: another job in it, a folder that is gone, units that are damaged."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import embed_here, meanwhile, read_output, stop_after
+
+from raycase.errors import WorkError
+from raycase.job.output import output_at
+from raycase.job.verify import verify
+
+
+def test_a_job_whose_folder_another_took_ends_and_leaves_it_alone(job):
+    other = replace(job, conditions=("people",), overwrite=True)
+    with pytest.raises(WorkError, match="the folder was removed or a job with --overwrite took it over"):
+        embed_here(job, runner=meanwhile(lambda: embed_here(other)))
+    embed_here(replace(other, overwrite=False))  # removes what the late writer put there
+    assert verify(job.output)["pairs"] == 500
+    assert set(read_output(job.output)["condition"].to_pylist()) == {"people"}
+
+
+def test_two_drivers_of_one_job_are_harmless(job):
+    result = embed_here(job, runner=meanwhile(lambda: embed_here(job)))
+    assert result["rows_out"] == 500
+    assert verify(job.output)["pairs"] == 1000
+
+
+@pytest.mark.parametrize("what", ["", "job.json"])
+def test_a_folder_that_is_removed_ends_the_job(job, what):
+    place = Path(job.output) / what
+    with pytest.raises(WorkError, match="the folder was removed or a job with --overwrite took it over"):
+        embed_here(job, runner=meanwhile(lambda: shutil.rmtree(place) if place.is_dir() else place.unlink()))
+    assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
+    verify(job.output)
+
+
+def test_a_unit_that_is_removed_is_missed_and_done_by_the_next_run(job):
+    def remove():
+        folder = output_at(job.output).embeddings
+        (folder / min(folder.list())).remove()
+
+    with pytest.raises(WorkError, match=r"100 rows are missing; run the same command again$"):
+        embed_here(job, runner=meanwhile(remove))
+    assert embed_here(job)["units_done"] == 1
+    verify(job.output)
+
+
+def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
+    """As by a store that lost the end of a file."""
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(3))
+    folder = output_at(job.output).embeddings
+    file = folder / min(folder.list())
+    file.put(file.read()[:-9])
+    with pytest.raises(WorkError, match=f"{file.name}: expected the rows of a unit, got"):
+        embed_here(job)
+    file.remove()
+    assert embed_here(job)["units_done"] == 1
+    verify(job.output)

@@ -1,0 +1,120 @@
+"""Vectors of length 1, of int8 and of bits: jobs that write them, what checks them, and what refuses to read them."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import storing
+from altered import alter, with_column
+from helpers import embed_here, read_output, stop_after
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.build import IndexJob, build
+from raycase.index.join import JoinJob, join
+from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
+from raycase.job.encode_step import rejected_rows
+from raycase.job.pair_result import PairResult
+from raycase.job.request import check_embed
+from raycase.job.runner import Runner
+from raycase.job.verify import verify
+from raycase.models.pairs import Encoded
+
+FORMS = [(True, "float16"), (True, "float32"), (False, "int8"), (False, "binary")]
+
+
+def numbers(uri):
+    return embedding_numbers(read_output(uri)[EMBEDDING])
+
+
+@pytest.fixture
+def floats(job):
+    """A job of 60 rows in two units, and the vectors in float32 that it would write: (120, 32)."""
+    job = replace(job, limit=60, unit_rows=30)
+    plain = replace(job, output=job.output + "-float32")
+    embed_here(plain)
+    return job, numbers(plain.output)
+
+
+@pytest.mark.parametrize(("normalize", "dtype"), FORMS)
+def test_a_job_writes_what_the_formula_says_and_resumes(floats, normalize, dtype):
+    job, vectors = floats
+    job = replace(job, normalize=normalize, dtype=dtype)
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(1))
+    assert embed_here(job)["units_resumed"] == 1 and embed_here(job)["units_done"] == 0
+    with pytest.raises(RequestError, match=r"(dtype|normalize): .* there, .* requested"):
+        embed_here(replace(job, dtype="float32", normalize=False))
+    assert verify(job.output)["pairs"] == 120
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    written = numbers(job.output)
+    if dtype == "binary":
+        assert written.dtype == np.uint8 and np.array_equal(np.unpackbits(written, axis=1), vectors > 0)
+    elif dtype == "int8":
+        assert written.dtype == np.int8
+        scaled = vectors * (127 / np.abs(vectors).max(axis=1, keepdims=True))
+        assert np.abs(written - scaled).max() < 0.501
+    else:
+        assert written.dtype == dtype and np.allclose(written, unit, atol=3e-4 if dtype == "float16" else 1e-6)
+
+
+@pytest.mark.parametrize(("normalize", "dtype"), FORMS)
+def test_what_has_no_direction_or_is_not_finite_is_rejected(normalize, dtype):
+    rows = np.array([[3, -4] * 4, [0] * 8, [np.nan] * 8, [np.inf, 1] * 4, [3e38] * 8, [1e-40] * 8], np.float32)
+    encoded = Encoded(vectors=rows, refused=[None] * 6, truncated=np.zeros(6, bool), work=None, distinct=6)
+    kind = PairResult(columns=None, dtype=dtype, normalize=normalize, on_long="truncate")
+    done = kind.compute(SimpleNamespace(encode_prepared=lambda _: encoded), None)
+    reasons = {1: Reason.ZERO, 2: Reason.NOT_FINITE, 3: Reason.NOT_FINITE}
+    assert rejected_rows(done, np.arange(6), kind) == reasons
+    [(_, column)] = kind.results(done, np.array([0, 4, 5]))
+    wanted = {
+        "float16": [[0.3, -0.4] * 4, [0.125**0.5] * 8, [0.125**0.5] * 8],
+        "int8": [[95, -127] * 4, [127] * 8, [127] * 8],
+        "binary": [[0b10101010], [255], [255]],
+    }
+    wanted["float32"] = wanted["float16"]
+    assert np.allclose(embedding_numbers(pa.chunked_array([column])), wanted[dtype], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("flags", "change", "words"),
+    [
+        ({"dtype": "int8"}, lambda v: v.view(np.uint8), "vectors of fixed_size_list<.*uint8"),
+        ({"dtype": "float32"}, lambda v: (v * 9).astype(np.int8), "vectors of fixed_size_list<.*int8"),
+    ],
+)  # fmt: skip
+def test_verify_finds_vectors_that_no_job_writes(job, flags, change, words):
+    job = replace(job, limit=10, **flags)
+    embed_here(job)
+
+    changed = with_column(EMBEDDING, lambda table: embedding_array(change(embedding_numbers(table[EMBEDDING]))))
+    alter(job.output, changed)
+    with pytest.raises(WorkError, match=words):
+        verify(job.output)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "binary"])
+def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
+    job, _ = floats
+    embed_here(replace(job, dtype=dtype))
+    floating, words = (
+        job.output + "-float32",
+        f"expected vectors of float16 or float32, got {dtype} in .*--dtype float16$",
+    )
+    with pytest.raises(RequestError, match=f"--embeddings: {words}"):
+        build(IndexJob(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
+    for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
+        with pytest.raises(RequestError, match=f"{flag}: {words}"):
+            join(JoinJob(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), Runner())
+
+
+def test_requests_that_cannot_be(job, tmp_path):
+    odd = replace(job, dtype="binary", model=storing.model_folder(tmp_path), prompt=None, pooling=None)
+    for change, got in (({"normalize": True}, "--normalize"), ({"dtype": "int8"}, "--dtype int8")):
+        words = replace(odd, dtype="float16", conditions=(), any_condition=True)
+        with pytest.raises(RequestError, match=f"--any-condition: expected vectors as the model gives them, .* {got};"):
+            check_embed(replace(words, **change))
+    for dim, got in ((None, 11), (6, 6)):
+        with pytest.raises(RequestError, match=f"--dtype binary: expected dimensions that 8 divides, .* got {got} of"):
+            check_embed(replace(odd, dim=dim))

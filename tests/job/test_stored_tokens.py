@@ -1,0 +1,71 @@
+"""Stored tokens as an input: vectors are those of the embedding job within the rounding; a stop; what is refused."""
+
+import pytest
+import storing
+from helpers import cosines, embed_here, read_output, vectors
+
+from raycase.errors import RequestError
+from raycase.job.request import EmbedJob
+from raycase.job.verify import verify
+
+CONDITIONS = ("what they wear on their heads", "number of people")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`words`: 200 rows with stored words and two that are rejected; `out`: the same rows under both conditions."""
+    home = tmp_path_factory.mktemp("materialized")
+    model = storing.model_folder(home)
+    rows = storing.texts(200)
+    rows[5]["text"] = rows[150]["text"] = ""
+    options = {"max_rejected": 0.1, "unit_rows": 20}
+    storing.stored(home / "a", model, rows, output=str(home / "words"), **options)
+    embedded = {"conditions": CONDITIONS, "any_condition": False, "word_bytes": None}
+    storing.stored(home / "b", model, rows, output=str(home / "out"), **options | embedded)
+    return home
+
+
+def job(home, output, **changes):
+    return EmbedJob(**{"input": str(home / "words"), "conditions": CONDITIONS, "output": str(output)} | changes)
+
+
+def check(home, uri):
+    """The output against the one that was embedded."""
+    found, wanted = read_output(uri), read_output(str(home / "out"))
+    for column in ("id", "condition", "text", "year"):
+        assert found[column].to_pylist() == wanted[column].to_pylist()
+    near = cosines(vectors(found), vectors(wanted))
+    assert near.mean() > 0.9995 and near.min() > 0.99
+    assert verify(uri)["rows_out"] == 198
+
+
+@pytest.mark.parametrize("unit_rows", [7, 30, None])
+def test_they_give_what_embedding_gives_whatever_the_units(home, tmp_path, unit_rows):
+    result = embed_here(job(home, tmp_path / "m", unit_rows=unit_rows))
+    assert (result["rows_in"], result["rows_rejected"], result["pairs"]) == (198, 0, 396)
+    check(home, str(tmp_path / "m"))
+
+
+def test_they_resume_and_are_this_jobs_alone(home, tmp_path):
+    embed_here(job(home, tmp_path / "m", limit=50))
+    with pytest.raises(RequestError, match="expected an empty folder or the same job"):
+        embed_here(job(home, tmp_path / "m", conditions=("dog",)))
+    assert embed_here(job(home, tmp_path / "m"))["units_resumed"] == 1
+    check(home, str(tmp_path / "m"))
+    assert embed_here(job(home, tmp_path / "m"))["units_done"] == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"conditions": (), "unconditional": True}, "--input: expected --conditions for the stored tokens"),
+        ({"conditions": ("dog " * 600,)}, "--conditions: expected words that .* can read, with room"),
+        ({"keep_columns": ("none",)}, "--keep-columns: .*: expected the column 'none', got text, year"),
+        ({"input": "out"}, "--input: expected an output of `raycase embed --any-condition`"),
+        ({"model": "minilm"}, "--model: expected the model that stored the words"),
+    ],
+)
+def test_what_is_refused(home, tmp_path, changes, words):
+    changes = {name: str(home / value) if name == "input" else value for name, value in changes.items()}
+    with pytest.raises(RequestError, match=words):
+        embed_here(job(home, tmp_path / "m", **changes))

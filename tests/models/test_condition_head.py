@@ -1,0 +1,183 @@
+"""The heads of condition pooling on random states, against their formulas in 64 bits; what padding and shape change."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import small
+import torch
+from scipy.special import erf, expit, softmax
+
+from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
+
+CONFIG = HeadConfig(activation="gelu", states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
+COUNTS = [4, 1, 7]  # tokens of each sentence
+
+
+def states(count, width=6, seed=0):
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+def padded(counts=COUNTS, width=6, seed=0, filling=0.0):
+    """States of sentences: a list, padded, and which are real."""
+    each = [states(count, width, seed + i) for i, count in enumerate(counts)]
+    real = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
+    whole = torch.full((*real.shape, width), filling)
+    whole[real] = torch.cat(each)
+    return each, whole, real
+
+
+def head_of(config, seed=0):
+    """Every weight is random, so that none is where it began."""
+    torch.manual_seed(seed)
+    return small.disturb(ConditionHead(config).eval(), seed, scale=0.4)
+
+
+def unit(a):
+    return a / np.linalg.norm(a, axis=-1, keepdims=True)
+
+
+def gelu(a):
+    return a * (1 + erf(a / np.sqrt(2))) / 2
+
+
+def formula(weights, config, h_TW, e_W):
+    """The weight of each token and the vector of one sentence under one condition, from the names of the weights."""
+    w = {name: np.asarray(t, dtype=np.float64) for name, t in weights.items()}
+    h_TW, e_W = np.asarray(h_TW, dtype=np.float64), np.asarray(e_W, dtype=np.float64)
+    each = [slice(k * config.head_dim, (k + 1) * config.head_dim) for k in range(config.heads)]
+    logits = [
+        w["tau"][k] * unit(h_TW @ w["keys.weight"][at].T) @ unit(w["queries.weight"][at] @ e_W)
+        for k, at in enumerate(each)
+    ]
+    w_T = softmax(w["mix.weight"] @ e_W + w["mix.bias"]) @ softmax(np.array(logits), axis=1)
+    values_TD = h_TW @ w["values.0.weight"].T + w["values.0.bias"]
+    vector_D = w_T @ (gelu(values_TD) if config.activation else values_TD)
+    if config.gate:
+        vector_D = vector_D * expit(w["gate.weight"] @ e_W + w["gate.bias"])
+    return w_T, vector_D
+
+
+def formula_without_training(h_TD, e_D):
+    h_TD, e_D = np.asarray(h_TD, dtype=np.float64), np.asarray(e_D, dtype=np.float64)
+    w_T = softmax(unit(h_TD) @ unit(e_D) / 0.05)
+    return w_T, w_T @ h_TD
+
+
+def check(head, each_formula):
+    """Weights and vectors of every sentence under every condition."""
+    each, whole, real = padded()
+    asked = states(4, seed=9)
+    words, questions = head.read(whole, real), head.ask(asked)
+    index_BC = torch.arange(4).expand(len(each), -1)
+    weights = head.weights(words, questions.take(index_BC))
+    vectors = head.pool(words, questions.take(index_BC))
+    assert vectors.shape == (3, 4, head.output_dim)
+    for b, h_TW in enumerate(each):
+        for c, e_W in enumerate(asked):
+            w_T, vector_D = each_formula(h_TW, e_W)
+            small.close(vectors[b, c].detach(), vector_D, atol=1e-5)
+            np.testing.assert_allclose(weights[b, c, : len(h_TW)].detach(), w_T, atol=1e-5)
+            assert not weights[b, c, len(h_TW) :].any()
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
+    assert weights[:, :, 0].std() > 0.01, "expected weights that depend on sentence and condition"
+
+
+def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform():
+    head = ConditionHead(replace(CONFIG, activation=None)).eval()
+    head.start_from_states(3)
+    (h_TW, _, _), whole, real = padded()
+    words, questions = head.read(whole, real), head.ask(states(2, seed=9))
+    values = words.values[0, : len(h_TW)].detach()
+    torch.testing.assert_close(values @ values.T, h_TW[:, -3:] @ h_TW[:, -3:].T)
+    assert (questions.gate == questions.gate[0, 0]).all()
+    alone = replace(questions, mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
+    weights = head.weights(words, alone.take(torch.arange(2).expand(3, -1)))
+    torch.testing.assert_close(weights[2], torch.full((2, 7), 1 / 7), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}])
+def test_the_formula(changes):
+    config = replace(CONFIG, **changes)
+    head = head_of(config)
+    check(head, lambda h_TW, e_W: formula(head.state_dict(), config, h_TW, e_W))
+
+
+@pytest.mark.parametrize("dim", [6, 2])
+def test_the_formula_without_training(dim):
+    """On the last layer, which stands last."""
+    check(ZeroShotHead(dim), lambda h_TW, e_W: formula_without_training(h_TW[:, -dim:], e_W[-dim:]))
+
+
+PART = replace(CONFIG, plain_dim=3, plain_share=0.4, plain_vector_dim=4, plain_alone_from=3.0, plain_alone_to=5.0)
+PLAIN = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))  # f(s)
+
+
+def with_part(scale):
+    """The same head without the part and with one of random directions."""
+    alone = head_of(CONFIG)
+    head = ConditionHead(PART).eval()
+    head.load_state_dict(alone.state_dict(), strict=False)
+    random = torch.Generator().manual_seed(5)
+    head.plain.center.copy_(0.1 * torch.randn(6, generator=random))
+    head.plain.rare.copy_(torch.linalg.qr(torch.randn(6, 2, generator=random)).Q.T)
+    head.plain.turn.copy_(torch.linalg.qr(torch.randn(*head.plain.turn.shape, generator=random)).Q)
+    head.plain.scale.fill_(scale)
+    return alone, head
+
+
+def formula_with_part(part, h_TW, vector_D, plain_P):
+    """The share, and the vector with the part."""
+    w = {name: np.asarray(t, dtype=np.float64) for name, t in part.state_dict().items()}
+    mean_W = np.asarray(h_TW, dtype=np.float64).mean(0)
+    m_W = np.concatenate([unit(mean_W[:3]), unit(mean_W[3:])])
+    r = np.linalg.norm(w["rare"] @ (m_W - w["center"])) / w["scale"]
+    a = 0.4 * np.clip((r - 1.4) / 0.6, 0, 1) + 0.6 * np.clip((r - 3) / 2, 0, 1)
+    vector_D = np.asarray(vector_D, dtype=np.float64)
+    p = unit(np.asarray(plain_P, dtype=np.float64))
+    return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ p
+
+
+def under_one(head, whole, real, asked, plain=PLAIN):
+    """The vector of each sentence under its condition."""
+    questions = head.ask(asked).take(torch.arange(len(asked))[:, None])
+    return head.pool(head.read(whole, real, plain), questions)[:, 0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("scale", [0.5, 0.22])
+def test_the_formula_with_part(scale):
+    alone, head = with_part(scale)
+    each, whole, real = padded()
+    asked = states(3, seed=9)
+    wanted = [formula_with_part(head.plain, *of) for of in zip(each, alone(whole, real, asked), PLAIN, strict=True)]
+    assert len({round(a, 3) for a, _ in wanted}) > 1, "expected sentences with different shares"
+    small.close(under_one(head, whole, real, asked), np.stack([v for _, v in wanted]), atol=1e-5)
+    _, other, _ = padded(filling=1e4)
+    torch.testing.assert_close(under_one(head, other, real, asked), under_one(head, whole, real, asked), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("plain_dim", [3, 8])
+def test_what_is_fitted(plain_dim):
+    """Training rows lie near a plane: a row off it is unfamiliar, and the part stands apart from the head's vectors."""
+    part = ConditionHead(replace(PART, plain_vector_dim=plain_dim)).plain
+    random = torch.Generator().manual_seed(0)
+    plane = torch.linalg.qr(torch.randn(6, 4, generator=random)).Q  # two directions are left
+    train, validation, vectors = (
+        torch.randn(200, 4, generator=random) @ plane.T + 0.01 * torch.randn(200, 6, generator=random),
+        torch.randn(80, 4, generator=random) @ plane.T + 0.02 * torch.randn(80, 6, generator=random),
+        torch.randn(200, 2, generator=random) @ torch.eye(5)[:2],
+    )
+    plain = torch.randn(200, plain_dim, generator=torch.Generator().manual_seed(1))
+    plain[:, 5:] *= 1e-3
+    part.fit(train, plain, validation, vectors)
+    assert (part.rare @ plane).abs().max() < 0.01
+    assert part.unfamiliar(validation).square().mean().item() == pytest.approx(1.0, rel=1e-4)
+    assert part.unfamiliar(train).mean() < 0.7
+    assert (part.unfamiliar(torch.randn(20, 6, generator=random)) > 5).all()
+    if plain_dim < 5:  # room beside the head's vectors
+        assert (vectors @ part.turn).abs().max() < 1e-5
+        torch.testing.assert_close(part.turn.T @ part.turn, torch.eye(3))
+    else:  # the principal directions of f(s)
+        torch.testing.assert_close(part.turn @ part.turn.T, torch.eye(5))
+        assert part.turn[:, 5:].abs().max() < 1e-2

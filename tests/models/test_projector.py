@@ -1,0 +1,86 @@
+"""g of eq. 1: its formula, its round trip to disk, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from raycase.errors import RequestError
+from raycase.heads.projector import (
+    WEIGHTS,
+    Activation,
+    Projector,
+    ProjectorConfig,
+    load_projector,
+    save_projector,
+)
+
+
+def made(**options):
+    torch.manual_seed(0)
+    return Projector(ProjectorConfig(input_dim=6, output_dim=4, hidden=5, **options)).eval()
+
+
+@pytest.mark.parametrize(
+    ("activation", "formula"),
+    [
+        (Activation.LEAKY_RELU, lambda x: torch.where(x > 0, x, 0.01 * x)),
+        (Activation.RELU, lambda x: x.clamp(min=0)),
+        (Activation.SILU, lambda x: x / (1 + torch.exp(-x))),
+        (Activation.GELU, lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5))),
+    ],
+)
+def test_one_and_two_layers(activation, formula):
+    x = torch.randn(3, 6)
+    weight, bias = (g := made(layers=0)).parameters()
+    torch.testing.assert_close(g(x), x @ weight.T + bias)
+    g = made(layers=1, activation=activation)
+    weight, bias = g.parameters()
+    torch.testing.assert_close(g(x), formula(x @ weight.T + bias))
+    g = made(layers=2, activation=activation)
+    first, first_bias, second, second_bias = g.parameters()
+    assert first.shape == (5, 6)
+    torch.testing.assert_close(g(x), formula(formula(x @ first.T + first_bias) @ second.T + second_bias))
+
+
+def test_dropout_acts_in_training_only():
+    g = made(layers=1, dropout=0.5)
+    x = torch.ones(1, 6)
+    assert torch.equal(g(x), g(x))
+    g.train()
+    assert len({tuple(g(x)[0].tolist()) for _ in range(10)}) > 1
+
+
+def test_g_without_a_bias_is_eq_3_and_4():
+    for layers in (0, 1, 2):
+        assert [p.dim() for p in made(layers=layers, bias=False).parameters()] == [2] * (1 + (layers == 2))
+        assert not made(layers=layers, bias=False)(torch.zeros(2, 6)).any()
+
+
+@pytest.mark.parametrize("layers", [0, 1, 2])
+def test_saved_and_loaded_it_is_the_same(tmp_path, layers):
+    g = made(layers=layers, activation=Activation.SILU)
+    values = json.loads(json.dumps(save_projector(g, tmp_path)))
+    loaded = load_projector(ProjectorConfig(**values), tmp_path)
+    x = torch.randn(3, 6)
+    assert torch.equal(loaded(x), g(x))
+    assert not loaded.training
+
+
+def test_missing_broken_and_other_weights_are_refused(tmp_path):
+    g = made(layers=1)
+    weights = g.state_dict()
+    weights["1.bias"][2] = float("nan")
+    spoiled = {
+        r"projector\.safetensors: expected weights": lambda file: None,
+        "expected weights of ": lambda file: file.write_bytes(b"no safetensors"),
+        "expected finite weights, got NaN": lambda file: save_file(weights, file),
+    }
+    for said, spoil in spoiled.items():
+        spoil(tmp_path / WEIGHTS)
+        with pytest.raises(RequestError, match=said):
+            load_projector(g.config, tmp_path)
+    save_projector(made(layers=1), tmp_path)
+    with pytest.raises(RequestError, match=r"safetensors: expected weights of .*input_dim=7.*got: .*mismatch"):
+        load_projector(ProjectorConfig(input_dim=7, output_dim=4), tmp_path)

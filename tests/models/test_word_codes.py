@@ -1,0 +1,161 @@
+"""Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
+pooled from their sketches is pooled from the centroids that stand for the tokens."""
+
+import numpy as np
+import pytest
+import storing
+import torch
+import torch.nn.functional as F
+from helpers import cosines
+from safetensors.torch import load, save
+
+import raycase
+from raycase.errors import RequestError
+from raycase.heads import word_pooling, word_sketch
+from raycase.heads.word_codes import WordCodes, fit_codes, typical_conditions
+from raycase.heads.word_pooling import WordPooler, unpack_words
+from raycase.heads.word_sketch import SketchPooler, WordSketch
+from raycase.io.stored_words import Ragged, StoredWords
+
+CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
+SENTENCES = [row["text"] for row in storing.texts(60)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return storing.model_folder(tmp_path_factory.mktemp("stored"))
+
+
+@pytest.fixture(scope="module")
+def model(folder):
+    return raycase.load(folder, dtype=torch.float32, device="cpu")
+
+
+def basis(model, token_bytes=storing.ENOUGH, dim=None):
+    typical = model.questions(typical_conditions())
+    return fit_codes(model.head, model.words(SENTENCES), typical, dim=dim or model.dim, token_bytes=token_bytes)
+
+
+def coded(model, codes, sentences=SENTENCES):
+    """Stored words, in the order of the sentences: one batch each."""
+    return StoredWords.concat([codes.code(model.words([sentence])[0]) for sentence in sentences])
+
+
+@pytest.fixture(scope="module")
+def codes(model):
+    return basis(model)
+
+
+@pytest.fixture(scope="module")
+def stored(model, codes):
+    return coded(model, codes)
+
+
+def asked(model, conditions=CONDITIONS):
+    return model.questions(conditions), model.head.temperatures.detach()
+
+
+def pooled(model, codes, stored):
+    words = unpack_words(stored, codes)
+    return WordPooler(codes, *asked(model)).pool(words).numpy()[np.argsort(words.order)]
+
+
+def embedded(model, condition):
+    return model.embed(SENTENCES, condition)
+
+
+def test_pooled_equals_embedded_within_the_rounding(model, codes, stored):
+    assert 0 < len(stored.part.flat) < len(SENTENCES), "expected some texts with a plain part"
+    found = pooled(model, codes, stored)
+    for i, condition in enumerate(CONDITIONS):
+        wanted = embedded(model, condition)
+        assert cosines(found[:, i], wanted).min() > 0.999
+        np.testing.assert_allclose(np.linalg.norm(found[:, i], axis=1), np.linalg.norm(wanted, axis=1), rtol=0.05)
+
+
+def test_more_bytes_are_closer(model):
+    """And never more than were asked for."""
+    errors = []
+    for token_bytes in (3, 8, 20):
+        codes = basis(model, token_bytes)
+        stored = coded(model, codes)
+        assert codes.form.token_bytes <= token_bytes
+        assert stored.codes.flat.shape[1] == codes.form.token_bytes
+        errors.append(1 - cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0])).mean())
+    assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
+
+
+def test_a_cut_model_stores_the_cut(folder):
+    model = raycase.load(folder, dtype=torch.float32, device="cpu", dim=6)
+    codes = basis(model)
+    stored = coded(model, codes)
+    assert stored.form.dim == 6
+    found = cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0]))
+    assert found[stored.part.counts == 0].min() > 0.999
+    assert found.mean() > 0.98, "a plain part is scaled by the mean length of what was cut off"
+
+
+def test_any_split_gives_the_same(model, codes, stored, monkeypatch):
+    """Groups of few tokens, texts in another order, several conditions at once or one."""
+    whole = pooled(model, codes, stored)
+    monkeypatch.setattr(word_pooling, "TOKENS_AT_ONCE", 5)
+    order = np.random.default_rng(0).permutation(len(SENTENCES))
+    np.testing.assert_allclose(pooled(model, codes, stored.take(order)), whole[order], atol=1e-5)
+    words = unpack_words(stored, codes)
+    one = WordPooler(codes, *asked(model, CONDITIONS[1:2])).pool(words)
+    np.testing.assert_allclose(one[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
+
+
+def test_a_basis_is_read_back_and_another_file_is_refused(codes):
+    data = codes.to_bytes()
+    assert WordCodes.from_bytes(data, "b").form == codes.form
+    for wrong, said in ((b"nonsense", ""), (save(load(data) | {"more": torch.ones(1)}), "unexpected")):
+        with pytest.raises(RequestError, match=f"b: expected the basis of stored words, got: .*{said}"):
+            WordCodes.from_bytes(wrong, "b")
+    with pytest.raises(RequestError, match="expected the centroids of stored words, got: "):
+        WordSketch.from_bytes(b"nonsense", "a.safetensors")
+
+
+def sketched(stored, sketch, codes):
+    flat = sketch.code(codes, stored.codes.flat)
+    kept = StoredWords(
+        form=stored.form, codes=Ragged(flat=flat, offsets=stored.codes.offsets), part=stored.part, finite=stored.finite
+    )
+    return unpack_words(kept, None)
+
+
+def exact(model, codes, stored):
+    """By the words themselves, in the order of shortest first."""
+    return WordPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_words(stored, codes))[:, 0]
+
+
+def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, stored):
+    """Few distinct tokens: each one can be a centroid of the first level, and nothing is left for the others."""
+    few = stored.take(np.arange(12))
+    z = torch.from_numpy(np.unique(codes.unpack(few.codes.flat), axis=0)) * codes.steps
+    first = F.pad(z, (0, 0, 0, 256 - len(z)))
+    sketch = WordSketch(centroids=torch.stack([first, torch.zeros_like(first)]))
+    words = sketched(few, sketch, codes)
+    assert len(words.with_part), "expected some texts with a plain part"
+    pooler = SketchPooler(sketch, codes, *asked(model, CONDITIONS[:1]))
+    torch.testing.assert_close(pooler.pool(words), exact(model, codes, few), atol=1e-5, rtol=1e-4)
+    axes = torch.linalg.qr(torch.randn(11, 11)).Q  # turned, they keep their cosines
+    turned = pooler.along(axes).pool(words) @ axes.T
+    torch.testing.assert_close(turned, exact(model, codes, few), atol=1e-5, rtol=1e-4)
+
+
+def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkeypatch):
+    """In any split; and the axes of a condition keep what its vectors vary by."""
+    sketch = WordSketch.fit(codes, stored.codes.flat)
+    again = WordSketch.from_bytes(sketch.to_bytes(), "s")
+    words = sketched(stored, again, codes)
+    pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
+    found = pooler.pool(words)
+    assert cosines(found.numpy(), exact(model, codes, stored).numpy()).min() > 0.98
+    monkeypatch.setattr(word_sketch, "TOKENS_AT_ONCE", 5)
+    torch.testing.assert_close(pooler.pool(words), found)
+    monkeypatch.setattr(word_sketch, "AXES", 8)
+    axes = word_sketch.principal_axes(pooler.pool(words.sample(2)))
+    assert axes.shape == (11, 8)
+    lengths = torch.linalg.vector_norm(pooler.along(axes).pool(words), dim=1) / torch.linalg.vector_norm(found, dim=1)
+    assert (lengths > 0.9).all() and (lengths < 1 + 1e-5).all()

@@ -1,0 +1,92 @@
+"""Actors, and replicas of the service, fit what the cluster has, or are refused in words that say both."""
+
+import asyncio
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
+from helpers import Later
+
+from raycase.errors import RequestError, WorkError
+from raycase.io.storage import locate
+from raycase.job.request import EmbedJob
+from raycase.ray.resources import READ_CPUS, WRITE_CPUS, Capacity, check_nodes, make_pool
+from raycase.serve.serve_job import ServeJob
+
+serve = Later("raycase.ray.serve")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "grows", "flags", "wanted"),
+    [
+        ([{"CPU": 2}], False, {}, (1, 1, 1.625, 0, 2)),
+        ([{"CPU": 2}], False, {"actors": "1:3"}, (1, 3, 0.5, 0, 1)),
+        ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
+        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
+        ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
+        (
+            [{"CPU": 2}],
+            False,
+            {"actors": "8:8"},
+            "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with",
+        ),
+        ([{"CPU": 0}], True, {}, "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
+    ],
+)
+def test_actors_fit_the_cluster_or_are_refused(nodes, grows, flags, wanted):
+    cluster = Capacity(nodes, grows)
+    if isinstance(wanted, str):
+        with pytest.raises(RequestError, match=wanted):
+            make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+    else:
+        pool = make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+        assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
+
+
+def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
+    """As Ray Data reserves them; with 2 CPUs and tenths, writing was 4e-17 short, and long jobs stood still."""
+    for cpus, gpus in product(range(1, 65), (0, 1, 4)):
+        node = {"CPU": cpus, "GPU": gpus}
+        pool = make_pool(EmbedJob(), units=1000, cluster=Capacity([node]))
+        left = node["CPU"]
+        for share in [READ_CPUS, *[pool.cpus] * pool.most, WRITE_CPUS]:
+            assert left >= share
+            left -= share
+
+
+def test_local_output_on_several_nodes_is_refused(tmp_path):
+    with pytest.raises(RequestError, match="expected object storage on a cluster of several nodes"):
+        check_nodes(locate(str(tmp_path)), Capacity([{}] * 3))
+    check_nodes(locate("s3://corpus/out"), Capacity([{}] * 3))
+    check_nodes(locate(str(tmp_path)), Capacity([{}]))
+
+
+HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("flags", "nodes", "alone", "expected"),
+    [
+        ({}, [{"CPU": 2.0}], True, (2.0, 0.0)),
+        ({"replicas": 3}, [{"CPU": 2.0}], True, (0.625, 0.0)),
+        ({"replicas": 2}, [CPU], False, (4.0, 0.0)),
+        ({}, [{"CPU": 4.0}], False, (3.0, 0.0)),  # room for shards
+        ({"replicas": 4}, [HEAD, GPU, GPU], False, (1.0, 1.0)),
+        ({"replicas": 8, "gpus_per_replica": 0.5}, [HEAD, GPU, GPU], False, (1.0, 0.5)),
+        ({"gpus_per_replica": 4.0}, [GPU, GPU], False, None),
+    ],
+)
+def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
+    job, cluster = ServeJob(**flags), Capacity(nodes)
+    if expected is None:
+        with pytest.raises(RequestError, match=r"^--replicas: expected room for \d with .* got room for \d: "):
+            serve.replica_resources(job, cluster, alone=alone)
+        assert serve.replica_resources(job, Capacity(nodes, grows=True), alone=alone)
+    else:
+        assert serve.replica_resources(job, cluster, alone=alone) == expected
+
+
+def test_a_replica_whose_engine_hangs_is_not_well():
+    """By which Ray Serve knows."""
+    with pytest.raises(WorkError, match="expected work to end"):
+        asyncio.run(serve.Replica.check_health(SimpleNamespace(engine=SimpleNamespace(stuck=lambda: True))))

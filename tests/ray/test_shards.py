@@ -1,0 +1,133 @@
+"""An index in shards on Ray: the answers of one index; actors that die, stay away or open a new version; replicas."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+import ray
+import storing
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.approximate import Options
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index, on_index
+from raycase.ray import shards as module
+from raycase.ray.shards import InShards, open_sharded
+
+ASKED, KNOWN = "what they wear on their heads", "number of people"
+QUERIES = ["a woman in a red dress", "two people play with a dog"]
+SHARDS = 2
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """`words`: 250 rows with stored words; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
+    home = tmp_path_factory.mktemp("shards")
+    storing.words_later_and_out(home, KNOWN)
+    outputs = (str(home / "words"), str(home / "out"))
+    build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), shards=SHARDS))
+    return home
+
+
+@pytest.fixture(scope="module")
+def sharded(cluster, home):
+    """Its processes end with the tests that ask it: they would hold CPUs that a training waits for."""
+    index = open_sharded(str(home / "i.lance"), wait=60)
+    yield index
+    end(index.actors)
+
+
+def end(actors):
+    for actor in actors.every.actors:
+        ray.kill(actor)
+
+
+def pid(actor):
+    return ray.get(actor.__ray_call__.remote(lambda actor: os.getpid()))
+
+
+def kill(actor):
+    """Its process ends, at once; Ray starts another."""
+    os.kill(pid(actor), signal.SIGKILL)
+
+
+def test_answers_are_those_of_one_index(sharded, home):
+    one = Index.open(str(home / "i.lance"))
+    for condition in (KNOWN, ASKED, None):
+        for where in (None, "year < 2007", "id = 3"):
+            for k in (1, 10, 1000):
+                search = {"unconditional": condition is None}
+                wanted = one.search(QUERIES, condition, k, where, **search)
+                assert sharded.search(QUERIES, condition, k, where, **search).equals(wanted)
+    assert sharded.search(QUERIES, None, 7).equals(one.search(QUERIES, None, 7))
+    assert not sharded.vectors.cached.keys() - {KNOWN}, "expected the mean over conditions alone to be the driver's"
+    assert sharded.pooled.rows.cached is None
+    with pytest.raises(RequestError, match="where: expected a filter"):
+        sharded.search(QUERIES, ASKED, 3, "nothing = 1")
+    many = np.repeat(one.embed(QUERIES, KNOWN), 1000, axis=0)  # are put into the object store
+    assert many.nbytes > module.INLINE_BYTES
+    for found, wanted in zip(sharded.nearest(many, KNOWN, 3), one.nearest(many, KNOWN, 3), strict=True):
+        assert np.array_equal(found, wanted)
+
+
+@pytest.mark.cluster
+def test_a_shard_that_died_is_asked_again(sharded, home):
+    """Killed between queries, and in the middle of one: its first attempt ends its process."""
+    wanted = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, 10)
+    first, second = sharded.actors.every.actors
+    kill(first)
+    assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
+
+    def die_at_the_next(actor):
+        actor.shard.nearest = lambda *_: os._exit(1)
+
+    before = pid(second)
+    ray.get(second.__ray_call__.remote(die_at_the_next))
+    assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
+    assert pid(second) != before and not any(sharded.actors.shards[1].under_way.values())
+
+
+@pytest.mark.cluster
+def test_one_that_stays_away_is_an_error(cluster, home):
+    sharded = open_sharded(str(home / "i.lance"), wait=0.5)
+    ray.kill(sharded.actors.every.actors[1])
+    with pytest.raises(WorkError, match=r"answers of all 2 shards, got none for 0.5 s.* of shard 2;"):
+        sharded.search(QUERIES, ASKED, 10)
+    end(sharded.actors)
+
+
+@pytest.mark.cluster
+def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
+    """And an approximate index is searched as a whole, by one of them."""
+    uri = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "words"),), output=uri, shards=2))
+    in_shards = InShards()
+    before = in_shards(Index.open(uri))
+    first = before.search(QUERIES, ASKED, 300)
+    outputs = (str(home / "later"), str(home / "out"))
+    build(IndexJob(embeddings=outputs, output=uri, delete="id < 20", kind="ivf-rq"))
+    one, after = Index.open(uri), in_shards(Index.open(uri))
+    assert after.actors is before.actors
+    exact = Options(exact=True)
+    assert after.search(QUERIES, ASKED, 300, options=exact).equals(one.search(QUERIES, ASKED, 300, options=exact))
+    for where in (None, "year < 2012"):
+        assert after.search(QUERIES, KNOWN, 10, where).equals(one.search(QUERIES, KNOWN, 10, where))
+    two_stages = after.search(QUERIES, ASKED, 10, options=Options(refine=2))
+    scores = {(r["query"], r["id"]): r["score"] for r in one.search(QUERIES, ASKED, 300, options=exact).to_pylist()}
+    assert all(scores[r["query"], r["id"]] == r["score"] for r in two_stages.to_pylist()) and len(two_stages) == 20
+    assert before.search(QUERIES, ASKED, 300).equals(first), "expected who has the former version open to keep it"
+    for where in ("id > 1020", "id > 1010"):
+        build(IndexJob(output=uri, delete=where))
+    with pytest.raises((RequestError, WorkError)):
+        after.search(QUERIES, ASKED, 300, options=exact)
+    open_index = iter([after, in_shards(Index.open(uri))])
+    _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
+    assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
+    end(after.actors)
+
+
+def test_shards_that_do_not_start_are_an_error(cluster, home, monkeypatch):
+    monkeypatch.setattr(module, "START_SECONDS", 0.0)
+    with pytest.raises(WorkError, match=r"expected 2 processes of 0.0625 CPUs for the shards of .*, got 0 within 0 s"):
+        open_sharded(str(home / "i.lance"))

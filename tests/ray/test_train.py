@@ -1,0 +1,130 @@
+"""Training on Ray Train equals training in one process: with one worker or two, killed or not; what it refuses."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import ROOT, cosines, embed_here, rated_rows, read_output, to_csv, vectors, worst
+from safetensors.torch import load_file
+from uncached import open_trainer
+
+import raycase
+from raycase.errors import RequestError
+from raycase.io.rated import read_rated
+from raycase.job.request import EmbedJob
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
+from raycase.papers.csr.train import CsrJob
+from raycase.ray import train as on_ray
+from raycase.ray.runner import RayRunner
+from raycase.ray.train import make_scaling
+from raycase.training import job as jobs
+from raycase.training.projector import best_projector, fit_projector
+
+train = partial(jobs.train, open_trainer=on_ray.open_trainer)
+HERE, ON_RAY = VectorCache(Runner()), VectorCache(RayRunner())
+
+
+def weights(job):
+    return load_file(job.folder / "projector.safetensors")
+
+
+def plain_fit(job):
+    """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
+    pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
+    data = [ON_RAY.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
+    *_, state = fit_projector(*data, job.recipe, seed=job.seed)
+    return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
+
+
+def fill_cache(job, uri):
+    """Embed a data set's pairs into the job's cache, in this process."""
+    HERE.pair_vectors(read_rated(uri, ""), job.config(), cache=job.cache_location, compute="float32")
+
+
+@pytest.mark.cluster
+def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
+    training = replace(training, workers=2, dropout=0.0)  # each process drops its own numbers
+    fill_cache(training, training.validation)  # on Ray, the other vectors
+    capsys.readouterr()
+    metrics = train(training)
+    assert capsys.readouterr().out.count("epoch ") == 4
+    validation, data, state, g = plain_fit(training)
+    assert worst(weights(training), g.state_dict()) < 1e-5
+    assert metrics["validation"]["spearman"] == pytest.approx(max(line["spearman"] for line in state.history), abs=1e-3)
+    with torch.inference_mode():
+        wanted = g(torch.from_numpy(np.array(data.vectors))).numpy()
+    sentences, conditions = zip(*validation.distinct, strict=True)
+    loaded = raycase.load(str(training.folder), dtype=torch.float32)
+    assert cosines(loaded.embed(sentences, conditions), wanted).min() > 0.9999
+    pd.DataFrame({"text": sentences, "condition": conditions}).to_parquet(tmp_path / "pairs.parquet")
+    places = {"input": str(tmp_path / "pairs.parquet"), "output": str(tmp_path / "out"), "model": str(training.folder)}
+    job = EmbedJob(condition_column="condition", dtype="float32", compute="float32", **places)
+    embed_here(job)
+    assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
+
+
+@pytest.mark.cluster
+def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, tiny_model, cluster, tmp_path):
+    files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "model": str(tiny_model)}
+    settings = files | {"compute": "float32", "cache": str(tmp_path / "cache"), "batch_size": 20, "epochs": 8}
+    job = CsrJob(output=str(tmp_path / "killed"), **settings)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in (settings | {"output": job.output}).items()]
+    environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(ROOT / "jobs" / "train.py"), "csr", *flags]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
+        for line in run.stdout:
+            if line.startswith("epoch   2"):
+                run.send_signal(signal.SIGKILL)
+                break
+    assert not (job.folder / "raycase.json").exists()
+    metrics = train(job)
+    assert [line["epoch"] for line in metrics["history"]] == list(range(1, len(metrics["history"]) + 1))
+    wanted = jobs.train(replace(job, output=str(tmp_path / "one")), open_trainer)
+    for found, line in zip(metrics["history"], wanted["history"], strict=True):
+        assert found["loss"] == pytest.approx(line["loss"], abs=1e-4)
+    assert not list((Path(job.cache) / "fits").iterdir()), "expected no checkpoint left of a finished run"
+
+
+def test_a_pair_without_a_vector_is_named(training, tmp_path):
+    frame = rated_rows(10, 5)
+    frame.loc[3, "sentence1"] = "poison dog"
+    with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
+        jobs.train(
+            replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
+            lambda _: SimpleNamespace(vectors=HERE),
+        )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "gpus", "wanted"),
+    [
+        ([{"CPU": 8}, {"CPU": 4}], 3, None, {"CPU": 4}),
+        ([{"CPU": 8, "GPU": 2}, {"CPU": 8}], 2, 1, {"CPU": 4, "GPU": 1}),  # both workers on the one node with GPUs
+        ([{"CPU": 8, "GPU": 2}], 2, None, {"CPU": 4, "GPU": 1.0}),
+        ([{"CPU": 8}], 1, 1, "got nodes with 8 CPUs and 0 GPUs"),
+    ],
+)
+def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, gpus, wanted):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+    if isinstance(wanted, str):
+        with pytest.raises(RequestError, match=wanted):
+            make_scaling(workers, gpus)
+    else:
+        assert make_scaling(workers, gpus).resources_per_worker == wanted
+
+
+def test_more_workers_than_fit_are_refused(training, cluster):
+    with pytest.raises(RequestError, match="--workers: expected 9 with 1 CPU"):
+        train(replace(training, workers=9))

@@ -1,0 +1,110 @@
+"""A sweep on Ray Tune: its trials are fits of one process; Optuna's search, ASHA, what a stopped sweep keeps."""
+
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+from uncached import open_trainer
+
+from raycase.errors import RequestError, WorkError
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
+from raycase.ray.tune import resources, tune
+from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.job import train
+from raycase.training.sweep import Sweep, changed
+
+
+@pytest.fixture
+def make(projector, tmp_path):
+    """Makes a sweep of a system, of a projector by default, over the shared pairs."""
+
+    def made(values, kind="grid", system="case", **options):
+        (tmp_path / f"{kind}.json").write_text(json.dumps(values))
+        flags = {name: options.pop(name) for name in ("trials", "seeds") if name in options}
+        training = TRAIN_JOBS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
+        return Sweep(**{kind: str(tmp_path / f"{kind}.json")}, **flags, training=training)
+
+    return made
+
+
+def fill_cache(training):
+    """Embed what the trials share in this process."""
+    training.shared(training.config(), training.read_parts(), VectorCache(Runner()))
+
+
+def results(job):
+    return pd.read_parquet(job.training.folder / "results.parquet")
+
+
+@pytest.mark.cluster
+def test_trials_are_fits_of_one_process_and_the_best_is_a_model(make, cluster, tmp_path, capsys, monkeypatch):
+    job = make({"learning_rate": [1e-2, 3e38]}, seeds=1, seed=4, dropout=0.3)
+    fill_cache(job.training)
+    found = tune(job)
+    assert (found["trials"], found["failed"], found["best"]["cell"]) == (2, 1, "learning rate 0.01")
+    table = results(job).set_index(["config/learning_rate", "seed"])
+    cell = replace(changed(job.training, {"learning_rate": 1e-2}), output=str(tmp_path / "cell"), seed=4)
+    wanted, row = train(cell, open_trainer), table.loc[1e-2, 4]
+    assert row["score"] == row["spearman"] == pytest.approx(wanted["validation"]["spearman"], abs=1e-2)
+    assert row["epochs"] == 2
+    assert "expected a finite loss" in table.loc[3e38, 4]["error"]
+    best = json.loads((job.training.folder / "best" / "metrics.json").read_text())
+    assert best["validation"]["spearman"] == pytest.approx(table.loc[1e-2, 4]["score"], abs=1e-2)
+    assert list((job.training.folder / "tune").rglob("result.json")), "Tune's loggers write"
+    assert not list(job.training.folder.rglob("*.pkl"))
+
+    lost = next(f for f in (job.training.folder / "trials").iterdir() if json.loads(f.read_text())["score"])
+    lost.unlink()
+    before = {f: f.stat().st_mtime_ns for f in (job.training.folder / "best").iterdir()}
+    capsys.readouterr()
+    assert tune(job)["best"] == found["best"]
+    assert capsys.readouterr().err.count("grid: ") == 1 + 1, "the lost trial, and that which failed"
+    assert {f: f.stat().st_mtime_ns for f in before} == before
+    with pytest.raises(RequestError, match="got another"):
+        tune(replace(job, training=replace(job.training, dropout=0.4)))
+
+    def all_fail(sweep, shared, trials, phase):
+        for cell, seed in trials:
+            sweep.put_trial({"choices": cell, "seed": seed, "phase": phase, "error": "not finite", "score": None})
+
+    monkeypatch.setattr("raycase.ray.tune._run", all_fail)
+    with pytest.raises(WorkError, match=r"2 that failed; the first: not finite"):
+        tune(make({"learning_rate": [3e38]}, seeds=2, output=str(tmp_path / "only")))
+
+
+@pytest.mark.cluster
+def test_a_search_runs_its_trials_then_the_seeds_of_its_best_and_goes_on(make, cluster):
+    space = {"prompt": {"choice": ["concat-sc", "concat-sc+concat-cs"]}, "dropout": {"uniform": [0.0, 0.5]}}
+    space |= {"layers": {"randint": [1, 3]}, "dim": {"choice": [None, 8]}, "epochs": {"choice": [1, 2]}}
+    job = make(space, "space", trials=2, seeds=2)
+    for prompt in space["prompt"]["choice"]:
+        fill_cache(replace(job.training, prompt=prompt))
+    assert tune(job)["best"]["seeds"] == 2
+    table = results(job)
+    assert table["phase"].value_counts().to_dict() == {"search": 2, "finals": 2}
+    assert table["config/dropout"].nunique() == 2
+    tune(replace(job, trials=3))
+    assert results(job)["phase"].value_counts()["search"] == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "wanted"),
+    [
+        ([{"CPU": 4.0}, {"CPU": 16.0}, {}], None, (16, 0)),
+        ([{"CPU": 64.0}, {"CPU": 64.0, "GPU": 8.0}, {"CPU": 30.0, "GPU": 4.0}], None, (7, 1)),
+        ([{"CPU": 8.0, "GPU": 1.0}], 0.25, (2, 0.25)),
+        ([{"CPU": 4.0, "GPU": 8.0}], None, (1, 1)),
+    ],
+)
+def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(monkeypatch, nodes, gpus, wanted):
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+    files = {"train": "", "validation": "", "output": "", "gpus_per_worker": gpus}
+    assert resources(TRAIN_JOBS["mixsp"](**files)) == wanted
+    assert resources(TRAIN_JOBS["case"](**files)) == (1, 0)
+
+
+def test_a_sweep_without_ray_is_refused(make):
+    with pytest.raises(RequestError, match="--no-ray: expected Ray"):
+        tune(make({}, ray=False))

@@ -1,0 +1,33 @@
+"""A tiny model and an index of its stored words, behind the app without Ray."""
+
+import pytest
+import storing
+from served import client_of
+
+import raycase
+from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.service import Service
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """`model`: plain vectors of 32 dimensions, conditional ones of 11 or 6; `i.lance`: 60 rows with text and year."""
+    home = tmp_path_factory.mktemp("served")
+    storing.stored(home / "a", storing.model_folder(home), storing.texts(60), output=str(home / "words"))
+    storing.indexed(home / "i.lance", str(home / "words"))
+    return home
+
+
+@pytest.fixture(scope="session")
+def model(home):
+    return raycase.load(home / "model")
+
+
+@pytest.fixture(scope="session")
+def service(home):
+    return Service.load(check_serve(ServeJob(index=str(home / "i.lance"))))
+
+
+@pytest.fixture(scope="session")
+def client(service):
+    return client_of(service)[0]

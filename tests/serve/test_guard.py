@@ -1,0 +1,321 @@
+"""Who may ask the service, how much, and how many at once. Bodies of strangers: tests/test_hostile.py."""
+
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+from served import TOKEN, client_of, refusal
+
+from raycase.errors import RequestError, WorkError
+from raycase.serve import guard as guard_module
+from raycase.serve import service as service_module
+from raycase.serve.guard import Door, Guard
+from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.service import Engine
+
+JSON = {"Content-Type": "application/json"}
+
+
+def post(client, body, route="/v1/embeddings", **headers):
+    return client.post(route, content=body, headers=JSON | headers)
+
+
+def alive(client):
+    return client.post("/v1/embeddings", json={"input": "a red dress"}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "said"),
+    [
+        ("/v1/embeddings", {"input": "a" * 32_769}, "at most 32768 characters"),
+        ("/v1/embeddings", {"input": "a", "condition": "c" * 1001}, "at most 1000 characters"),
+        ("/v1/embeddings", {"input": ["a"] * 257, "condition": [f"c{i}" for i in range(257)]}, "at most 256 different"),
+        ("/v1/embeddings", {"input": ["a"] * 3, "condition": ["c"] * 2}, "one for each of the 3 texts"),
+        ("/search", {"queries": ["a"] * 17, "condition": [str(i) for i in range(17)]}, "at most 16 different ones"),
+        ("/search", {"queries": ["a"] * 256, "k": 100}, "10,000 answers to all queries, got 100 for 256"),
+        ("/search", {"queries": "a", "where": "year > 1 AND " * 1000}, "at most 10000 characters"),
+        ("/search", {"queries": "a", "condition": "c", "unconditional": True}, "condition or unconditional, got both"),
+        ("/search", {"queries": "a", "condition": "c", "exact_condition": True}, "condition: expected"),
+        ("/facets", {"condition": "color", "clusters": 61}, "clusters: expected at most the 60 rows"),
+        ("/explain", {"texts": ["a"] * 33, "conditions": ["c", "d"]}, "expected at most 64 texts times conditions"),
+        ("/explain", {"texts": "a", "conditions": ["犬" * 900]}, "leaves no room for the sentence"),
+    ],
+)
+def test_what_is_wrong_or_too_much_is_422(client, route, asked, said):
+    assert said in refusal(client.post(route, content=json.dumps(asked), headers=JSON), 422)
+    assert alive(client)
+
+
+def test_a_lost_index_tells_no_place(service, home, monkeypatch):
+    client, _ = client_of(service)
+    for error, status in ((WorkError, 500), (RequestError, 422), (RuntimeError, 500)):
+
+        def fail(*_, error=error):
+            raise error(f"{home}/i.lance/data/x.lance: no such file, file://{home}/i.lance, {home}/model, s3://b/k/x")
+
+        monkeypatch.setattr(type(service), "search", fail)
+        answer = client.post("/search", json={"queries": "a"})
+        assert refusal(answer, status) and str(home) not in answer.text and "s3:" not in answer.text
+    monkeypatch.undo()
+    assert alive(client)
+
+
+def test_json_alone_is_read(client):
+    """A form, or text, is what a page of another site may send without asking; so is a body of no type."""
+    for kind in ("text/plain", "", "multipart/form-data; boundary=x"):
+        headers = {"Content-Type": kind} if kind else {}
+        assert refusal(client.post("/v1/embeddings", content=b'{"input": "dog"}', headers=headers), 422)
+    assert post(client, b'{"input": "dog"}', **{"Content-Type": "application/JSON; charset=utf-8"}).status_code == 200
+
+
+def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
+    monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
+    client, _ = client_of(service, host="0.0.0.0", base_url="http://example.org")
+    for given in (None, TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer é"):
+        headers = {} if given is None else {"Authorization": given.encode()}
+        answer = client.post("/v1/embeddings", json={"input": "dog"}, headers=headers)
+        assert "server's token" in refusal(answer, 401) and answer.headers["WWW-Authenticate"] == "Bearer"
+        assert client.get("/conditions", headers=headers).status_code == 401
+        assert client.get("/openapi.json", headers=headers).status_code == 401
+        assert client.post("/health", headers=headers, content=b"x" * 100).status_code == 401  # its body is not read
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+    for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
+        assert client.get("/v1/models", headers={"Authorization": given}).status_code == 200
+    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeJob(host="0.0.0.0")))
+
+
+def test_routes_and_methods(client):
+    """A HEAD is a GET without its body; no such route or method is told as any other problem."""
+    for route in ("/health", "/ready"):
+        assert client.head(route).status_code == 200
+    for method, route, status in (("GET", "/x", 404), ("GET", "/search", 405), ("POST", "/health", 405)):
+        assert refusal(client.request(method, route), status)
+
+
+def test_without_a_token_another_host_is_refused(client):
+    """A page whose name was turned to 127.0.0.1 gives its own name."""
+    for host in ("example.org", "example.org:8000", "127.0.0.1.example.org", "localhost.example.org:80", ""):
+        assert "as Host" in refusal(client.get("/conditions", headers={"Host": host}), 403)
+    for host in ("localhost", "127.0.0.1:80", "[::1]:8000", "[::1]"):
+        assert client.get("/conditions", headers={"Host": host}).status_code == 200
+
+
+def test_pages_of_allowed_origins_may_ask(service):
+    client, _ = client_of(service, allow_origin=("https://example.org",))
+    asking = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "content-type,authorization"
+    asking["Access-Control-Request-Private-Network"] = "true"
+    allowed = client.options("/search", headers=asking)
+    assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == "https://example.org"
+    assert allowed.headers["access-control-allow-private-network"] == "true"
+    refused = client.options("/search", headers=asking | {"Origin": "https://example.com"})
+    assert refused.status_code == 400 and "access-control-allow-origin" not in refused.headers
+    answer = client.post("/search", json={}, headers={"Origin": "https://example.org"})
+    assert refusal(answer, 422) and answer.headers["access-control-allow-origin"] == "https://example.org"
+    assert "access-control-allow-origin" not in client_of(service)[0].get("/health", headers=asking).headers
+
+
+class Held(Engine):
+    """Waits with all embeddings until it is let go."""
+
+    def __init__(self, service):
+        super().__init__(service)
+        self.waiting, self.go = threading.Semaphore(0), threading.Event()
+
+    async def embed(self, texts, conditions):
+        self.waiting.release()
+        await asyncio.to_thread(self.go.wait)
+        return await super().embed(texts, conditions)
+
+
+def test_a_full_queue_is_429_and_what_waits_is_answered(service):
+    client, _ = client_of(service, queue=2)
+    held = client.app.state.engine = Held(service)
+    found = []
+
+    def ask():
+        found.append(client.post("/v1/embeddings", json={"input": "dog"}).status_code)
+
+    with client:
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for _ in threads:
+            assert held.waiting.acquire(timeout=30)
+        answer = client.post("/v1/embeddings", json={"input": "dog"})
+        assert "at most 2 requests at once" in refusal(answer, 429) and answer.headers["Retry-After"] == "1"
+        assert answer.json()["error"]["code"] == "rate_limit_exceeded"
+        assert client.get("/health").status_code == 200
+        held.go.set()
+        for thread in threads:
+            thread.join(30)
+        assert found == [200, 200] and alive(client)
+
+
+async def call(app, messages, sent, **scope):
+    """Call an app with a request of these messages; the last is waited for without end."""
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), *scope.pop("headers", [])]
+    basic = {"type": "http", "method": "POST", "path": "/v1/embeddings", "query_string": b"", "root_path": ""}
+    waiting = iter(messages)
+
+    async def receive():
+        for message in waiting:
+            return message
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+
+    await app({**basic, "headers": headers, **scope}, receive, send)
+
+
+def asgi(app, messages, **scope):
+    """What an app sends."""
+    sent = []
+    asyncio.run(call(app, messages, sent, **scope))
+    return sent
+
+
+def guarded(app, job):
+    door = Door(lambda: False)
+    return Guard(app, settings=check_serve(job), routes=frozenset(), observe=lambda *_, **__: None, door=door)
+
+
+NAMES, LISTS = ",".join(f'"{i}":1' for i in range(740_000)), "[]," * 2**21 + "[]"  # lists are counted at once
+MANY = {"at most 64 names": (NAMES, [200, None, 422, None]), "times [": (f'"input":[{LISTS}]', [422, None, 200, None])}
+
+
+@pytest.mark.parametrize("said", MANY)
+def test_a_million_names_or_lists_stop_no_other_request(service, said):
+    """One answer that is short, within seconds, and meanwhile another request on the same loop."""
+    app, sent, (inside, statuses) = client_of(service)[0].app, [], MANY[said]
+
+    async def both():
+        health = call(app, [], sent, method="GET", path="/health")
+        await asyncio.gather(call(app, [part(f"{{{inside}}}".encode(), more=False)], sent), health)
+
+    began = time.perf_counter()
+    asyncio.run(both())
+    assert time.perf_counter() - began < 3
+    assert [message.get("status") for message in sent] == statuses
+    body = sent[statuses.index(422) + 1]["body"]
+    assert said.encode() in body and len(body) < 300
+
+
+def test_an_engine_that_hangs_is_told_and_replaced(service, monkeypatch):
+    client, _ = client_of(service)
+    engine, begun, go = client.app.state.engine, threading.Event(), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(engine.run(lambda: begun.set() or go.wait())))
+    thread.start()
+    assert begun.wait(30) and client.get("/health").status_code == client.get("/ready").status_code == 200
+    monkeypatch.setattr(service_module, "STUCK", 0.0)
+    for route in ("/health", "/ready"):
+        assert "the server hangs" in refusal(client.get(route), 503)
+    assert engine.stuck()  # what Ray Serve asks
+    go.set()
+    thread.join(30)
+    assert client.get("/health").status_code == client.get("/ready").status_code == 200
+
+
+def part(body, more=True):
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def test_a_slow_body_is_given_up_and_takes_no_place(service, monkeypatch):
+    monkeypatch.setattr(guard_module, "BODY_SECONDS", 0.05)
+    client, counted = client_of(service, queue=1)
+    start, _ = asgi(client.app, [part(b'{"inp')])
+    assert start["status"] == 408 and counted == [("/v1/embeddings", 408, {})]
+    assert alive(client)
+
+
+def test_a_client_that_leaves_before_its_body_is_whole_gets_nothing(service):
+    client, counted = client_of(service, queue=1)
+    assert asgi(client.app, [part(b'{"inp'), {"type": "http.disconnect"}]) == []
+    assert counted == [("/v1/embeddings", 499, {})] and alive(client)
+
+
+@pytest.mark.parametrize("length", [b"8388609", b"9" * 5000, b"-1"])
+def test_a_length_beyond_the_limit_is_refused_before_the_body(service, length):
+    start, body = asgi(client_of(service)[0].app, [], headers=[(b"content-length", length)])
+    assert start["status"] == 413 and b'"code":"too_large"' in body["body"]
+
+
+def test_a_body_without_a_length_ends_at_the_limit(service):
+    endless = iter(range(100))
+    start, _ = asgi(client_of(service)[0].app, (part(b" " * 2**20) for _ in endless))
+    assert start["status"] == 413 and next(endless) == 9
+
+
+def test_beside_one_that_is_worked_on_others_are_turned_away(service, monkeypatch):
+    """One that memory does not hold beside it, as it arrives; any other once the service ends, which waits for it."""
+    monkeypatch.setattr(guard_module, "MOST_BODIES", 150)
+    held = []
+
+    async def call():
+        go, begun = asyncio.Event(), asyncio.Event()
+
+        async def app(scope, receive, send):
+            begun.set()
+            await go.wait()
+
+        guard = guarded(app, ServeJob())
+
+        async def ask(*parts):
+            messages = iter([part(body, more=i + 1 < len(parts)) for i, body in enumerate(parts)])
+            sent = []
+
+            async def receive():
+                return next(messages)
+
+            async def send(message):
+                held.append(guard.held)
+                sent.append(message)
+
+            await guard(
+                {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"[::1]")]}, receive, send
+            )
+            return sent
+
+        first = asyncio.create_task(ask(b" " * 100))
+        await begun.wait()
+        start, body = await ask(b" " * 30, b" " * 30, b" " * 30)
+        assert start["status"] == 429 and (b"retry-after", b"1") in start["headers"] and b"150 bytes" in body["body"]
+        assert held == [100, 100], "expected the bytes of the one that was turned away to be let go"
+        ending = asyncio.create_task(guard.door.close(60))
+        await asyncio.sleep(0)
+        start, body = await ask(b" ")
+        assert start["status"] == 503 and (b"retry-after", b"1") in start["headers"] and not ending.done()
+        assert b'{"error":{"message":"the server ends; try again"' in body["body"]
+        go.set()
+        await asyncio.gather(first, ending)
+        assert guard.held == guard.door.within == 0
+
+    asyncio.run(call())
+
+
+def test_a_request_that_is_cancelled_gives_its_place_back(service):
+    """As Ray cancels it when the client hangs up."""
+    begun = asyncio.Event()
+
+    async def never(scope, receive, send):
+        begun.set()
+        await asyncio.Event().wait()
+
+    guard = guarded(never, ServeJob(queue=1))
+
+    async def receive():
+        return part(b"{}", more=False)
+
+    async def call():
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
+        task = asyncio.create_task(guard(scope, receive, None))
+        await begun.wait()
+        assert (guard.working, guard.held, guard.door.within) == (1, 2, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled() and guard.working == guard.held == guard.door.within == 0
+
+    asyncio.run(call())

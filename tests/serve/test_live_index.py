@@ -1,0 +1,78 @@
+"""An index that grows while it is served: the newest version is searched, by the model that is loaded."""
+
+from functools import partial
+
+import pytest
+import storing
+
+from raycase.errors import RequestError, WorkError
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.serve.live_index import LiveIndex, open_index
+
+
+@pytest.fixture
+def live(home, tmp_path):
+    storing.indexed(tmp_path / "i.lance", str(home / "words"))
+    return LiveIndex(
+        open=partial(open_index, str(tmp_path / "i.lance"), model=None, words_bytes=2**30), checked_for=-1.0
+    )
+
+
+def grow(home, folder, first):
+    output = str(folder / f"more{first}")
+    storing.stored(folder / f"rows{first}", str(home / "model"), storing.texts(5, first=first), output=output)
+    build(IndexJob(embeddings=(output,), output=str(folder / "i.lance")))
+
+
+def rows(index):
+    return index.metadata.rows
+
+
+def test_a_new_version_is_taken_with_the_model_that_is_loaded(live, home, tmp_path):
+    encoder = live.on(lambda index: index.encoder)
+    assert live.on(rows) == 60
+    grow(home, tmp_path, 1000)
+    assert live.on(rows) == 65 and live.on(lambda index: index.encoder) is encoder
+    ask = lambda index: index.search(["dog"], "color", 65)["id"].to_pylist()  # noqa: E731 said in one line
+    assert live.on(ask) == ask(Index.open(str(tmp_path / "i.lance")))
+
+
+def test_it_is_looked_for_once_in_a_while(live, home, tmp_path):
+    live.checked_for = 3600.0
+    grow(home, tmp_path, 1000)
+    assert live.on(rows) == 60
+    live.checked_for = 0.0
+    assert live.on(rows) == 65
+
+
+def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path):
+    """Two builds that finish while it searches; what fails for another reason is not done again."""
+    seen = []
+
+    def work(index):
+        seen.append(rows(index))
+        if len(seen) == 1:
+            grow(home, tmp_path, 1000)
+            grow(home, tmp_path, 2000)
+            raise WorkError("a file of the version is not there")
+        return index.search(["dog"], "color", 3)["id"].to_pylist()
+
+    assert len(live.on(work)) == 3 and seen == [60, 70]
+    with pytest.raises(RequestError, match="expected at least 1, got 0"):
+        live.on(lambda index: seen.append(rows(index)) or index.search(["dog"], "color", 0))
+    assert seen == [60, 70, 70]
+
+
+def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkeypatch):
+    other = storing.model_folder(tmp_path, heads=2)
+    storing.stored(tmp_path / "c", other, storing.texts(5), output=str(tmp_path / "others"))
+    build(IndexJob(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True))
+    assert live.newest().metadata.rows == 60
+    assert "searched on" in (said := capsys.readouterr().err) and "restart the service" in said
+
+    def lost():
+        raise WorkError("a store that does not answer")
+
+    monkeypatch.setattr(live, "open", lost)
+    assert live.newest().metadata.rows == 60 and "a store that does not answer" in capsys.readouterr().err
