@@ -24,11 +24,7 @@ __all__ = [
     "train",
 ]
 
-_ELSEWHERE = {
-    "Embed": "raycase.integrations.ray_data",
-    "Index": "raycase.index.index",
-    "Pool": "raycase.integrations.ray_data",
-}
+_ELSEWHERE = {"Index": "raycase.index.index"} | dict.fromkeys(("Embed", "Pool"), "raycase.integrations.ray_data")
 
 
 def __getattr__(name: str) -> Any:

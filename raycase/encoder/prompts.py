@@ -199,8 +199,8 @@ class TextFlags:
     """How sentence and condition become one text, and how that text becomes one vector."""
 
     prompt: str | None = None
-    """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with a
-    template of one's own (docs/encoders.md). Default: the encoder's."""
+    """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with your own
+    template (docs/encoders.md). Default: the encoder's."""
     pooling: Pooling | None = None
     """How the states of the tokens become one vector. Default: the encoder's that fits the prompt."""
 

@@ -31,8 +31,8 @@ class TaskFlags:
     """Models, the task that compares them, its judgements, and the folder of the report."""
 
     model: tuple[str, ...]
-    """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The first is the one that the
-    others are compared with."""
+    """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The others are compared with the
+    first."""
     data: str
     """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. kgc: the folder of
     train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises with

@@ -37,14 +37,14 @@ class ExploreJob:
     output: str
     """HTML file, local or on object storage. It needs no network and no server."""
     conditions: tuple[str, ...] = ()
-    """Conditions, each of which has a map beside that of the plain vectors. Default: those of the index."""
+    """Conditions; each gets a map, next to the map of the unconditional vectors. Default: those of the index."""
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
     """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
     without them the nearest of its conditions is taken, and named."""
     most_rows: int = 20_000
-    """Most rows on the map; of more a sample is shown."""
+    """Maximum number of rows on the map; a larger index is sampled."""
     neighbours: int = 8
     """Nearest neighbours of each row that are listed under each condition."""
     clusters: int = 8

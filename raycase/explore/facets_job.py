@@ -45,7 +45,7 @@ class FacetsJob:
     """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
     without them the nearest of its conditions is taken, and named."""
     stated: bool = False
-    """Group apart the rows that say nothing of the condition, as `raycase search --stated` leaves them out."""
+    """Put the rows that say nothing about the condition into a group of their own."""
     clusters: int | None = None
     """Number of clusters. Default: the one with the largest mean silhouette on a sample, from 2 to --most-clusters."""
     most_clusters: int = MOST_CLUSTERS

@@ -45,8 +45,8 @@ class IndexJob:
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
     """exact: a search compares every vector under the condition; ivf-rq: it compares those that an approximate index
-    finds; auto: exact, and ivf-rq for conditions with --exact-below rows or more. Where 8 does not divide the
-    dimensions of the vectors it is always exact. Default: the index's kind, auto for a new one."""
+    finds; auto: exact, and ivf-rq for conditions with --exact-below rows or more. Vectors whose dimension is not a
+    multiple of 8 are always searched exactly. Default: the index's kind, auto for a new one."""
     exact_below: int | None = None
     """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
     shards: int | None = None

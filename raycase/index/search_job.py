@@ -60,7 +60,7 @@ class SearchJob(RayFlag):
     """The condition of the queries' own vectors. Default: --condition, that of the rows. For DualCSE, whose premises
     imply what other sentences say: --query-condition implicit --condition explicit."""
     unconditional: bool = False
-    """Search the plain vectors, if the index has them, instead of those under a condition."""
+    """Search the unconditional vectors, if the index has them."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     where: str | None = None
@@ -88,7 +88,7 @@ class SearchJob(RayFlag):
     candidates: int | None = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
     text_column: str | None = None
-    """The kept column with the answers' texts: to show, for re-ranking and --explain. Default: text."""
+    """The kept column that holds the texts: shown in answers, and used by --rerank and --explain. Default: text."""
     explain: bool | None = None
     """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
     weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal,
@@ -98,7 +98,7 @@ class SearchJob(RayFlag):
     replicas: int = 1
     """Processes that hold each shard of an index in shards, on Ray."""
     shard_timeout: float | None = None
-    """Seconds for which a shard whose process died is waited for, until it is back. Default: 30."""
+    """Seconds to wait for a shard whose process died. Default: 30."""
 
 
 @dataclass(kw_only=True)

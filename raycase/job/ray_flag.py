@@ -11,4 +11,4 @@ class RayFlag:
 
     ray: bool | None = None
     """Run on Ray; --no-ray: in this process. Default: in this process, unless RAY_ADDRESS or a Ray job names a cluster,
-    or more than one encoder or worker is asked for or worth its start."""
+    or several encoders or workers are requested or worth starting."""

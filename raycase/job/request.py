@@ -54,16 +54,16 @@ class CorpusFlags:
     condition_column: str | None = None
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
-    """Instead of --conditions: embed without a condition; writes f(s) with a null condition."""
+    """Instead of --conditions: write unconditional vectors, with a null condition."""
     any_condition: bool = False
-    """Instead of --conditions: store each row's words, small, beside the vector without a condition, so that a search
-    can ask any condition later. For condition pooling, as the default model is."""
+    """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
+    use any condition later. Needs a condition-pooling model, such as the default one."""
     word_bytes: int | None = None
-    """Bytes of a stored word, with --any-condition: more keep vectors closer to those embedded under a condition.
-    Default: 288."""
+    """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
+    condition. Default: 288."""
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model of the job that the output was begun by, else minilm-conditional-v2."""
+    Default: the model that started the job in --output, else minilm-conditional-v2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class RunFlags(RayFlag, PromptFlags):
     """How the rows of a corpus go through a model."""
 
     dim: int | None = None
-    """Cut the vectors to their first dimensions: as many as one of --nested of the model's training. Default: all."""
+    """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     compile: Literal["auto", "on", "off"] = "auto"
@@ -79,18 +79,18 @@ class RunFlags(RayFlag, PromptFlags):
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     batch_tokens: int | None = None
-    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer of wide encoders."""
+    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: int | None = None
     """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
     actors: str | None = None
-    """Number of encoders, MIN:MAX; the job waits for machines to come. Default: one a GPU, else one for four CPUs,
-    of the machines that are up."""
+    """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
+    else one per four CPUs."""
     gpus_per_actor: float | None = None
     """GPUs of each encoder. Default: 1 if a machine that is up has GPUs, else 0."""
     stall_timeout: float = STALL_TIMEOUT
     """Minutes without a finished unit after which the job gives up, as when no machine is available."""
     limit: int | None = None
-    """Only this many rows, the first ones."""
+    """Read only the first N rows."""
     max_rejected: float = 0.01
     """Largest share of rejected rows; above it the exit status is 1."""
     overwrite: bool = False
@@ -105,12 +105,12 @@ class EmbedJob(RunFlags, CorpusFlags):
     """
 
     dtype: Dtype = "float16"
-    """Number format of the written vectors. int8 and binary (a bit a dimension) are small and for other programs:
-    indexes and joins read the other two."""
+    """Number format of the written vectors. int8 and binary (one bit per dimension) are small vectors for other
+    programs. index and join read only float16 and float32."""
     normalize: bool = False
     """Write vectors of length 1."""
     index: str | None = None
-    """Then index the output for `raycase search`: a Lance dataset, new or of the same model, to which it is added."""
+    """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""
     dry_run: bool = False
     """Estimate the work from a sample; write nothing."""
 

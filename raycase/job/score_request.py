@@ -45,7 +45,7 @@ class PairFlags:
     sentence2_column: str = SENTENCE2
     """Column of the second sentences; DualCSE's hypotheses."""
     condition_column: str | None = None
-    """Column with the condition of each pair, or its list of conditions, each of which gives a line. Default:
+    """Column with the condition of each pair, or a list of conditions, with one output row for each. Default:
     `condition` for a model that reads conditions."""
     unconditional: bool = False
     """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
@@ -57,7 +57,7 @@ class PairFlags:
     """Columns copied to the output. Default: all that the first file has."""
     model: str | None = None
     """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model of the job that the output was begun by, else minilm-conditional-v2."""
+    Default: the model that started the job in --output, else minilm-conditional-v2."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ class PushJob:
     folder: tyro.conf.Positional[str]
     """What `raycase train` wrote."""
     repository: tyro.conf.Positional[str]
-    """owner/name; made where there is none."""
+    """owner/name; created if it does not exist."""
     private: bool = False
     """Make a new repository private."""
 

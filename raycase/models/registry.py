@@ -64,7 +64,7 @@ def resolve(
     model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
     encoder's folder, for condition pooling without training, or with a prompt for zero-shot CASE; one of these after
     "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder. Folders are
-    local or on object storage. prompt: a name, a file NAME.json with a template of one's own, or what such a file
+    local or on object storage. prompt: a name, a file NAME.json with your own template, or what such a file
     holds. A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
     dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or
     another one, and a dimension that the model was not trained with.

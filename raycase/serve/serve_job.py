@@ -45,7 +45,7 @@ class ServeJob:
     gpus_per_replica: float | None = None
     """GPUs of each replica. Default: 1 if there are GPUs, else 0."""
     queue: int = 256
-    """Requests of a replica that are worked on or wait; any further one gets the status 429 and `Retry-After`."""
+    """Most requests that a replica processes or holds waiting. Further ones get status 429 and `Retry-After`."""
     memory: float = 4.0
     """GiB of memory of each replica for an index's stored words, and the same again for their sketches."""
     allow_origin: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     labelled: tuple[str, ...] = ()
     """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
     labels: tuple[str, ...] = ()
-    """A JSON of the same name for each table of --labelled: wordings, groups and answers (docs/training.md)."""
+    """JSON files, each with the name of its table of --labelled: wordings, groups and answers (docs/training.md)."""
 
     SYSTEM = "condition-pooling"
     RECIPE = HeadRecipe

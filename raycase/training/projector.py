@@ -57,7 +57,8 @@ class ProjectorRecipe(FitRecipe):
     bias: bool = False
     """Linear layers with a bias; eq. 3 and 4 have none."""
     nested: tuple[int, ...] = ()
-    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them (Kusupati et al.,
+    2022)."""
     loss: Loss = Loss.SQUARED
     """squared is eq. 2; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3

@@ -114,7 +114,8 @@ class FrozenHeadRecipe(FitRecipe):
     gate: bool = True
     """Whether the condition gates the dimensions of the vector."""
     nested: tuple[int, ...] = ()
-    """Train the first so many dimensions too, so that vectors can be cut to them (Kusupati et al., 2022)."""
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them (Kusupati et al.,
+    2022)."""
     loss: Loss = Loss.SQUARED
     """squared is the mean squared error; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3

@@ -19,7 +19,7 @@ class BiEncoderJob(TextFlags, RatedOrGraphJob):
     SYSTEM = "bi-encoder"
 
     prompt: str | None = None
-    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    """Prompt of sentence and condition: a name, or a file NAME.json with your own template (docs/encoders.md).
     Default: concat-cs:all, which is "condition: sentence"."""
 
     def config(self) -> FineTunedConfig:
@@ -65,7 +65,7 @@ class LoraJob(TextFlags, RatedJob):
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
     prompt: str | None = None
-    """Prompt of sentence and condition: a name, or a file NAME.json with a template of one's own (docs/encoders.md).
+    """Prompt of sentence and condition: a name, or a file NAME.json with your own template (docs/encoders.md).
     Default: the encoder's."""
     rank: int = 32
     """Rank of the adapters."""
