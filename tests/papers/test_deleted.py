@@ -8,7 +8,7 @@ import sys
 
 from helpers import ROOT
 
-CORE = ("data/test_claim.py", "data/test_vectors.py", "systems/test_pairs.py", "training/test_losses.py")
+CORE = ("io/test_claim.py", "io/test_vectors.py", "models/test_pairs.py", "training/test_losses.py")
 SCRIPT = """
 import sys, pytest, raycase
 from raycase.cli import main

@@ -6,9 +6,8 @@ from types import SimpleNamespace
 import pyarrow as pa
 import ray
 from helpers import wait_for
-from raycase.data.spans import Span
 
-from raycase.io.source import InputFile
+from raycase.io.source import InputFile, Span
 from raycase.ray.in_flight import InFlight, feed_tasks
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
