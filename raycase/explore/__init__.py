@@ -1,1 +1,1 @@
-"""A map of an index: one page of HTML on which its rows move from one condition to another."""
+"""What is in an index: clusters of its rows under a condition, and a page on which rows move between conditions."""
