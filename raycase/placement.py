@@ -66,10 +66,9 @@ def several_encoders(job: RunFlags, units: int) -> str:
 
 
 class ByRule(Runner):
-    """A runner that decides by the rule, when it is told its work."""
+    """A runner that decides by the rule, when it is told its work. ray: the flag of the command."""
 
     def __init__(self, ray: bool | None = None) -> None:
-        """ray: the flag of the command."""
         self.ray = ray
 
     def map(self, *work: Any, encoder_of: tuple[RunFlags, int] | None = None, **how: Any) -> Iterator[Any]:
@@ -106,7 +105,7 @@ def _indexed(index: str, output: str) -> str:
         return str(build(IndexJob(embeddings=(output,), output=index))["output"])
     except RequestError as error:
         said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
-        raise RequestError(f"{said}; the output is complete, and not indexed: {output}") from error
+        raise RequestError(f"{said}; the output is complete but not indexed: {output}") from error
 
 
 def search(job: SearchJob) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from raycase.index.row_changes import delete_matching, delete_same_ids
 from raycase.index.word_files import remove_unused
 from raycase.io.fetch import model_folder
 from raycase.io.lance_dataset import import_lance, is_index
-from raycase.io.places import INDEX, Folder, check_paths
+from raycase.io.places import check_paths, index_folder
 from raycase.io.schema import VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_words import WORDS
@@ -181,7 +181,7 @@ def _append(
 def _check_job(job: IndexJob, root: Location) -> None:
     check_paths(
         opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
-        writes={"--output": Folder(job.output, ("data", INDEX), mark=INDEX)},
+        writes={"--output": index_folder(job.output)},
     )
     for flag in _deleting_flags(job):
         if job.overwrite:

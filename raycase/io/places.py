@@ -48,6 +48,11 @@ class Folder:
     here: bool = False
 
 
+def index_folder(uri: str | None) -> Folder:
+    """An index as a place that is written."""
+    return Folder(uri, ("data", INDEX), mark=INDEX)
+
+
 def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
     """Compare all that a command reads and writes, by flag, links resolved.
 

@@ -90,8 +90,8 @@ class ManifestModel(TypedDict):
     dim: int
 
 
-class Totals(TypedDict):
-    """The sums over the lines of a manifest. Columns of a line are summed under their own names."""
+class Manifest(TypedDict):
+    """manifest.json, as far as it is read back. Columns of a line are summed under their own names."""
 
     rows_in: int
     rows_out: int
@@ -102,11 +102,6 @@ class Totals(TypedDict):
     bytes: int
     units: int
     reasons: dict[str, int]
-
-
-class Manifest(Totals):
-    """manifest.json, as far as it is read back."""
-
     fingerprint: str
     model: ManifestModel
     manifest_files_sha256: str
@@ -152,7 +147,7 @@ def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> d
 
 def totals(lines: pa.Table) -> dict[str, Any]:
     """The sums over the lines of a manifest."""
-    summed = [f.name for f in LINES_SCHEMA if f.name in Totals.__annotations__ and pa.types.is_integer(f.type)]
+    summed = [f.name for f in LINES_SCHEMA if f.name in Manifest.__annotations__ and pa.types.is_integer(f.type)]
     sums: dict[str, Any] = {name: int(pc.sum(lines[name]).as_py() or 0) for name in summed}
     reasons: Counter[str] = Counter()
     for equal in lines["reasons"].value_counts().to_pylist():

@@ -14,7 +14,7 @@ from raycase.io.columns import find_columns
 from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
-from raycase.io.places import INDEX, Folder, check_paths
+from raycase.io.places import check_paths, index_folder
 from raycase.io.schema import BITS, FLOATS, Dtype
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
@@ -31,6 +31,7 @@ from raycase.models.registry import resolve_embedder, stores_words
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
 WORD_BYTES = 288  # of a token; 4 KB a caption
+OF_TEXTS = ("text_column", "id_column", "dim", "prompt", "pooling", "subtract", "on_long")
 PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
 
 
@@ -177,17 +178,17 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             "--prompt": prompt_file(job.prompt),
         },
         opens={"--model": model_folder(job.model)},
-        writes={"--output": output_folder(job.output), "--index": Folder(job.index, ("data", INDEX), mark=INDEX)},
+        writes={"--output": output_folder(job.output), "--index": index_folder(job.index)},
     )
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
     output = output_at(job.output)
     begun = None if job.overwrite else job_begun(output)
     found = input_files(job.input, begun)
-    written: dict[str, Any] = {name: getattr(job, name) for name in ("dtype", "normalize", "on_long")}
-    written["conditions"] = conditions
+    written: dict[str, Any] = {n: getattr(job, n) for n in ("dtype", "normalize", "on_long")} | {
+        "conditions": conditions
+    }
     if tokens := tokens_among(found):
-        if not conditions:
-            raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got none")
+        _check_pooled(job)
         found = replace(found, files=token_files(tokens), left_out=[])
         model, job = token_model(tokens, job.model), replace(job, compile="off")
         columns = token_columns(tokens, job.keep_columns)
@@ -235,6 +236,14 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
         )
     return request
+
+
+def _check_pooled(job: EmbedJob) -> None:
+    """Raise RequestError for a job on stored tokens that has no --conditions, or a flag that only texts take."""
+    given = [f"--{name.replace('_', '-')}" for name in OF_TEXTS if getattr(job, name) != getattr(EmbedJob, name)]
+    if given or not job.conditions:
+        got = f"{given[0]} beside them; leave it out" if given else "none"
+        raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got {got}")
 
 
 def _with_sample(job: EmbedJob) -> EmbedJob:

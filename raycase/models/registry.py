@@ -112,8 +112,7 @@ def _read(file: Path, folder: str) -> SystemConfig:
     """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
     try:
         values = loads(file.read_text(encoding="utf-8"))
-        kind: Any = SYSTEMS.get(values["system"]) or find_system(values["system"])
-        return kind.read(folder, values)
+        return find_system(values["system"]).read(folder, values)
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 

@@ -174,13 +174,7 @@ class ShardedIndex(Index):
         return merge_top_k(there)
 
 
-def open_sharded(
-    uri: str,
-    *,
-    model: str | None = None,
-    limits: Limits = Limits(),  # noqa: B008
-    **flags: Any,
-) -> Index:
+def open_sharded(uri: str, *, model: str | None = None, limits: Limits = Limits(), **flags: Any) -> Index:  # noqa: B008
     """`Index.open`, whose rows are searched by actors, on the cluster that RAY_ADDRESS names or a Ray of this process.
 
     flags: of `ShardActors`. Raises RequestError and WorkError.

@@ -55,7 +55,7 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["index"] == index
         assert Index.open(index).metadata.conditions == {"color": 2}
     for output, other, message in (
-        ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete, and not indexed"),
+        ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete but not indexed"),
         ("new", str(tmp_path / "out"), "--index: expected another place than --output|in the index or output"),
         ("out/in", index, "--output: expected another place"),
     ):

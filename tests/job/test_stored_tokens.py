@@ -62,6 +62,7 @@ def test_they_resume_and_are_this_jobs_alone(home, tmp_path):
         ({"conditions": ("dog " * 600,)}, "--conditions: expected words that .* can read, with room"),
         ({"keep_columns": ("none",)}, "--keep-columns: .*: expected the column 'none', got text, year"),
         ({"input": "out"}, "--input: expected an output of `raycase embed --any-condition`"),
+        ({"dim": 16}, "--input: expected --conditions .* got --dim beside them"),
         ({"model": "minilm"}, "--model: expected the model that stored the words"),
     ],
 )
