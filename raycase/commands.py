@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import tyro
 
 from raycase.errors import visible
-from raycase.job.ray_flag import RayFlag
+from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
     from raycase.evaluation.job import EvaluateJob

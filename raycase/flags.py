@@ -6,7 +6,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, field, fields, make_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
@@ -24,6 +24,15 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     intra layers loss nested plain_rise plain_share range_weight routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayFlag:
+    """Where a command runs."""
+
+    ray: bool | None = None
+    """Run on Ray; --no-ray: in this process. Default: in this process, unless RAY_ADDRESS or a Ray job names a cluster,
+    or several encoders or workers are requested or worth starting."""
 
 
 def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:

@@ -259,6 +259,9 @@ class TextEncoder:
                 pooled = int((stop.max(0) - first.min(0)).max())
                 position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
+        lengths = batch.lengths[rows]
+        attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
+        computed = len(lengths) * int(lengths.max())
         return PaddedPass(
             index=index_B,
             hidden=hidden_BTD,
@@ -266,19 +269,13 @@ class TextEncoder:
             first=first_VB,
             stop=stop_VB,
             beside=sent,
-            work=self._padded_work(batch.lengths[rows]),
+            work=self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended)),
         )
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
         """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
         found = self.padded_pass(batch, rows)
         return found.index, self.pool_states(found.hidden, found.position, found.first, found.stop), found.work
-
-    def _padded_work(self, lengths: np.ndarray) -> Work:
-        """The work of one padded batch of sequences of these lengths."""
-        attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        computed = len(lengths) * int(lengths.max())
-        return self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended))
 
     def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The tokens [first, stop) that each view pools: (V, B) each."""

@@ -87,7 +87,9 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
         if added or deleted or settings != (metadata.kind, metadata.exact_below):
-            _compact(dataset, metadata)
+            if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
+                most = fragment_rows(metadata.rows, metadata.shards)
+                dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
             update_indices(dataset, metadata)
             publish(dataset, metadata)
             remove_unused(root, dataset)
@@ -204,10 +206,3 @@ def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> N
             f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
             f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
-
-
-def _compact(dataset: LanceDataset, metadata: IndexMetadata) -> None:
-    """Write the files without deleted rows, once these are the most: an index that changes daily must not grow."""
-    if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():
-        most = fragment_rows(metadata.rows, metadata.shards)
-        dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))

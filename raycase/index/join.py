@@ -21,6 +21,7 @@ import tyro
 from torch import Tensor
 
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
+from raycase.flags import RayFlag
 from raycase.index.topk import top_k
 from raycase.io.claim import check_held, claim_or_begin
 from raycase.io.places import Folder, check_paths
@@ -28,7 +29,6 @@ from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parqu
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.manifest import read_manifest
-from raycase.job.ray_flag import RayFlag
 from raycase.job.resume import run_files
 from raycase.job.runner import Runner
 from raycase.job.written import Written, open_written, read_rows

@@ -16,6 +16,7 @@ import tyro
 from transformers.utils.logging import disable_progress_bar
 
 from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.flags import RayFlag
 from raycase.index.answers import TEXT
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.index import Index, Limits, on_index
@@ -37,7 +38,6 @@ from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_columns
 from raycase.io.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
 from raycase.io.storage import locate
-from raycase.job.ray_flag import RayFlag
 
 MOST_MEMORY = 2**20  # GiB
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400

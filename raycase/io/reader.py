@@ -46,7 +46,11 @@ def read_span(
             if read < end:
                 raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
             unit, held = held.within(start, end), held.within(end, inf)
-            yield _checked(span.file, columns, *_own_rows(unit, columns))
+            rows, rejections = _json_rows(unit.lines, columns)  # lines that are no proper row become rejections
+            if unit.table is not None:
+                rows, broken = _table_rows(unit.table, unit.numbers, columns)
+                rejections += broken
+            yield _checked(span.file, columns, rows, rejections)
 
 
 def read_files(
@@ -87,15 +91,6 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequen
                 )
         columns[name] = [value.strip() for value in columns[name]]
     return columns
-
-
-def _own_rows(part: SpanRows, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
-    """The rows of a unit under the names of this module; lines that are no proper row become rejections."""
-    rows, rejections = _json_rows(part.lines, columns)
-    if part.table is None:
-        return rows, rejections
-    rows, broken = _table_rows(part.table, part.numbers, columns)
-    return rows, rejections + broken
 
 
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
+from raycase.flags import RayFlag
 from raycase.io.columns import find_columns
 from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
@@ -23,7 +24,6 @@ from raycase.job.job_record import Job, Sharing, find_job, read_job
 from raycase.job.listing import Units
 from raycase.job.output import Output, output_at, output_folder
 from raycase.job.pair_result import PairResult, WordResult
-from raycase.job.ray_flag import RayFlag
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.models.registry import resolve_embedder, stores_words

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
+from raycase.flags import RayFlag
 from raycase.io.fetch import model_folder
 from raycase.io.hub import dataset_of
 from raycase.io.labelled import LabelledTexts
@@ -18,7 +19,6 @@ from raycase.io.places import Folder, Paths, check_paths
 from raycase.io.provenance import provenance
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.job.ray_flag import RayFlag
 from raycase.job.vector_cache import VectorCache
 from raycase.models.contracts import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
