@@ -6,6 +6,7 @@ torch, transformers and Ray take seconds to import, so each subcommand imports w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,9 +126,14 @@ def push(job: PushJob) -> Result:
 
 def serve(job: ServeJob) -> Result:
     """Answer requests over HTTP: embeddings, as OpenAI's API has them, and search."""
-    from raycase.serve.serve_job import import_serve
+    from raycase.serve.serve_job import check_serve, import_serve
 
-    import_serve()
+    import_serve(mcp=job.mcp is not None)
+    if job.mcp == "stdio":
+        from raycase.serve.agents import serve_over_stdio
+
+        serve_over_stdio(check_serve(job))
+        sys.exit()  # standard output was the agent's: no result stands there
     from raycase.ray.serve import serve
 
     serve(job)

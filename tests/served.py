@@ -10,12 +10,17 @@ from raycase.serve.service import Engine
 TOKEN = "0123456789abcdef" * 2
 
 
-def client_of(service, *, base_url="http://127.0.0.1:8000", **flags):
-    """A client of the app by the flags of `raycase serve`, and what the app counted."""
+def app_of(service, **flags):
+    """The app by the flags of `raycase serve`, and what it counted."""
     settings, counted = check_serve(ServeJob(**flags)), []
     observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
     engine = Engine(service)
-    app = make_app(engine, settings, observe, Door(engine.stuck))
+    return make_app(engine, settings, observe, Door(engine.stuck)), counted
+
+
+def client_of(service, *, base_url="http://127.0.0.1:8000", **flags):
+    """A client of the app, and what the app counted."""
+    app, counted = app_of(service, **flags)
     return TestClient(app, base_url=base_url, raise_server_exceptions=False), counted
 
 

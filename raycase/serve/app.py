@@ -23,12 +23,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from raycase import __version__
 from raycase.errors import RequestError, WorkError
 from raycase.io.vectors import l2_normalize
 from raycase.serve.guard import BODY, TOLD, Door, Guard, Observe, problem
-from raycase.serve.schema import MOST_NAMES, EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest
+from raycase.serve.schema import (
+    MOST_NAMES,
+    EmbeddingRequest,
+    ExplainRequest,
+    FacetsRequest,
+    SearchRequest,
+    first_problem,
+)
 from raycase.serve.serve_job import ServeSettings
 from raycase.serve.service import Engine
 
@@ -159,15 +167,23 @@ async def conditions(request: Request) -> Response:
 def make_app(engine: Engine, settings: ServeSettings, observe: Observe, door: Door) -> FastAPI:
     """The app of a loaded model."""
     # JSON alone is read, and only where the request says that it is: a browser asks before it sends that elsewhere
-    app = FastAPI(title="raycase", version=__version__, docs_url=None, redoc_url=None, strict_content_type=True)
+    options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "strict_content_type": True}
+    paths = {route.path for route in router.routes if isinstance(route, APIRoute)}
+    if settings.mcp:
+        from raycase.serve.agents import ROUTE, Replayed, mcp_app
+
+        agents = mcp_app(engine)
+        options |= {"lifespan": lambda app: agents.router.lifespan_context(agents)}
+        options |= {"routes": [Route(ROUTE, Replayed(agents), methods=["POST"])]}
+        paths.add(ROUTE)
+    app = FastAPI(title="raycase", version=__version__, **options)
     app.state.engine = engine
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(RequestError, _wrong)
     app.add_exception_handler(WorkError, _failed)
-    paths = frozenset(route.path for route in router.routes if isinstance(route, APIRoute))
-    app.add_middleware(Guard, settings=settings, routes=paths, observe=observe, door=door)
+    app.add_middleware(Guard, settings=settings, routes=frozenset(paths), observe=observe, door=door)
     if settings.origins:
         app.add_middleware(
             CORSMiddleware,
@@ -210,7 +226,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return problem(400, f"expected JSON, got another body: {first['ctx']['error']} at {first['loc'][1]}")
-    name, what = ".".join(map(str, first["loc"][1:])), first["msg"].removeprefix("Value error, ")
+    name, what = first_problem(error.errors(), 1)
     return problem(422, f"{name}: {what}" if name else what, param=name or None)
 
 

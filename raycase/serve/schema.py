@@ -54,6 +54,11 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
+def first_problem(errors: Sequence[Any], inside: int = 0) -> tuple[str, str]:
+    """The name of the first value that is wrong, without the outer parts of its place; and what is wrong with it."""
+    return ".".join(map(str, errors[0]["loc"][inside:])), errors[0]["msg"].removeprefix("Value error, ")
+
+
 def each(conditions: Sequence[str] | None, texts: Sequence[str], most: int) -> list[str] | None:
     """The condition of each text; a single one is that of all. Raises ValueError for another number of them, and for
     too many different ones."""

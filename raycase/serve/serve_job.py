@@ -10,6 +10,7 @@ import socket
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from raycase.errors import RequestError, at_least, check_ranges, lacks_package
 from raycase.index.search_job import MOST_MEMORY
@@ -19,6 +20,7 @@ from raycase.io.places import check_paths
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
 LEAST_TOKEN = 16  # characters
+OF_HTTP = ("host", "port", "token_file", "replicas", "gpus_per_replica", "allow_origin", "metrics_port")
 ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 
@@ -50,6 +52,9 @@ class ServeJob:
     """GiB of memory of each replica for an index's stored words, and the same again for their sketches."""
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://example.org, whose pages may send requests from a browser."""
+    mcp: Literal["http", "stdio"] | None = None
+    """Offer search, facets, explain and conditions as tools for agents by the Model Context Protocol. http: at /mcp of
+    the service. stdio: in place of the service, for an agent that starts this command."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on 127.0.0.1, not on a cluster. Default: a free one; on a cluster, Ray's own of each
     node."""
@@ -65,13 +70,14 @@ class ServeSettings:
     queue: int
     words_bytes: int
     origins: tuple[str, ...]
+    mcp: bool
 
 
-def import_serve() -> None:
+def import_serve(*, mcp: bool = False) -> None:
     """Raise RequestError where the packages of the extra are not installed."""
-    for package in ("fastapi", "uvicorn"):  # `ray[serve]` has both
+    for package in ("fastapi", "uvicorn", *(["mcp"] if mcp else [])):  # `ray[serve]` has the first two
         if find_spec(package) is None:
-            raise lacks_package(package, "serve", "for a service")
+            raise lacks_package(package, "mcp" if package == "mcp" else "serve", "for a service")
 
 
 def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
@@ -89,6 +95,9 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     if on_cluster and job.port == 0:
         ranges["port"] = (False, "the port on which every node of the cluster listens")
     check_ranges(job, ranges)
+    given = [name for name in OF_HTTP if getattr(job, name) != getattr(ServeJob, name)]
+    if job.mcp == "stdio" and given:
+        raise RequestError(f"--mcp stdio: expected no --{given[0].replace('_', '-')}, which is for HTTP; leave it out")
     digest = _token_sha256(job.token_file)
     if digest is None and (on_cluster or job.host != HERE):
         where = "on a cluster" if on_cluster else f"at {job.host}"
@@ -103,6 +112,7 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
         queue=job.queue,
         words_bytes=int(job.memory * 2**30),
         origins=job.allow_origin,
+        mcp=job.mcp is not None,
     )
 
 

@@ -1,0 +1,117 @@
+"""The service as tools for agents by the Model Context Protocol (MCP): a route beside the others, or over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+from mcp.server.transport_security import TransportSecuritySettings
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from raycase import __version__
+from raycase.errors import RequestError, WorkError
+from raycase.serve.guard import BODY
+from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem
+from raycase.serve.serve_job import ServeSettings
+from raycase.serve.service import Engine, Service
+
+log = logging.getLogger(__name__)
+ROUTE = "/mcp"
+OF_INDEX = ("search", "facets")
+TOOLS: dict[str, tuple[type[Body], Callable[..., Any], str]] = {
+    "search": (
+        SearchRequest,
+        Service.search,
+        'Find the texts nearest to each query. condition says what to compare, such as "reason for the complaint"; '
+        "without it whole texts are compared. where filters by id and columns, in SQL.",
+    ),
+    "facets": (FacetsRequest, Service.facets, "Group the texts by what they say about a condition."),
+    "explain": (ExplainRequest, Service.explain, "Weigh the words of texts by how much a condition looks at them."),
+    "conditions": (
+        Body,
+        lambda service, asked: service.conditions(),
+        'List the stored conditions. If "any" is true or "conditions" is null, every other condition works too.',
+    ),
+}
+
+
+def mcp_server(engine: Engine) -> Server[Any]:
+    """A server whose tools take what the routes of the same names take, under the same limits."""
+    names = [name for name in TOOLS if engine.service.live is not None or name not in OF_INDEX]
+
+    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+        tools = [
+            Tool(
+                name=name,
+                description=TOOLS[name][2],
+                input_schema=TOOLS[name][0].model_json_schema(),
+                annotations=ToolAnnotations(read_only_hint=True),
+            )
+            for name in names
+        ]
+        return ListToolsResult(tools=tools)
+
+    async def call_tool(context: Any, asked: Any) -> CallToolResult:
+        try:
+            if asked.name not in names:
+                raise RequestError(f"expected one of the tools {', '.join(names)}, got {asked.name!r}")
+            request, work, _ = TOOLS[asked.name]
+            found = await engine.run(work, engine.service, request.model_validate(asked.arguments or {}))
+            return _said(to_json(found, bytes_mode="base64", inf_nan_mode="null").decode())
+        except ValidationError as error:
+            return _said(": ".join(filter(None, first_problem(error.errors()))), is_error=True)
+        except RequestError as error:
+            return _said(engine.service.for_strangers(error), is_error=True)
+        except WorkError as error:
+            log.error("%s: %s", asked.name, error)
+        except Exception:
+            log.exception("%s failed", asked.name)
+        return _said("the server could not do it now; its log says why", is_error=True)
+
+    return Server("raycase", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+
+
+def _said(text: str, *, is_error: bool = False) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+
+
+def mcp_app(engine: Engine) -> Starlette:
+    """The server's route, /mcp. It keeps no sessions, so any replica answers; `Guard` checks hosts and tokens."""
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    return mcp_server(engine).streamable_http_app(
+        json_response=True, stateless_http=True, max_request_body_size=MOST_BODY, transport_security=security
+    )
+
+
+class Replayed:
+    """An app that is given the body that `Guard` has read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = [scope[BODY]]
+
+        async def read() -> Message:
+            return {"type": "http.request", "body": body.pop()} if body else await receive()
+
+        await self.app(scope, read, send)
+
+
+def serve_over_stdio(settings: ServeSettings) -> None:
+    """Answer an agent that started this process, until it closes standard input. Raises RequestError."""
+    server = mcp_server(Engine(Service.load(settings)))
+
+    async def run() -> None:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+
+    asyncio.run(run())
