@@ -1,13 +1,17 @@
-"""Write docs/flags.md, the tables of every subcommand's flags, from the dataclasses that they are read into.
+"""Write docs/flags.md, the tables of every subcommand's flags, from the dataclasses that they are read into; and what
+--help prints into raycase/help, since loading the flags takes seconds.
 
 python docs/flags.py            write it
 python docs/flags.py --check    exit with 1 where it is out of date (`make lint`)
 """
 
 import inspect
+import io
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import MISSING, Field
 from enum import Enum
 from pathlib import Path
@@ -15,6 +19,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
+from raycase import cli
 from raycase.commands import COMMANDS
 from raycase.flags import field_docs, grouped
 
@@ -159,15 +164,28 @@ def first_line(function: Any) -> str:
     return (inspect.getdoc(function) or "").splitlines()[0]
 
 
+def help_pages() -> Iterator[tuple[Path, str]]:
+    """Each page of help and what it holds."""
+    os.environ["COLUMNS"] = "100"
+    cli.help_page = lambda arguments: None
+    for name in {*COMMANDS, *all_kinds()}:
+        with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
+            cli.parse([*name.split(), "--help"])
+        yield cli.HELP / f"{name.replace(' ', '-')}.txt", said.getvalue()
+
+
 def main() -> int:
-    """Write the page, or compare it with --check."""
-    text = page()
+    """Write the pages, or compare them with --check."""
+    pages = {PAGE: page(), **dict(help_pages())}
     if sys.argv[1:] == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print("docs/flags.md: expected the flags of the code, got others; run `python docs/flags.py`", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
+        if wrong := [p.name for p, text in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]:
+            print(f"{wrong[0]}: expected the flags of the code, got others; run `make docs`", file=sys.stderr)
+        return int(bool(wrong))
+    cli.HELP.mkdir(exist_ok=True)
+    for file in {*cli.HELP.glob("*.txt")} - {*pages}:
+        file.unlink()
+    for file, text in pages.items():
+        file.write_text(text, encoding="utf-8")
     return 0
 
 

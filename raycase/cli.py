@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 from typing import Any, NoReturn
 
 import tyro
@@ -28,6 +29,7 @@ from raycase.io.provenance import command_line
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL = "--help-all"
+HELP = Path(__file__).with_name("help")
 MOST_LINES = 40  # of what is wrong with the flags
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
@@ -137,6 +139,9 @@ def _parse(arguments: Sequence[str]) -> Any:
     """`parse` of one command's words."""
     chosen = subcommand(arguments)
     short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
+    if short and (page := help_page(arguments)):
+        print(page.read_text(encoding="utf-8"), end="")
+        sys.exit()
     arguments = ["--help" if word == HELP_ALL else word for word in arguments]
     completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
     app = SubcommandApp()
@@ -161,6 +166,12 @@ def _parse(arguments: Sequence[str]) -> Any:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
             note(line)
+
+
+def help_page(arguments: Sequence[str]) -> Path | None:
+    """The page that `make docs` wrote of a command's help; None without one. Loading the flags takes seconds."""
+    names = "-".join(word for word in arguments[:2] if word.replace("-", "").isalnum()), subcommand(arguments)
+    return next((page for name in names if (page := HELP / f"{name}.txt").is_file()), None)
 
 
 def _run(work: Callable[[Any], Result], job: Any) -> Result:

@@ -32,10 +32,11 @@ def test_help_lists_every_subcommand_and_imports_none():
     done = subprocess.run([sys.executable, "-m", "raycase", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0 and not done.stderr
     assert all(f" {name} " in done.stdout for name in COMMANDS)
-    code = "import sys, raycase.cli as c\ntry: c.main(['--help'])\nexcept SystemExit: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    loaded = set(done.stdout.splitlines()[-1].split())
-    assert "raycase.commands" in loaded and not loaded & {"torch", "ray", "transformers", "numpy", "pyarrow"}
+    for words in (["--help"], ["embed", "--help"], ["train", "case", "-h"], ["search", "--query", "a/b", "--help"]):
+        code = f"import sys, raycase.cli as c\ntry: c.main({words})\nexcept SystemExit: print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        loaded = set(done.stdout.splitlines()[-1].split())
+        assert "raycase.commands" in loaded and not loaded & {"torch", "ray", "transformers", "numpy", "pyarrow"}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
