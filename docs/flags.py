@@ -46,9 +46,10 @@ def page() -> str:
     ]
     for name, command in COMMANDS.items():
         if name in kinds:
-            parts.append(section(f"## raycase {name}", kinds[name], name, rows))
+            parts.append(section(f"## raycase {name}", kinds[name], name, rows, f"    {command.example}\n"))
             continue
-        parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n")
+        example = command.example.replace("SYSTEM", "condition-pooling")
+        parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n\n    {example}\n")
         title = f"### Flags of several systems of raycase {name}"
         parts.append(several(title, rows, lambda shared: len(shared) > 1 and {*shared} <= {*systems}))
         parts += [section(f"### raycase {kind}", kinds[kind], kind, rows) for kind in systems]
@@ -96,10 +97,10 @@ def named(kinds: Sequence[str]) -> str:
     return ", ".join(kinds)
 
 
-def section(title: str, kind: type, name: str, rows: Mapping[Row, list[str]]) -> str:
+def section(title: str, kind: type, name: str, rows: Mapping[Row, list[str]], example: str = "") -> str:
     """A command's or a system's own flags, the usual ones and the advanced ones, and the names of those it shares."""
     described = [line.strip() for line in (inspect.getdoc(kind) or "").splitlines()]
-    lines = [title, "", *described, ""]
+    lines = [title, "", *described, "", *([example] if example else [])]
     for head, wanted in (("flag", False), ("advanced flag", True)):
         if own := [row for row, of in rows.items() if of == [name] and row[3] == wanted]:
             lines += [f"| {head} | default | meaning |", "|---|---|---|"]
@@ -145,7 +146,7 @@ def default(field: Field[Any]) -> str:
     value = field.default if field.default_factory is MISSING else field.default_factory()
     if value is MISSING:
         return "required"
-    if value is None or value == ():
+    if value in (None, (), ""):
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"

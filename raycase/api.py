@@ -150,7 +150,7 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
 
 @names_arguments
 def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
-    """The model that `load` gave, as one that `mteb.evaluate` takes: its texts under the condition, or plain.
+    """The model that `load` gave, for `mteb.evaluate`: it embeds texts under the condition, or unconditionally.
 
     Queries with an instruction of their own are searched under it: the documents' vectors depend on it too. Raises
     ValueError for a system that scores pairs and has no vectors, for a condition that it cannot embed, and where mteb
@@ -176,4 +176,4 @@ def _check_embeds(model: Embeds) -> None:
     from raycase.models.embeds import Embeds
 
     if not isinstance(model, Embeds):
-        raise RequestError(f"model: expected what raycase.load gave, and one that embeds, got {type(model).__name__}")
+        raise RequestError(f"model: expected a model from raycase.load that embeds, got {type(model).__name__}")

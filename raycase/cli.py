@@ -6,6 +6,7 @@ JSON object; errors go to standard error.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import logging
@@ -30,6 +31,7 @@ from raycase.io.provenance import command_line
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL = "--help-all"
 HELP = Path(__file__).with_name("help")
+LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
 MOST_LINES = 40  # of what is wrong with the flags
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
@@ -127,11 +129,8 @@ def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence
     if {"-h", "--help", HELP_ALL} & {*arguments[:at]}:
         _parse(arguments[:at])  # prints and exits
     if not arguments[at + 1 :]:
-        _fail(
-            f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: raycase {chosen} "
-            f"--trials 60 -- case --train train.csv --validation validation.csv --output out, got none",
-            2,
-        )
+        example = COMMANDS[chosen].example
+        _fail(f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: {example}", 2)
     return arguments[:at], [over, *arguments[at + 1 :]]
 
 
@@ -144,24 +143,30 @@ def _parse(arguments: Sequence[str]) -> Any:
         sys.exit()
     arguments = ["--help" if word == HELP_ALL else word for word in arguments]
     completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
+    example = COMMANDS[chosen].example if chosen else ""
     app = SubcommandApp()
     for name, command in COMMANDS.items():
-        line = command.work.__doc__
         flags = command.load() if completion or name == chosen else None
         if isinstance(flags, Mapping):
             second = SubcommandApp()
             for system, kind in flags.items():
-                second.command(name=system)(read_in_groups(kind, short=f"{name} {system}" if short else ""))
-            app.command(second, name=name, help=line)
+                line = None if system in arguments else str(inspect.getdoc(kind)).splitlines()[0]
+                example = example.replace("SYSTEM", system) if line is None else example
+                second.command(name=system, help=line)(read_in_groups(kind, short=f"{name} {system}" if short else ""))
+            app.command(second, name=name, help=command.work.__doc__)
         else:
             read = read_in_groups(flags, short=name if short else "") if flags else lambda: None  # never chosen
-            app.command(name=name, help=line if flags is None else None)(read)
-    said = io.StringIO()  # what is wrong with the flags, which quotes them
+            app.command(name=name, help=command.work.__doc__ if flags is None else None)(read)
+    wrong = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
-        with redirect_stderr(said):
+        with redirect_stderr(wrong):
             return app.cli(prog="raycase", args=arguments, description=DESCRIPTION, config=SETTINGS)
+    except SystemExit as stop:
+        if example and not stop.code:
+            print(f"Example: {example}")
+        raise
     finally:
-        lines = said.getvalue().splitlines()
+        lines = wrong.getvalue().splitlines()
         if len(lines) > MOST_LINES:
             lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
         for line in lines:
@@ -188,7 +193,9 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
 
 
 def _print_result(result: Result) -> None:
-    print(json.dumps(finite(result), allow_nan=False), flush=True)
+    line = json.dumps(finite(result), allow_nan=False)
+    tall = len(line) > LONG_LINE and sys.stdout.isatty()
+    print(json.dumps(finite(result), indent=2) if tall else line, flush=True)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ class Command:
 
     flags: str  # module:name of a dataclass, or of a mapping of dataclasses by the name of a second subcommand
     work: Callable[[Any], Result]
+    example: str  # the last line of its help
     over: str = ""  # another command, whose words follow --
 
     def load(self) -> type | Mapping[str, type]:
@@ -125,7 +126,7 @@ def push(job: PushJob) -> Result:
 
 
 def serve(job: ServeJob) -> Result:
-    """Answer requests over HTTP: embeddings, as OpenAI's API has them, and search."""
+    """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
     from raycase.serve.serve_job import check_serve, import_serve
 
     import_serve(mcp=job.mcp is not None)
@@ -155,50 +156,61 @@ COMMANDS = {
     "demo": Command(
         "raycase.demo:DemoJob",
         _at("raycase.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
+        "raycase demo",
     ),
     "embed": Command(
         "raycase.job.request:EmbedJob",
         _at("raycase.placement:embed", "Embed a corpus under conditions; without flags, a sample."),
+        'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
     ),
-    "verify": Command("raycase.commands:VerifyJob", verify),
-    "index": Command("raycase.index.build:IndexJob", index),
+    "verify": Command("raycase.commands:VerifyJob", verify, "raycase verify out/"),
+    "index": Command("raycase.index.build:IndexJob", index, "raycase index --embeddings out/ --output captions.lance"),
     "search": Command(
         "raycase.index.search_job:SearchJob",
         _at("raycase.placement:search", "Search an index by sentences under conditions."),
+        'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
     ),
     "facets": Command(
         "raycase.explore.facets_job:FacetsJob",
-        _at(
-            "raycase.explore.facets_job:facets",
-            "Group the rows of an index by a condition: what is in a corpus along it.",
-        ),
+        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
+        'raycase facets --index captions.lance --condition "color of the clothes"',
     ),
     "explore": Command(
         "raycase.explore.explore_job:ExploreJob",
-        _at(
-            "raycase.explore.explore_job:explore",
-            "Write an index as a page with a map that moves from one condition to another.",
-        ),
+        _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),
+        "raycase explore --index captions.lance --output map.html",
     ),
     "join": Command(
         "raycase.index.join:JoinJob",
-        _at(
-            "raycase.index.join:join",
-            "Find the exact nearest neighbours of every vector of one output in another.",
-            by_rule=True,
-        ),
+        _at("raycase.index.join:join", "Find each vector's exact nearest neighbours in another output.", by_rule=True),
+        "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
     ),
     "score": Command(
         "raycase.job.score_request:ScoreJob",
         _at("raycase.job.run:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
+        "raycase score --input pairs.csv --output scores/",
     ),
-    "train": Command("raycase.training.catalogue:TRAIN_JOBS", train),
-    "tune": Command("raycase.training.sweep:TuneFlags", tune, over="train"),
-    "evaluate": Command("raycase.evaluation.job:EvaluateJob", evaluate),
+    "train": Command(
+        "raycase.training.catalogue:TRAIN_JOBS",
+        train,
+        "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
+    ),
+    "tune": Command(
+        "raycase.training.sweep:TuneFlags",
+        tune,
+        "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
+        over="train",
+    ),
+    "evaluate": Command(
+        "raycase.evaluation.job:EvaluateJob",
+        evaluate,
+        "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/",
+    ),
     "explain": Command(
         "raycase.evaluation.explain:ExplainJob",
         _at("raycase.evaluation.explain:explain", "Show which words of a text a condition looks at."),
+        'raycase explain --text "Two girls in red play soccer." --condition "color of the clothes"',
     ),
-    "serve": Command("raycase.serve.serve_job:ServeJob", serve),
-    "push": Command("raycase.models.push:PushJob", push),
+    "serve": Command("raycase.serve.serve_job:ServeJob", serve, "raycase serve --index captions.lance"),
+    "push": Command("raycase.models.push:PushJob", push, "raycase push runs/pooling owner/name"),
 }

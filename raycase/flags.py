@@ -72,7 +72,7 @@ def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
     flags = []
     for flag in chosen:
         said = " ".join(docs[flag.name].split())
-        hint = "" if flag.default is None or flag.default == () else None  # what is said tells the default
+        hint = "" if flag.default is False or flag.default in (None, (), "") else None  # what is said tells the default
         told = tyro.conf.arg(help=said, prefix_name=False, help_behavior_hint=hint)
         default: Any = field() if flag.default is MISSING else field(default=flag.default)
         flags.append((flag.name, Annotated[hints[flag.name], told], default))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from raycase.training.trainer import Trainer
 
 CPUS_OF_ENCODER = 4  # as on a cluster
+USE_RAY = " Add --ray to use a Ray cluster."
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
 
 
@@ -39,7 +40,7 @@ def why_ray(ray: bool | None, several: str = "") -> str:
     cluster = "a Ray job" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
     cluster = cluster or ("RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "")
     why = "" if ray is False else "--ray" if ray else cluster or several
-    _note_once(f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray"))
+    _note_once(f"Running on Ray: {why}" if why else "Running in this process." + USE_RAY * (ray is not False))
     return why
 
 

@@ -89,7 +89,7 @@ REQUESTS = {
     "a limit beyond 64 bits": ([*EMBED, "--limit", "9" * 30], "expected a number of at most 64 bits"),
     "an input that is not there": ([*EMBED, "--input", "nothing"], "expected .parquet, .csv, .jsonl files at"),
     "a secret": ([*EMBED, "--input", f"nope://user:{SECRET}@host/x"], "nope://...: expected a URI without c"),
-    "an output over an index": ([*EMBED, "--output", "i.lance"], "expected another place than one in the index or"),
+    "an output over an index": ([*EMBED, "--output", "i.lance"], "expected a place outside the index or"),
     "conditions without words": ([*UNDER, "--conditions", "color", " "], "expected words in every condition, got ' '"),
     "a condition without end": ([*UNDER, "--conditions", "red " * 99], "leaves no room for the sentence"),
     "a condition of bytes": ([*UNDER, "--conditions", "\udcff"], "--conditions: expected text in UTF-8"),
@@ -235,7 +235,7 @@ OUTPUTS = {
         lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),
         VERIFY,
         1,
-        "stored words: expected 31 numbers a token",
+        "stored tokens: expected 31 numbers a token",
     ),
     "no basis": (lambda folder: (folder / "word_basis.safetensors").unlink(), POOL, 2, "got none; embed again"),
 }

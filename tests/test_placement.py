@@ -41,7 +41,7 @@ def test_reasons_for_ray(alone, monkeypatch, capsys, ray, environment, several, 
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert why_ray(ray, several) == why_ray(ray, several) == why
-    said = f"on Ray: {why}" if why else "in this process" + ("" if ray is False else "; --ray: on Ray")
+    said = f"Running on Ray: {why}" if why else "Running in this process." + placement.USE_RAY * (ray is not False)
     assert capsys.readouterr().err.splitlines() == [said], "expected one line, once"
 
 
@@ -87,4 +87,4 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys
     assert estimate["rows"] == result["rows_out"] == checked["rows_in"] == 500
     assert (joined["neighbours"], indexed["rows"]) == (10000, 1000)
     assert len(read_output(output)) == 1000
-    assert said.err.splitlines().count("in this process") == 1
+    assert said.err.splitlines().count("Running in this process.") == 1

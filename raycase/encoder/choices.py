@@ -87,10 +87,10 @@ def _check_place(name: str) -> None:
     if "/" not in name:
         raise RequestError(
             f"--model: expected one of {', '.join([*INSIDE, *ENCODERS])}, a Hugging Face id, or a model folder here or "
-            f"on object storage, got {name!r}; of sentence-transformers' own models the id is sentence-transformers/..."
+            f"on object storage, got {name!r}; models of sentence-transformers have ids like sentence-transformers/NAME"
         )
     if name.startswith((".", "/", "~")) or name.split("@")[0].count("/") > 1:
-        raise RequestError(f"--model: expected a model folder, got {name!r}, where there is none")
+        raise RequestError(f"--model: expected a model folder, got {name!r}, which does not exist")
 
 
 def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) -> EncoderSpec:

@@ -216,7 +216,7 @@ class PromptFlags(TextFlags):
     """How a frozen encoder embeds a sentence under a condition (eq. 1)."""
 
     subtract: bool | None = None
-    """Whether the base, the condition's own vector, is subtracted (eq. 1). Default: the encoder's; with a template
+    """Subtract the condition's own vector. Default: the encoder's; with a template
     only where it has a base_template."""
 
     @property

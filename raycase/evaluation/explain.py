@@ -19,8 +19,7 @@ from raycase.models.registry import resolve
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainJob:
-    """Show which words of a text a condition looks at: how much of the text's vector comes from each word, or what the
-    router of CSR gives it."""
+    """Show which words of a text a condition looks at: each word's share of the text's vector (CSR: of its router)."""
 
     text: tuple[str, ...]
     """Sentences."""

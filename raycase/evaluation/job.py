@@ -34,29 +34,26 @@ class TaskFlags:
     """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The others are compared with the
     first."""
     data: str
-    """csts: rated pairs, .csv, .jsonl or .parquet with sentence1, sentence2, condition, label. kgc: the folder of
-    train.tsv, validation.tsv, entities.tsv and relations.tsv, and test.tsv for --split test. rte, eis: premises with
-    hypotheses, .csv, .jsonl or .parquet with premise, explicit_entailment, implied_entailment, neutral, contradiction;
-    eis also pairs, with implicit, explicit. sts, pairs: the same formats with sentence1, sentence2, and score (0 to 5)
-    or label (0, 1). rerank: .jsonl or .parquet with query, and the lists positive and negative. labelled: a table with
-    text and a column for each condition, or a glob of tables."""
+    """Table of the task: .csv, .jsonl or .parquet. csts: sentence1, sentence2, condition, label. sts, pairs: sentence1,
+    sentence2, and score (0 to 5) or label (0, 1). rerank, not as .csv: query, and the lists positive and negative.
+    labelled: text and a column for each condition; or a glob of tables. rte, eis: premise, explicit_entailment,
+    implied_entailment, neutral, contradiction; eis also implicit, explicit. kgc: folder of train.tsv, validation.tsv,
+    entities.tsv, relations.tsv, and test.tsv for --split test."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
     task: TaskName = "csts"
-    """csts: the cosine of two sentences under a condition, against people's rating of their similarity. kgc: knowledge
-    graph completion, the true tail of a head and a relation among all entities. rte: entailment by a threshold; eis:
-    which of two sentences is more implicit, for models with a vector for each (dualcse). sts: the similarity of two
-    sentences without a condition, against people's scores; pairs: against a label; rerank: each query's own candidates,
-    those that fit it first. labelled: the labels of the ten nearest texts under a condition."""
+    """csts: cosines under a condition against people's ratings. labelled: labels of the ten nearest texts under a
+    condition. sts: cosines without a condition against scores; pairs: against a label. rerank: each query's own
+    candidates. kgc: the tail of a head and a relation among all entities. rte: entailment by a threshold. eis: which of
+    two sentences is more implicit (dualcse)."""
     labels: tuple[str, ...] = ()
-    """labelled: a JSON of the same name for each table, with wordings and groups (docs/training.md)."""
+    """labelled: JSON files, each with the name of its table: wordings and groups (docs/training.md)."""
     split: Literal["validation", "test"] | None = None
-    """kgc: the triples that are asked for. Other answers known from train and validation are left out, for test also
-    those of test. Default: validation."""
+    """kgc: the triples to predict. Other known answers from train and validation are left out; for test, those of test
+    too. Default: validation."""
     threshold_from: str | None = None
-    """rte: the source of the threshold above which a pair is an entailment. A file like --data that shares no premise
-    with it, on which the threshold is tuned; or `model`: the one that training tuned on its validation premises and
-    saved with the model. Default: tuned on each half of --data for the other half."""
+    """rte: a file like --data, with other premises, to tune the threshold on; or `model`, for the threshold that
+    training saved. Default: tuned on each half of --data for the other half."""
 
 
 @dataclass(frozen=True, kw_only=True)

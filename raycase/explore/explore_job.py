@@ -29,8 +29,8 @@ MOST_CLUSTERS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreJob:
-    """An index as one file of HTML: a map of its rows without a condition and under some, from one to another of which
-    the points move (UMAP), with their facets, neighbours and the words that each condition weighs most."""
+    """Draw an index as one HTML file: a map of its rows without a condition and one under each condition (UMAP). Points
+    move when you switch maps. Beside them: facets, neighbours and the words that each condition weighs most."""
 
     index: str
     """Output of `raycase index`, local or on object storage."""
@@ -41,8 +41,7 @@ class ExploreJob:
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
-    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
-    without them the nearest of its conditions is taken, and named."""
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     most_rows: int = 20_000
     """Maximum number of rows on the map; a larger index is sampled."""
     neighbours: int = 8
@@ -52,7 +51,7 @@ class ExploreJob:
     seed: int = 0
     """Seed of the sample, the positions and the facets."""
     text_column: str | None = None
-    """The kept column with the texts. Default: text, if the index has it; without, ids are shown."""
+    """The kept column with the texts. Default: text, if the index has it, else ids are shown."""
     model: str | None = None
     """Folder of the index's model, if it has moved."""
 
@@ -101,18 +100,18 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
             print_replaced_condition(index, name, condition)
         conditions[condition] = None
     if not conditions.keys() - {None}:
-        raise RequestError("--conditions: expected some, for the index has plain vectors alone, got none")
+        raise RequestError("--conditions: expected at least one, got none; the index has only unconditional vectors")
     if len(conditions) > MOST_MAPS:
         raise RequestError(f"--conditions: expected at most {MOST_MAPS - 1}, got {len(conditions.keys() - {None})}")
     unweighed = why_unweighed(index, job.text_column, job.model)
     if unweighed is not None:
-        note(f"without words: {unweighed}")
+        note(f"no weighed words: {unweighed}")
     with lance_errors(index.root):
         rows = choose_rows(index, [*conditions], text=text, most=job.most_rows, seed=job.seed, where=job.where)
         weighed = weigh_words(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
         settings = {"neighbours": job.neighbours, "clusters": job.clusters, "seed": job.seed}
         maps: list[ConditionMap] = []
-        note(f"placing {len(rows.texts):,} rows; the first map takes some 15 s more, in which UMAP is compiled")
+        note(f"placing {len(rows.texts):,} rows; compiling UMAP adds about 15 s to the first map")
         for condition, words in zip(conditions, weighed, strict=True):
             began = time.time()
             vectors_ND = index.vectors_at(condition, rows.under(index, condition))

@@ -75,9 +75,7 @@ def find_clusters(
     if clusters is not None and clusters > rows:
         raise RequestError(f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters:,}")
     if clusters is None and rows < 3:
-        raise RequestError(
-            f"--clusters: expected a number to group {rows} rows, for it is chosen among 3 or more; got none"
-        )
+        raise RequestError(f"--clusters: expected a number for {rows} rows, got none; 3 rows or more need none")
     tried_SD = sample_SD[:TRIED]
     distances_SS = import_sklearn().metrics.pairwise.cosine_distances(tried_SD)
     count = clusters or choose(tried_SD, distances_SS, most, seed)

@@ -42,19 +42,17 @@ class FacetsJob:
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: bool = False
-    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; of an index
-    without them the nearest of its conditions is taken, and named."""
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     stated: bool = False
     """Put the rows that say nothing about the condition into a group of their own."""
     clusters: int | None = None
-    """Number of clusters. Default: the one with the largest mean silhouette on a sample, from 2 to --most-clusters."""
+    """Number of clusters. Default: the best by silhouette on a sample, from 2 to --most-clusters."""
     most_clusters: int = MOST_CLUSTERS
-    """Most clusters where their number is chosen."""
+    """Maximum number of clusters when raycase chooses."""
     seed: int = 0
     """Seed of the samples and of k-means."""
     text_column: str | None = None
-    """The kept column with the texts: for the examples, and for the words, which only condition-pooling weighs.
-    Default: text, if the index has it."""
+    """Kept column with the texts, for examples and words. Default: text, if the index has it."""
     output: str | None = None
     """Parquet file for the clusters, local or on object storage, beside the table."""
     assignments: str | None = None
@@ -72,7 +70,7 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     index, (found, tables) = on_index(partial(Index.open, job.index, model=job.model), partial(_find, job))
     print_replaced_condition(index, job.condition, found.condition)
     if found.unweighed:
-        note(f"without words: {found.unweighed}")
+        note(f"no weighed words: {found.unweighed}")
     for uri, table in tables.items():
         locate(uri).put(parquet_bytes(table))
     _print_table(found, index)

@@ -52,7 +52,7 @@ class MapRows:
         if where:
             parts.append(f"where {visible(where, MOST_LABEL)}")
         if self.left_out:
-            parts.append(f"left out, for they are not under all of the conditions: {self.left_out:,}")
+            parts.append(f"rows left out because they lack one of the conditions: {self.left_out:,}")
         if self.cut:
             parts.append(f"texts cut after {MOST_CHARACTERS} characters: {self.cut:,}")
         return "; ".join(parts)
@@ -78,7 +78,7 @@ def choose_rows(
     of = common_CN.shape[1]
     if of < LEAST_ROWS:
         got = "the filter leaves" if where else "there are"
-        raise RequestError(f"--index: expected {LEAST_ROWS} rows under all conditions at least, {got} {of}")
+        raise RequestError(f"--index: expected at least {LEAST_ROWS} rows under all conditions, {got} {of}")
     if of > most:
         chosen = np.random.default_rng(seed).choice(of, most, replace=False)
         common_CN = common_CN[:, np.sort(chosen)]

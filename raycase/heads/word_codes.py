@@ -72,7 +72,7 @@ class WordCodes:
         try:
             return cls(**load(data))
         except (SafetensorError, TypeError) as error:
-            raise RequestError(f"{source}: expected the basis of stored words, got: {first_line(error)}") from error
+            raise RequestError(f"{source}: expected the basis of stored tokens, got: {first_line(error)}") from error
 
     @cached_property
     def form(self) -> WordFormat:

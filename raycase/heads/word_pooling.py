@@ -139,7 +139,7 @@ def check_products(*products: Tensor) -> None:
     """Raise RequestError for factors of words that are so large that what is pooled would not be finite."""
     if not all((product.abs() < MOST_PRODUCT).all() for product in products):
         raise RequestError(
-            "expected stored words of a basis and a head with usual numbers, got some that are not finite"
+            "expected stored tokens of a basis and a head with usual numbers, got some that are not finite"
         )
 
 

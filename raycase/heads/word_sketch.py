@@ -52,7 +52,7 @@ class WordSketch:
         try:
             return cls(**load(data))
         except (SafetensorError, TypeError) as error:
-            raise RequestError(f"{source}: expected the centroids of stored words, got: {first_line(error)}") from error
+            raise RequestError(f"{source}: expected centroids of stored tokens, got: {first_line(error)}") from error
 
     @classmethod
     def fit(cls, codes: WordCodes, packed: np.ndarray) -> WordSketch:

@@ -44,27 +44,24 @@ class IndexJob:
     output: str
     """The index: a Lance dataset, local or on object storage."""
     kind: Kind | None = None
-    """exact: a search compares every vector under the condition; ivf-rq: it compares those that an approximate index
-    finds; auto: exact, and ivf-rq for conditions with --exact-below rows or more. Vectors whose dimension is not a
-    multiple of 8 are always searched exactly. Default: the index's kind, auto for a new one."""
+    """exact: compare every vector under the condition. ivf-rq: use an approximate index. auto: ivf-rq for conditions
+    with --exact-below rows or more. Default: the kind of the index, auto for a new one."""
     exact_below: int | None = None
     """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
     shards: int | None = None
-    """Parts of about as many rows, each of which a search on a cluster gives to a process of its own. Default: the
-    index's number, 1 for a new one. Another number takes --overwrite."""
+    """Number of shards of about equal size; on a cluster, a search gives each its own process. Default: the index's
+    number, 1 for a new one. To change it, use --overwrite."""
     delete: str | None = None
-    """A filter in SQL on id and the kept columns, such as "year < 2010": the rows that it matches are deleted, under
-    all conditions and without one. Indexing their output again does not bring them back."""
+    """Delete the rows that match this SQL filter on id and the kept columns, such as "year < 2010". Indexing their
+    output again does not bring them back."""
     replace: bool = False
-    """Delete all rows of the ids that new --embeddings have, under all conditions and without one, then add the new
-    rows. Give all outputs of the changed texts at once."""
+    """First delete all rows with the ids of the new --embeddings. Give all outputs of the changed texts at once."""
     keep_condition: tuple[str, ...] = ()
-    """Conditions to pool from stored words and keep: they are searched like those embedded in advance, and pooled again
-    when rows with words are added."""
+    """Conditions to pool from stored tokens and keep, like conditions embedded in advance; new rows are pooled too."""
     model: str | None = None
     """Folder of the index's model, if it has moved; for --keep-condition."""
     overwrite: bool = False
-    """Build from scratch; the former index is searched until the new one is finished."""
+    """Build from scratch; searches use the former index until the new one is finished."""
 
 
 def build(job: IndexJob) -> dict[str, Any]:
@@ -94,7 +91,7 @@ def build(job: IndexJob) -> dict[str, Any]:
             publish(dataset, metadata)
             remove_unused(root, dataset)
         else:
-            note(f"{root.uri}: has all rows; nothing to do")
+            note(f"{root.uri}: already has all rows")
     return {
         "rows": metadata.rows,
         "rows_added": added,
@@ -172,7 +169,7 @@ def _append(
     clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
     if clash is not None:
         raise RequestError(
-            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored words, got "
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
             "some; choose another index, or pass --overwrite"
         )
     if dataset is None:

@@ -196,7 +196,7 @@ def _named(identifier: Any, schema: pa.Schema) -> str:
         found = [other for other in schema.names if other.lower() == name.lower()]
     if len(found) != 1:
         raise ValueError(
-            f"there is no column {name[:MOST_LABEL]!r}" + ("; a text stands in single quotes" if is_quoted else "")
+            f"there is no column {name[:MOST_LABEL]!r}" + ("; strings take single quotes" if is_quoted else "")
         )
     return str(found[0])
 

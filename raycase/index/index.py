@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 LEAST_STATED = 0.5  # probability
-TELLING = "that are pooled from stored words by a model trained on labelled texts"
+TELLING = "that are pooled from stored tokens by a model trained on labelled texts"
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
@@ -76,7 +76,7 @@ class Index(Shared):
         root = locate(uri)
         ready = open_ready(root)
         if ready is None:
-            raise RequestError(f"expected an index at {root.uri}, got none that is finished; see `raycase index`")
+            raise RequestError(f"expected an index at {root.uri}, got no finished one; see `raycase index`")
         return cls(root, *ready, model=model, limits=limits)
 
     def forked(self) -> None:
@@ -210,8 +210,8 @@ class Index(Shared):
         names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
         if len(names) > self.limits.conditions_combined:
             raise RequestError(
-                f"condition: expected one, for the index has {len(names):,}, more than the "
-                f"{self.limits.conditions_combined} that are combined; got none"
+                f"condition: expected one, got none; the index has {len(names):,} conditions, and at most "
+                f"{self.limits.conditions_combined} can be averaged"
             )
         k, exact = min(k, most), self._is_exact(most, options)
         step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
@@ -360,7 +360,7 @@ class Index(Shared):
         """The condition of the index that is searched for the one that was asked."""
         if asked is None and not self.metadata.plain:
             raise RequestError(
-                f"unconditional: expected plain vectors in {self.root.uri}, got none; see `raycase index`"
+                f"unconditional: expected unconditional vectors in {self.root.uri}, got none; see `raycase index`"
             )
         if asked is None or asked in self.metadata.conditions:
             return asked
@@ -392,7 +392,7 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
     except WorkError:  # a wrong request is wrong in any version
         if not _is_removed(index):
             raise
-    note(f"{index.root.uri}: builds removed the version that was searched; searching the new one")
+    note(f"{index.root.uri}: a build removed the version in use; searching the newest one")
     index = open_index()
     return index, work(index)
 

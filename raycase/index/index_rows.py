@@ -185,7 +185,7 @@ def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetad
             rows = dataset.to_table(columns=[ID], filter=same, limit=1)
             if len(rows):
                 raise RequestError(
-                    f"--embeddings: expected rows that the index has not got, got id {rows[ID][0].as_py()!r} under "
-                    f"{condition!r} in both, from another job than {source.output.root.uri}; if the index "
-                    "had it before, pass --replace, or --overwrite to build from scratch; else give one of the outputs"
+                    f"--embeddings: expected rows that are new to the index, got id {rows[ID][0].as_py()!r} under "
+                    f"{condition!r} in {source.output.root.uri}, which the index has from another job; pass --replace "
+                    "to replace it, --overwrite to build from scratch, or only one of the outputs"
                 )

@@ -60,7 +60,7 @@ class JoinJob(RayFlag):
     exclude_same: str | None = None
     """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
     stall_timeout: float = STALL_TIMEOUT
-    """Minutes without progress after which the job gives up, as when no machine is available."""
+    """Minutes without progress after which the job gives up, for example when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""
 

@@ -32,10 +32,10 @@ def keep_conditions(
     """
     for condition in conditions:
         if condition in metadata.conditions and condition not in metadata.kept:
-            raise RequestError(f"--keep-condition: expected one that the index has not got, got {condition!r}")
+            raise RequestError(f"--keep-condition: expected a condition that is new to the index, got {condition!r}")
     if conditions and not metadata.words:
         raise RequestError(
-            f"--keep-condition: expected stored words in {root.uri}, got none; see `raycase embed --any-condition`"
+            f"--keep-condition: expected stored tokens in {root.uri}, got none; see `raycase embed --any-condition`"
         )
     metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.words else []
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]

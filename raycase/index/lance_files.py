@@ -58,8 +58,8 @@ def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, Index
         return dataset, metadata
     except ValueError as error:
         raise RequestError(
-            f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; one written by an earlier "
-            "version: embed and index again with --overwrite"
+            f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; if an earlier version "
+            "wrote it, embed and index again with --overwrite"
         ) from error
 
 

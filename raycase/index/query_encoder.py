@@ -29,8 +29,8 @@ def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig
     expected, got = fingerprint(metadata.model)[:8], fingerprint(config.describe())[:8]
     if expected != got:
         raise RequestError(
-            f"model: expected the model that the index is of, {metadata.name} ({expected}), got {model} "
-            f"({got}); give the folder where it is now, or embed and index again"
+            f"model: expected the index's model, {metadata.name} ({expected}), got {model} ({got}); "
+            f"pass its present folder, or embed and index again"
         )
     return config
 

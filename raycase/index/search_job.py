@@ -57,8 +57,8 @@ class SearchJob(RayFlag):
     condition: tuple[str, ...] = ()
     """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
     query_condition: str | None = None
-    """The condition of the queries' own vectors. Default: --condition, that of the rows. For DualCSE, whose premises
-    imply what other sentences say: --query-condition implicit --condition explicit."""
+    """Condition of the queries' own vectors. Default: --condition. For DualCSE: --query-condition implicit --condition
+    explicit finds what a premise implies."""
     unconditional: bool = False
     """Search the unconditional vectors, if the index has them."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
@@ -66,33 +66,30 @@ class SearchJob(RayFlag):
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     stated: bool = False
-    """Leave out texts that say nothing of the condition. For an index with stored words, by condition-pooling that was
-    trained on labelled texts."""
+    """Leave out texts that say nothing about the condition. Needs stored tokens and a model trained on labelled
+    texts."""
     exact_condition: bool = False
-    """Refuse a condition that the index does not have. By default its vectors are pooled from stored words; an index
-    without them is searched under the nearest of its conditions, which is named."""
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     queries: str | None = None
     """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
     output: str | None = None
     """Parquet file for the answers, local or on object storage. Default: print a table."""
     memory: float = 4.0
-    """GiB of memory for stored words, and the same again for their sketches. What does not fit is read from storage
-    for each condition."""
+    """GiB of memory for stored tokens. Their sketches take at most as much again. What does not fit is read from
+    storage for each condition."""
     effort: Literal["low", "usual", "high", "exact"] = "usual"
-    """How many partitions and candidates a search looks at, in an approximate index and among stored words: high is
-    four times as many as usual, low a quarter. exact: all vectors, and under a condition that the index does not have
-    all rows are pooled."""
+    """How much of an approximate index, or of the stored tokens, a search reads. high: four times as much as usual;
+    low: a quarter; exact: everything."""
     rerank: str | None = None
-    """Re-rank the first answers by a model that scores pairs of query and answer: mixsp, which ignores the condition,
-    or cross-encoder, which reads it."""
+    """Re-rank the first answers with a model that scores pairs: a mixsp, which ignores the condition, or a
+    cross-encoder."""
     candidates: int | None = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
     text_column: str | None = None
     """The kept column that holds the texts: shown in answers, and used by --rerank and --explain. Default: text."""
     explain: bool | None = None
-    """Weigh the words of the answers' texts, where the model can (condition-pooling): the fewest that hold half of the
-    weight are bold in a terminal, and listed without one; --output gets a column `weights`. Default: on for a terminal,
-    off for --output."""
+    """Show the words that decided each answer (condition-pooling): in bold in a terminal, else as a list; with --output
+    in a column `weights`. Default: on in a terminal, off with --output."""
     model: str | None = None
     """Folder of the index's model, if it has moved."""
     replicas: int = 1
@@ -133,7 +130,7 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     for asked, condition in done.replaced:
         print_replaced_condition(index, asked, condition)
     if done.unscored:
-        note(f"{done.unscored} of {done.answers} answers have no words to score, and come last")
+        note(f"{done.unscored} of {done.answers} answers have no text to score and come last")
     if job.output:
         locate(job.output).put(done.file.getvalue())
     else:

@@ -53,7 +53,7 @@ def print_replaced_condition(index: Index, asked: str, condition: str | None) ->
     alone has none."""
     if index.is_pooled(condition):
         if index.metadata.conditions:
-            note(f"no {asked!r} in the index; pooled from its stored words")
+            note(f"no {asked!r} in the index; pooled from its stored tokens")
     elif asked != condition:
         cosine = index.nearest_condition(asked)[1]
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")

@@ -124,7 +124,7 @@ def _read(file: Location, sha256: str) -> bytes:
     if hashlib.sha256(data).hexdigest() != sha256:
         got = "others" if data else "none"
         raise RequestError(
-            f"--index: expected the codes of stored words {sha256[:8]} at {file.uri}, got {got}; build the index again "
-            "with --overwrite"
+            f"--index: expected the codes of stored tokens {sha256[:8]} at {file.uri}, got {got}; build the index "
+            "again with --overwrite"
         )
     return data

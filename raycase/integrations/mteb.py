@@ -53,8 +53,8 @@ class ConditionalEncoder(AbsEncoder):
         texts, own = _read(inputs)
         if own and task_metadata.type in SEARCHED:
             raise ValueError(
-                f"{task_metadata.name}: expected mteb to search with this model itself, got encode of queries with "
-                "instructions; do not wrap it"
+                f"{task_metadata.name}: expected mteb to search with this model directly, got a call of encode with "
+                "instructed queries; pass the model without a wrapper"
             )
         return self._vectors(texts, own or self.condition)
 

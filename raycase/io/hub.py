@@ -74,7 +74,7 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
         if offline:
             advice = "vectors may be others without it: run this once with the network, or pass the folder of a copy"
         raise RequestError(
-            f"--model: expected an answer of the Hugging Face hub or its cache here about {file} of {name}, "
+            f"--model: expected {file} of {name} on the Hugging Face hub or in its cache on this machine, "
             f"got: {said(error.__cause__ or error)}; {advice}"
         ) from error
 
@@ -89,7 +89,7 @@ def _commit(name: str, revision: str | None) -> str | None:
 
 
 def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
-    """Whether the hub's cache says that a commit has no such file: by the mark of one that was asked for in vain, or
+    """Whether the hub's cache says that a commit has no such file: by the marker of an earlier failed request, or
     by a listing of all its files."""
     if (_cache(name) / ".no_exist" / commit / file).is_file():
         return True

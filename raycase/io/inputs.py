@@ -49,7 +49,7 @@ class Listing:
                 names = [posixpath.relpath(each.uri, self.root.uri) for each in (other, file)]
                 raise RequestError(
                     f"{flag}: expected each row once, got {names[0]} and {names[1]} in {self.root.uri}; move one away, "
-                    f"or name those that are meant, as {self.root.uri}/**/*{other.ending}"
+                    f"or select files with a glob such as {self.root.uri}/**/*{other.ending}"
                 )
 
     def say(self, flag: str) -> None:
@@ -57,8 +57,8 @@ class Listing:
         if names := self.names_left_out:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             note(
-                f"{flag}: left out {len(names)} of {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
-                f"{', '.join(FORMATS)} files are read, texts also as {' and '.join(CODECS)}"
+                f"{flag}: skipped {len(names)} in {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
+                f"only {', '.join(FORMATS)} files are read, texts also as {' and '.join(CODECS)}"
             )
 
 

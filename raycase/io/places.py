@@ -115,13 +115,13 @@ def _clashes(to: File | Folder, read: Sequence[tuple[str, str, bool]], taken: Ma
             yield f"another place than {flag}, {over}"
         files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
         if whole and any(pattern.match(file) if pattern else _is_within(file, place) for file in files):
-            yield f"another place than one in {flag}, got {to.uri}, which would be read as input"
+            yield f"a place outside {flag}, got {to.uri}, which would be read as input"
     for place, flag in taken.items():
         if _is_within(root, place) or any(_is_within(place, each) for each in written):
             yield f"another place than {flag}, {over}"
     with suppress(OSError):  # a store that does not answer is asked once: the job says so
         if mark := _mark_above(root, to):
-            yield f"another place than one in the index or output {mark}, got {to.uri}; choose another"
+            yield f"a place outside the index or output {mark}, got {to.uri}; choose another"
 
 
 def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:

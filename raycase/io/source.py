@@ -207,9 +207,7 @@ class TextFile(Source):
             stream = handle if isinstance(handle, io.BufferedReader) else io.BufferedReader(handle, 2**22)
             if self.codec:
                 if not stream.peek(1):
-                    raise ValueError(
-                        "no bytes, where a compressed file has some even if nothing is in it; it may be cut off"
-                    )
+                    raise ValueError("no bytes; even an empty compressed file has some, so it may be cut off")
                 decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), self.codec)
                 stream = io.BufferedReader(decompressed, 2**20)
             start = stream.peek(4)

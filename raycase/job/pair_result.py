@@ -148,14 +148,14 @@ class WordResult(PairResult):
         yield from super().defects(table, config, dim, basis)
         form = WordFormat.of(table.schema)
         if form is None:
-            yield "no stored words"
+            yield "no stored tokens"
             return
         if form.basis != basis:
             yield f"word_basis.safetensors: {'another' if basis else 'missing'}, not the one that coded it"
         try:
             StoredWords.from_arrow(table, form)
         except ValueError as error:
-            yield f"stored words: {error}"
+            yield f"stored tokens: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -41,7 +41,7 @@ class CorpusFlags:
 
     input: str | None = None
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
-    --any-condition, whose stored words are pooled. Local, s3:// or any fsspec scheme. Default: the sample."""
+    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: the sample."""
     output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
@@ -76,20 +76,20 @@ class RunFlags(RayFlag, PromptFlags):
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the encoder for this machine. auto: after the first unit, if the rest takes long enough to repay it."""
+    """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     batch_tokens: int | None = None
-    """Tokens in a batch, padding included. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
+    """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: int | None = None
-    """Rows of a unit, the smallest piece of work that is finished or not. Default: 4096, fewer with many conditions."""
+    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, fewer with many conditions."""
     actors: str | None = None
     """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
     else one per four CPUs."""
     gpus_per_actor: float | None = None
-    """GPUs of each encoder. Default: 1 if a machine that is up has GPUs, else 0."""
+    """GPUs of each encoder. Default: 1 if a running machine has GPUs, else 0."""
     stall_timeout: float = STALL_TIMEOUT
-    """Minutes without a finished unit after which the job gives up, as when no machine is available."""
+    """Minutes without a finished unit after which the job gives up, for example when no machine is available."""
     limit: int | None = None
     """Read only the first N rows."""
     max_rejected: float = 0.01
@@ -209,8 +209,8 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     if job.any_condition:
         if not stores_words(model):
             raise RequestError(
-                f"--any-condition: expected a model of condition pooling, got {model.model}, which reads the condition "
-                "beside the sentence; leave --model out for the default, or pass --conditions"
+                f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
+                "condition with the sentence; leave --model out for the default, or pass --conditions"
             )
         model = replace(model, basis=output.basis.uri)
         kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
@@ -338,7 +338,7 @@ def _at_begun(file: InputFile, begun: Job) -> InputFile:
     except RequestError:
         return file  # of another content: the job says that it has changed
     now, then = (each.mark.rpartition(" ")[0] for each in (file, known))
-    note(f"--input: {file.uri} is {now} now, this job goes on with {then}; for the new rows choose another --output")
+    note(f"--input: {file.uri} is now {now}; this job continues with {then}. For the new rows, choose another --output")
     return known
 
 
@@ -368,9 +368,9 @@ def find_model(job: RunFlags, model: str | None, begun: Job | None, output: Outp
         config = find(begun.model, **choices)
     except RequestError as error:
         raise RequestError(
-            f"--model: expected the model that {output.root.uri} was begun with, {begun.model}, got: {error}; pass "
+            f"--model: expected the model that {output.root.uri} was started with, {begun.model}, got: {error}; pass "
             "--model with where it is now"
         ) from error
     if begun.model != DEFAULT_MODEL:
-        note(f"{output.root.uri}: begun with --model {begun.model}; resuming with it")
+        note(f"{output.root.uri}: started with --model {begun.model}; resuming with it")
     return config

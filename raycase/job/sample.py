@@ -47,7 +47,7 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
             return None
         if len(plan.done):
             raise RequestError(
-                f"--output: expected {output.basis.uri}, by which the units there are coded, got none; pass --overwrite"
+                f"--output: expected {output.basis.uri}, the basis of the units there, got none; pass --overwrite"
             )
     import torch  # which a job that resumes need not load
 
@@ -58,7 +58,7 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
     model: Any = replace(request.model, basis=None).load(dtype=dtype)
     words = model.words(rows[TEXT].to_pylist()[:SAMPLED_TEXTS])
     if not words:
-        raise RequestError("--input: expected texts to choose the basis of stored words by, got none in the sample")
+        raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
     typical = model.questions(typical_conditions())
     codes = fit_codes(model.head, words, typical, dim=model.dim, token_bytes=request.kind.word_bytes)
     return codes.to_bytes()

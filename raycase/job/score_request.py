@@ -50,7 +50,7 @@ class PairFlags:
     unconditional: bool = False
     """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
     score_column: str = SCORE
-    """Column of the score in the output; what a model says beside it has this name before its own, as score_range."""
+    """Column of the score in the output; a model's further columns start with this name, such as score_range."""
     id_column: str | None = None
     """Column of the ids, which may repeat. Default: `id` if it exists, else the number of file and row, `file:row`."""
     keep_columns: tuple[str, ...] | None = None

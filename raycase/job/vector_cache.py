@@ -91,7 +91,7 @@ class VectorCache:
         folder = cache / fingerprint(identity)[:16]
         output = output_at((folder / "scored").uri, SCORES)
         if not output.manifest.exists():
-            note(f"scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
+            note(f"Scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
             job = ScoreJob(
                 input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
                 output=output.root.uri,
@@ -120,7 +120,7 @@ class VectorCache:
         vectors = output_at((folder / "vectors").uri)
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if plain else f"under {config.label}"
-            note(f"embedding {len(pairs):,} texts of {name} {manner} into {folder.uri}")
+            note(f"Encoding {len(pairs):,} texts of {name} once, {manner}, into {folder.uri}")
             job = EmbedJob(
                 input=_table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION),
                 output=vectors.root.uri,

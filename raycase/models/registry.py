@@ -103,7 +103,7 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
 def _note_untrained(model: str) -> None:
     """Say once what a model's vectors under conditions are, and how to better ones."""
     note(
-        f"{model}: vectors under conditions by condition pooling without training; better ones: raycase train "
+        f"{model}: untrained condition pooling for vectors under conditions; for better ones: raycase train "
         f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
     )
 

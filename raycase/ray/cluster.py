@@ -60,7 +60,7 @@ def _start_own(**options: Any) -> None:
         ray.init("local", **options)
     except Exception as error:  # where the machine is busy, one without a class
         raise WorkError(
-            f"expected a Ray of this command to start, got: {visible(first_line(error))}; run the same command again "
+            f"expected Ray to start for this command, got: {visible(first_line(error))}; run the same command again "
             "when the machine is less busy, or with --no-ray where it has that flag"
         ) from error
 

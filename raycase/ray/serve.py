@@ -221,7 +221,7 @@ def serve(job: ServeJob) -> NoReturn:
         _say_where(job, url, model)
         own = None if on_cluster else ray.nodes()[0]
         number = wait_for_signal()
-        note("ending: what is under way is answered first")
+        note("stopping: running requests are answered first")
         drained = threading.Event()
         threading.Thread(target=_end_late, args=(number, own, drained), daemon=True).start()
         with suppress(RayError, RayServeException, RuntimeError, TimeoutError):

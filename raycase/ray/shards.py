@@ -127,8 +127,8 @@ class ShardActors:
         [answer] = self._ask(request, [self.every])
         if answer is None:
             raise WorkError(
-                f"expected an answer of one of {len(self.every.actors)} processes of shards, got none for "
-                f"{self.wait:g} s, or they died of it; see the cluster's memory and machines"
+                f"expected an answer from one of {len(self.every.actors)} shard processes; all were away for "
+                f"{self.wait:g} s or kept dying; see the cluster's memory and machines"
             )
         return answer
 
@@ -168,8 +168,8 @@ class ShardedIndex(Index):
         if len(there) < len(answers):
             lost = ", ".join(str(shard) for shard, answer in enumerate(answers, 1) if answer is None)
             raise WorkError(
-                f"expected answers of all {len(answers)} shards, got none for {self.actors.wait:g} s, or deaths of it, "
-                f"of shard {lost}; see the cluster's memory and machines"
+                f"expected answers from all {len(answers)} shards; shard {lost} was away for {self.actors.wait:g} s "
+                f"or its process kept dying; see the cluster's memory and machines"
             )
         return merge_top_k(there)
 

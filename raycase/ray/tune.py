@@ -71,7 +71,7 @@ def tune(job: Sweep) -> dict[str, Any]:
     write_results(job, trials)
     scores, best = by_cell(trials)[0]
     if not scores:
-        raise WorkError(f"expected trials that end, got {len(trials)} that failed; the first: {best[0]['error']}")
+        raise WorkError(f"expected trials that finish, got {len(trials)} that failed; the first: {best[0]['error']}")
     cell = replace(changed(training, best[0]["choices"]), output=f"{training.folder}/{BEST}", overwrite=False)
     cell = replace(cell, cache=training.cache_uri)
     metrics = locate(cell.output) / METRICS

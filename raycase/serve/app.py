@@ -63,7 +63,7 @@ class JsonRequest(Request):
         many names, or one twice."""
         body = await self.body()
         if (count := body.count(b"[")) > MOST_BRACKETS:
-            raise HTTPException(422, f"expected at most {MOST_BRACKETS:,} times [, got {count:,}; ask in parts")
+            raise HTTPException(422, f"expected at most {MOST_BRACKETS:,} brackets [, got {count:,}; split the request")
         read = partial(json.loads, body, object_pairs_hook=_object)
         return read() if len(body) <= SHORT else await asyncio.to_thread(read)
 
@@ -204,7 +204,7 @@ def _of_index(request: Request) -> Engine:
     """The engine, if it has an index. Raises HTTPException."""
     engine = _engine(request)
     if engine.service.live is None:
-        raise HTTPException(404, "this server has no index; it is started with --index")
+        raise HTTPException(404, "this server has no index; start it with --index")
     return engine
 
 
@@ -242,4 +242,4 @@ async def _wrong(request: Request, error: Exception) -> Response:
 
 async def _failed(request: Request, error: Exception) -> Response:
     log.error("%s: %s", request.url.path, error)
-    return problem(500, "the server could not do it now; its log says why")
+    return problem(500, "the request failed; see the server's log")

@@ -89,7 +89,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, begun: Callable[[], bool]) -> None:
         if self.door.closed or self.door.stuck():
-            said = "the server ends" if self.door.closed else "the server hangs, and another takes its place"
+            said = "the server is shutting down" if self.door.closed else "the server hangs and is being replaced"
             await problem(503, f"{said}; try again", headers=AGAIN)(scope, receive, send)
             return
         self.door.within += 1
@@ -132,7 +132,7 @@ class Guard:
         if expected is None:
             host = headers.get("host", "")
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
-                raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, for there is no token")
+                raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, because no token is set")
         elif scope["path"] not in OPEN or scope["method"] not in ("GET", "HEAD"):  # these alone have no body
             kind, _, token = headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer" or not is_token(token.strip(), expected):
@@ -162,7 +162,9 @@ class Guard:
         except BaseException as error:  # also where the request is cancelled
             self.held -= size
             if isinstance(error, TimeoutError):
-                raise HTTPException(408, f"expected the whole body within {BODY_SECONDS:g} s, got a part") from error
+                raise HTTPException(
+                    408, f"expected a whole body within {BODY_SECONDS:g} s, got a part of it"
+                ) from error
             raise
 
 

@@ -62,7 +62,7 @@ class LiveIndex:
                 if not is_newest(self.index):
                     self.index = self._opened()
             except (RequestError, WorkError) as error:
-                note(f"the index that is open is searched on: {first_line(error)}")
+                note(f"still using the open version of the index: {first_line(error)}")
         return self.index
 
     def _opened(self) -> Index:

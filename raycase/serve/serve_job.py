@@ -26,22 +26,20 @@ ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 @dataclass(frozen=True, kw_only=True)
 class ServeJob:
-    """Answer requests over HTTP by a loaded model, and by an index: embeddings as OpenAI's API has them, with
-    conditions beside, search, explanations and facets."""
+    """Serve a model and an index over HTTP: search, facets, explanations, and embeddings in the format of OpenAI's
+    API with an optional condition."""
 
     index: str | None = None
-    """Output of `raycase index`, local or on object storage. Default: embeddings and explanations alone."""
+    """Output of `raycase index`, local or on object storage. Default: serve embeddings and explanations only."""
     model: str | None = None
     """A name, a Hugging Face id or a folder. Default: the index's model, or minilm-conditional-v2; with --index it is
     the folder of the index's model, if it has moved."""
     host: str = HERE
-    """Address to listen on. Any other than 127.0.0.1 needs a token: the environment variable RAYCASE_TOKEN, or
-    --token-file."""
+    """Address to listen on. Any but 127.0.0.1 needs a token, from RAYCASE_TOKEN or --token-file."""
     port: int = 8000
-    """Port to listen on; 0: a free one, not on a cluster."""
+    """Port to listen on. 0: a free one, not on a cluster."""
     token_file: str | None = None
-    """File with the token that each request must bring, as `Authorization: Bearer TOKEN`. Default: RAYCASE_TOKEN, if
-    it is set."""
+    """File with the token that requests send as `Authorization: Bearer TOKEN`. Default: RAYCASE_TOKEN, if set."""
     replicas: int = 1
     """Copies of the model, each in a process of its own. On one machine they share the processors."""
     gpus_per_replica: float | None = None
@@ -49,15 +47,15 @@ class ServeJob:
     queue: int = 256
     """Most requests that a replica processes or holds waiting. Further ones get status 429 and `Retry-After`."""
     memory: float = 4.0
-    """GiB of memory of each replica for an index's stored words, and the same again for their sketches."""
+    """GiB of memory in each replica for an index's stored tokens. Their sketches take at most as much again."""
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://example.org, whose pages may send requests from a browser."""
     mcp: Literal["http", "stdio"] | None = None
     """Offer search, facets, explain and conditions as tools for agents by the Model Context Protocol. http: at /mcp of
     the service. stdio: in place of the service, for an agent that starts this command."""
     metrics_port: int | None = None
-    """Port of Prometheus metrics on 127.0.0.1, not on a cluster. Default: a free one; on a cluster, Ray's own of each
-    node."""
+    """Port of Prometheus metrics on 127.0.0.1. Default: a free one. Not on a cluster, where Ray's own port serves
+    them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +100,8 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     if digest is None and (on_cluster or job.host != HERE):
         where = "on a cluster" if on_cluster else f"at {job.host}"
         raise RequestError(
-            f"expected a token to listen {where}, where strangers are, got none; set {TOKEN} or pass --token-file, or "
-            f"listen on {HERE} of this machine"
+            f"expected a token to listen {where}, which other machines can reach, got none; set {TOKEN} or pass "
+            f"--token-file, or listen on {HERE} only"
         )
     return ServeSettings(
         index=job.index,

@@ -75,8 +75,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
     teacher_models: tuple[str, ...] = ()
-    """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of what they and the heads
-    of --teachers say, each of the same weight."""
+    """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of their scores
+    and those of the --teachers heads, with equal weight."""
 
     train: str = ""
     """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless

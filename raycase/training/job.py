@@ -178,7 +178,7 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
     identity = job.identity(config, parts)
     name = fingerprint(identity)
     if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        note(f"{job.folder}: trained before; nothing to do")
+        note(f"{job.folder}: already trained; nothing to do")
         return done
     trainer = open_trainer(job)
     data = job.prepared(job.shared(config, parts, trainer.vectors))
@@ -245,6 +245,6 @@ def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:
     shared = rows_in(validation, train)
     if len(shared):
         raise RequestError(
-            f"--validation: expected no pair that is trained on, got {len(shared)} of {len(validation)} in "
+            f"--validation: expected pairs that are not in --train, got {len(shared)} of {len(validation)} in "
             f"{train.uri}, the first in row {shared[0]}"
         )

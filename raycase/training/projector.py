@@ -53,14 +53,13 @@ class ProjectorRecipe(FitRecipe):
     dropout: float | None = None
     """Share of dropout. Default: 0.15, and none for --layers 0."""
     dropout_at: DropoutAt = DropoutAt.OUTPUT
-    """Dropout on the output of the projector (eq. 4), its input or both; between two layers in any case."""
+    """Dropout on the output of the projector, its input or both; between two layers in any case."""
     bias: bool = False
-    """Linear layers with a bias; eq. 3 and 4 have none."""
+    """Linear layers with a bias; the paper has none."""
     nested: tuple[int, ...] = ()
-    """Also train the first N dimensions, for each N given, so that vectors can be cut to them (Kusupati et al.,
-    2022)."""
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
     loss: Loss = Loss.SQUARED
-    """squared is eq. 2; pearson one minus the correlation over the batch."""
+    """squared: mean squared error (the paper's); pearson: one minus the correlation over the batch."""
     learning_rate: float = 1e-3
     """Learning rate of Adam."""
     batch_size: int = 512
@@ -162,7 +161,7 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
-    """Fit a projector on a frozen encoder by eq. 2 (CASE, section 3.2) and save a model folder."""
+    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder."""
 
     SYSTEM = "case"
     RECIPE = ProjectorRecipe

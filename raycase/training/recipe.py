@@ -98,15 +98,13 @@ class FrozenHeadRecipe(FitRecipe):
     """Everything that determines one fit of the head, on a frozen encoder, besides the data and the seed."""
 
     layers: tuple[float, ...] = (2 / 3, 1.0)
-    """Layers whose states the head reads, as fractions of the encoder's depth: 0 the input of the first, 1 the output
-    of the last."""
+    """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
     heads: int = 8
     """Number of attention distributions that are mixed."""
     head_dim: int = 64
     """Dimension of the queries and keys of each."""
     dim: int | None = None
-    """Dimension of the vectors. Default: 512, or that of the encoder's states where it is larger, so that the plain
-    vector has room."""
+    """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
     activation: Activation | None = None
     """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
     dropout: float = 0.3
@@ -114,8 +112,7 @@ class FrozenHeadRecipe(FitRecipe):
     gate: bool = True
     """Whether the condition gates the dimensions of the vector."""
     nested: tuple[int, ...] = ()
-    """Also train the first N dimensions, for each N given, so that vectors can be cut to them (Kusupati et al.,
-    2022)."""
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
     loss: Loss = Loss.SQUARED
     """squared is the mean squared error; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3
@@ -135,15 +132,15 @@ class HeadRecipe(FrozenHeadRecipe):
     """Everything that determines the head, which takes several fits with teachers or with --unfreeze."""
 
     teachers: int = 0
-    """Number of heads that are fitted first, with the following seeds. Besides the ratings the head then learns the
-    mean of what they say of the same sentences under other conditions."""
+    """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
+    sentences under other conditions."""
     unfreeze: bool = False
     """After the fit on the frozen encoder, train encoder and head together."""
     plain_share: float = 0.5
-    """Share of the plain vector in the vectors of sentences unlike the training data; 0: none."""
+    """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
-    """Four distances of a sentence from the training data, 1 that of a usual sentence: the share begins at the first
-    and is full from the second; it rises again from the third, and from the fourth there is only the plain vector."""
+    """Four distances of a sentence from the training data, in units of a typical sentence's: the share starts at the
+    first and is full at the second; it rises again from the third, and from the fourth nothing else is left."""
 
     @property
     def expected(self) -> Ranges:

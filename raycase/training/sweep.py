@@ -35,15 +35,11 @@ Trial = dict[str, Any]  # choices, seed, phase, error; score (None where it fail
 
 @dataclass(frozen=True, kw_only=True)
 class TuneFlags:
-    """Search the flags of a training command, or run a grid of them: raycase tune [OPTIONS] -- SYSTEM FLAGS.
-
-    What follows -- is what follows `raycase train`; its flags hold for every trial but those that are varied. The same
-    command again keeps the trials that ended.
-    """
+    """Search the flags of a training command, or run a grid of them: raycase tune [OPTIONS] -- SYSTEM FLAGS. After --
+    write what follows `raycase train`. The same command again keeps finished trials."""
 
     trials: int | None = None
-    """Number of cells in a search, which Optuna's tree-structured Parzen estimator chooses; ASHA stops those that fall
-    behind after their eighth epoch. Default: 60 on a frozen encoder, 20 where the encoder is trained."""
+    """Cells of a search by Optuna (TPE, ASHA). Default: 60 on a frozen encoder, 20 where the encoder is trained."""
     space: str | None = None
     """JSON file of what a search chooses from: flags, each with a sampler of Ray Tune, as {"dropout": {"uniform":
     [0, 0.5]}, "layers": {"choice": [1, 2]}}. Default: the system's own."""

@@ -103,7 +103,7 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
     assert result["conditions"] == ["color", "number of people"]
     assert (result["rows"], result["rows_shown"], result["rows_left_out"]) == (30, 30, 20)
     data = page_of(home)
-    assert data["summary"] == "30 rows; left out, for they are not under all of the conditions: 20"
+    assert data["summary"] == "30 rows; rows left out because they lack one of the conditions: 20"
     assert sorted(map(int, data["ids"])) == list(range(10, 40))
     for each in data["maps"]:
         near = numbers(data, each, "rows", "<u2")[:, 0]
@@ -128,22 +128,22 @@ def test_an_index_without_texts_shows_ids(home, tmp_path, capsys):
     explore(asked(tmp_path, "i.lance"))
     data = page_of(tmp_path)
     assert data["texts"] == data["ids"] == [str(i) for i in range(12)]
-    assert "without words: expected the texts in a column that the index keeps (id)" in capsys.readouterr().err
+    assert "no weighed words: expected the texts in a column that the index keeps (id)" in capsys.readouterr().err
 
 
 def test_wrong_requests_are_refused(home, tmp_path, monkeypatch):
     def ask(words, **options):
         refuse(asked(home, **options), words, explore)
 
-    ask("got none that is finished", index="none.lance")
+    ask("got no finished one", index="none.lance")
     ask("--output: expected a file that ends with .html", output=str(tmp_path / "a.parquet"))
     ask("--most-rows: expected 3 to 200,000, got 2", most_rows=2)
     ask("--clusters: expected 2 to 24, got 25", clusters=25)
     ask("--neighbours: expected 1 to 50, got 0", neighbours=0)
     ask("--seed: expected 0 to", seed=-1)
-    ask("--conditions: expected some, for the index has plain vectors alone", conditions=())
+    ask("--conditions: expected at least one, got none; the index has only unconditional vectors", conditions=())
     ask("--conditions: expected at most 11, got 12", conditions=tuple(f"color {i}" for i in range(12)))
-    ask("expected 3 rows under all conditions at least, the filter leaves 0", where="year = 1")
+    ask("expected at least 3 rows under all conditions, the filter leaves 0", where="year = 1")
     ask("--text-column: expected a column of texts", text_column="year")
     ask("^condition: expected one of the index's", index="vectors.lance", conditions=(" ",))
     monkeypatch.setitem(sys.modules, "umap", None)

@@ -56,8 +56,8 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
         assert Index.open(index).metadata.conditions == {"color": 2}
     for output, other, message in (
         ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete but not indexed"),
-        ("new", str(tmp_path / "out"), "--index: expected another place than --output|in the index or output"),
-        ("out/in", index, "--output: expected another place"),
+        ("new", str(tmp_path / "out"), "--index: expected a(nother place than --output| place outside the)"),
+        ("out/in", index, "--output: expected a place outside the index or output"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main([*begin, str(tmp_path / output), "--index", other])
@@ -90,7 +90,7 @@ def test_rows_that_are_there_already_from_another_job_are_refused(home, tmp_path
     build(IndexJob(embeddings=(str(home / "out"),), output=uri))
     kept = {"keep_columns": ("text", "year")}
     again = embedded(tmp_path / "again", tiny_model, rows(3, 5, 299), conditions=("color",), **kept)
-    with pytest.raises(RequestError, match="got id 299 under 'color' in both"):
+    with pytest.raises(RequestError, match=r"got id 299 under 'color' in .* from another job"):
         build(IndexJob(embeddings=(again,), output=uri))
     new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), conditions=("kind of dog",), **kept)
     assert build(IndexJob(embeddings=(new,), output=uri))["rows_added"] == 3
@@ -105,7 +105,7 @@ def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
             build(IndexJob(embeddings=(str(home / output),), output=uri))
 
     killed("out")
-    with pytest.raises(RequestError, match="got none that is finished"):
+    with pytest.raises(RequestError, match="got no finished one"):
         Index.open(uri)
     assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
     killed("later")

@@ -134,7 +134,7 @@ def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys)
     facets(asked(uri, clusters=2, output=str(tmp_path / "facets")))
     printed = capsys.readouterr()
     words = "expected the texts in a column that the index keeps (id, year), got 'text'"
-    assert printed.err == f"without words: {words}\n"
+    assert printed.err == f"no weighed words: {words}\n"
     found = pq.read_table(tmp_path / "facets").to_pylist()
     assert [facet["words"] for facet in found] == [None, None]
     assert all(example["text"] is None for facet in found for example in facet["examples"])
@@ -150,7 +150,7 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     def ask(words, **options):
         refuse(asked(**{"uri": grouped} | options), words, facets)
 
-    ask("got none that is finished", uri=str(tmp_path / "none"))
+    ask("got no finished one", uri=str(tmp_path / "none"))
     ask("^condition: expected one of the index's .*got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
@@ -159,6 +159,6 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
     ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
     ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
-    ask("expected the model that the index is of", model="minilm")
+    ask("expected the index's model", model="minilm")
     build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
     ask(r"^condition: expected one of the index's \(none\)", uri=str(tmp_path / "plain"))

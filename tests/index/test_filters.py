@@ -122,7 +122,7 @@ def test_a_refusal_says_why(table):
         "1=1": "'1 = 1' reads no column",
         "repeat(source, 9) = 'x'": r"a filter cannot have .REPEAT\(source, 9\).",
         "age > 3": "there is no column 'age'$",
-        'source = "news"': "there is no column 'news'; a text stands in single quotes",
+        'source = "news"': "there is no column 'news'; strings take single quotes",
         "YEAR = 1": "there is no column 'YEAR'",  # year and Year are there
         "year > 1 -- x": "it has a comment",
         "year > 1) OR (year > 0": "it is not one condition in SQL at '[)]'",

@@ -161,7 +161,7 @@ def test_beside_conditions_that_were_embedded(home, model, tmp_path, capsys):
     scores = brute(home / "out", model, QUERIES[0], ASKED, 5)[1]
     np.testing.assert_allclose(answers["score"].to_numpy()[:5], scores, atol=2e-3)  # the query in bf16
     search(SearchJob(index=both, query=(QUERIES[0],), condition=(ASKED, "dog")))
-    assert "no 'dog' in the index; pooled from its stored words" in capsys.readouterr().err
+    assert "no 'dog' in the index; pooled from its stored tokens" in capsys.readouterr().err
     with pytest.raises(RequestError, match=r"^condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
     assert index.metadata.words == 250 and index.metadata.plain == 250
@@ -264,8 +264,8 @@ def test_a_condition_that_is_kept(home, tmp_path, index):
     refuse(IndexJob(embeddings=(same,), output=uri), "expected no vectors under")
     assert Index.open(uri).metadata.rows == 500
     both = storing.indexed(tmp_path / "j.lance", str(home / "out"))
-    refuse(IndexJob(output=both, keep_condition=("dog",)), "--keep-condition: expected stored words")
-    refuse(IndexJob(output=both, keep_condition=(ASKED,)), "--keep-condition: expected one that the index has not")
+    refuse(IndexJob(output=both, keep_condition=("dog",)), "--keep-condition: expected stored tokens")
+    refuse(IndexJob(output=both, keep_condition=(ASKED,)), "--keep-condition: expected a condition that is new")
 
 
 def test_killed_and_resumed(home, tmp_path):
@@ -301,7 +301,7 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
     centroids = sketch.read_bytes()
     large = Index.open(uri)
     large.metadata.exact_below = 1
-    for wrong, words in ((b"nonsense", "expected the codes of stored words"), (None, "expected the codes .* got none")):
+    for wrong, words in ((b"nonsense", "the codes of stored tokens"), (None, "expected the codes .* got none")):
         sketch.unlink()
         if wrong:
             sketch.write_bytes(wrong)

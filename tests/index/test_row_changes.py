@@ -71,7 +71,7 @@ def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tm
     uri = str(tmp_path / "i.lance")
     whole(home, uri, kind=kind)
     job = IndexJob(embeddings=changed, output=uri)
-    refuse(job, "got id [0-9]+ under 'color' in both, from another job .* pass --replace, or --overwrite")
+    refuse(job, "got id [0-9]+ under 'color' in .* from another job; pass --replace to replace it, --overwrite")
     assert Index.open(uri).metadata.rows == 900
     result = build(replace(job, replace=True))
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * 40, 2 * 100, 980)
@@ -138,7 +138,7 @@ def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, t
     words = embedded(tmp_path / "w", tiny_model, [{"id": "1", "text": "a", "year": 1}], conditions=("color",), **KEPT)
     refuse(replace(job, embeddings=(words,), replace=True), "expected the index's columns")
     twice = embedded(tmp_path / "t", tiny_model, rows(3, 6, 299), conditions=("color",), **KEPT)
-    refuse(replace(job, embeddings=(changed[0], twice), replace=True), "else give one of the outputs")
+    refuse(replace(job, embeddings=(changed[0], twice), replace=True), "or only one of the outputs")
     assert Index.open(uri).dataset.version == before
     capsys.readouterr()
     result = commands.index(replace(job, delete="text = 'this condition'"))

@@ -60,7 +60,7 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     def ask(words, **options):
         refuse(SearchJob(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
 
-    ask("got none that is finished", index=str(tmp_path / "none"))
+    ask("got no finished one", index=str(tmp_path / "none"))
     ask("^query: expected a text that .* can embed", query=(" ",))
     ask(r"--query: expected text in UTF-8, got '\\udcff'", query=("\udcff",))
     ask(r"--condition: expected text in UTF-8, got '\\udcff'", condition=("\udcff",))
@@ -75,10 +75,10 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("--phrase: expected the --condition that it answers, got none", **phrase)
     ask("phrases: expected a condition and an index of", **phrase, condition=("color",))
     ask("expected conditions in --queries, --condition or --unconditional", condition=("color",), unconditional=True)
-    ask("expected the model that the index is of", model="minilm")
+    ask("expected the index's model", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
     build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
-    ask("expected plain vectors in", index=str(tmp_path / "i"), unconditional=True)
+    ask("expected unconditional vectors in", index=str(tmp_path / "i"), unconditional=True)
 
 
 def test_more_effort_looks_at_more_of_an_index():

@@ -161,7 +161,7 @@ def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, mo
     monkeypatch.setattr(index_module.Index, "search", beside_builds)
     job = SearchJob(index=str(place), query=(QUERIES[0],), condition=("color",), k=3)
     assert search(job)["answers"] == 3
-    assert "builds removed the version that was searched; searching the new one" in capsys.readouterr().err
+    assert "a build removed the version in use; searching the newest one" in capsys.readouterr().err
     with pytest.raises(WorkError):  # twice
         left.extend([1, 1])
         search(job)

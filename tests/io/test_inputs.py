@@ -89,8 +89,8 @@ def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
     assert listed(store, "/**/*.[pP]*") == (["e/F.Parquet"], [])
     assert {f.ending for f in find_input(store.root + "/**/*")} == {".jsonl", ".parquet"}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("--input: left out 3 of ")
-    assert ": c.jsonl.bz2, d.gz, e/notes; .parquet, .csv, .jsonl files are read, texts also as .gz and .zst" in line
+    assert line.startswith("--input: skipped 3 in ")
+    assert "2, d.gz, e/notes; only .parquet, .csv, .jsonl files are read, texts also as .gz and .zst" in line
     find_input(store.root + "/a.jsonl")
     assert capsys.readouterr().err == ""
 
@@ -115,7 +115,7 @@ def test_many_that_are_left_out_are_one_short_line(tmp_path, capsys):
     (tmp_path / "a.csv").touch()
     find_input(str(tmp_path), "--queries")
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"--queries: left out 20 of {tmp_path}: 00\\x1b[31m .txt, ") and "and 15 more" in line
+    assert line.startswith(f"--queries: skipped 20 in {tmp_path}: 00\\x1b[31m .txt, ") and "and 15 more" in line
 
 
 def test_an_empty_object_that_stands_for_a_folder_is_not_left_out(s3_server):

@@ -21,7 +21,7 @@ from raycase.job.score_request import ScoreJob, check_score
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
 
-OVER, INSIDE = "expected another place than", "expected another place than one in the index or output"
+OVER, INSIDE = "expected another place than", "expected a place outside the index or output"
 AS_INPUT = "would be read as input"
 
 

@@ -51,7 +51,7 @@ def test_words_with_anothers_basis_are_not_pooled(home, words, tmp_path):
     output_at(words).basis.remove()
     with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
         pool(words, tmp_path)
-    with pytest.raises(RequestError, match="by which the units there are coded, got none; pass --overwrite"):
+    with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
         settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
         settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
         embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))

@@ -99,7 +99,7 @@ def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model,
     capsys.readouterr()
     unnamed = replace(job, model=None)
     assert embed_here(unnamed)["units_resumed"] == 3
-    assert capsys.readouterr().err.startswith(f"{job.output}: begun with --model {tiny_model}; resuming with it\n")
+    assert capsys.readouterr().err.startswith(f"{job.output}: started with --model {tiny_model}; resuming with it\n")
     with pytest.raises(RequestError, match=r"leave the flag out, or pass --model minilm$"):  # begun anew by the default
         embed_here(replace(unnamed, overwrite=True))
     assert verify(job.output)["rows_out"] == 500
@@ -113,7 +113,7 @@ def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
     capsys.readouterr()
     assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
     assert embed_here(replace(unnamed, limit=30, model=DEFAULT_MODEL))["rows_out"] == 30
-    assert "begun with" not in capsys.readouterr().err
+    assert "started with" not in capsys.readouterr().err
     with pytest.raises(RequestError, match=r"expected an empty folder or the same job.*model"):
         embed_here(replace(unnamed, model="minilm"))
 
@@ -122,7 +122,7 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
     moved = shutil.copytree(tiny_model, tmp_path / "model")
     embed_here(replace(job, model=str(moved), limit=100))
     moved = moved.rename(tmp_path / "moved")
-    with pytest.raises(RequestError, match=r"was begun with, .*/model, got: .*; pass --model with where it is now$"):
+    with pytest.raises(RequestError, match=r"was started with, .*/model, got: .*; pass --model with where it is now$"):
         embed_here(replace(job, model=None))
     assert embed_here(replace(job, model=str(moved), limit=200))["units_resumed"] == 1
     assert embed_here(replace(job, model=None))["rows_out"] == 500

@@ -82,7 +82,7 @@ def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(thi
     assert (result["rows_in"], result["rows_out"], result["units_resumed"]) == (180, 179, 3)
     assert list(dict.fromkeys(read_output(things.output)["id"].to_pylist())) == list(range(20, 199))
     assert [(row["row"], row["file"]) for row in read_rejected(things.output)] == [(179, things.input)]
-    said = f"{things.input} is lance version 3 now, this job goes on with lance version 2"
+    said = f"{things.input} is now lance version 3; this job continues with lance version 2"
     assert capsys.readouterr().err.count(said) == 1
     verify(things.output)
     assert embed_here(replace(things, overwrite=True))["rows_in"] == 50

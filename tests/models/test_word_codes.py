@@ -110,9 +110,9 @@ def test_a_basis_is_read_back_and_another_file_is_refused(codes):
     data = codes.to_bytes()
     assert WordCodes.from_bytes(data, "b").form == codes.form
     for wrong, said in ((b"nonsense", ""), (save(load(data) | {"more": torch.ones(1)}), "unexpected")):
-        with pytest.raises(RequestError, match=f"b: expected the basis of stored words, got: .*{said}"):
+        with pytest.raises(RequestError, match=f"b: expected the basis of stored tokens, got: .*{said}"):
             WordCodes.from_bytes(wrong, "b")
-    with pytest.raises(RequestError, match="expected the centroids of stored words, got: "):
+    with pytest.raises(RequestError, match="expected centroids of stored tokens, got: "):
         WordSketch.from_bytes(b"nonsense", "a.safetensors")
 
 

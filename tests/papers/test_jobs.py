@@ -113,7 +113,7 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
     with torch.no_grad():
         next(other.parameters()).add_(1)
     other.save(tmp_path / "other")
-    with pytest.raises(RequestError, match="expected the model that the index is of"):
+    with pytest.raises(RequestError, match="expected the index's model"):
         Index.open(index.root.uri, model=str(tmp_path / "other")).search(["dog"], condition)
     if make is dualcse:
         with pytest.raises(RequestError, match=r"expected one of the index's .*implicit.*, got 'color'"):
@@ -193,9 +193,9 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
         (BiEncoderJob, {"task": "kgc", "train": "nowhere/train.tsv"}, "nowhere/entities.tsv"),
         (CsrJob, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
         (CsrJob, {"output": "s3://corpus/csr"}, "--output"),
-        (CsrJob, {"task": "kgc", "validation": "train"}, "no triple that is trained on, got 36"),
+        (CsrJob, {"task": "kgc", "validation": "train"}, "triples that are not in --train, got 36"),
         (CrossEncoderJob, {"train": "nowhere.csv"}, "--train"),
-        (DualCseJob, {"validation": "train"}, "no premise that is trained on, got 24"),
+        (DualCseJob, {"validation": "train"}, "premises that are not in --train, got 24"),
         (MixSpJob, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
         (MixSpJob, {"range_weight": -0.1}, "--range-weight: expected at least 0, got"),
     ],

@@ -86,7 +86,7 @@ def test_a_ray_that_does_not_start_is_said_in_one_line(monkeypatch):
     monkeypatch.setattr("ray.init", init)
     monkeypatch.setattr("raycase.ray.cluster._listen_on_localhost", lambda: None)
     with pytest.raises(
-        WorkError, match=r"^expected a Ray of this command to start, got: The .*; run the same .*"
+        WorkError, match=r"^expected Ray to start for this command, got: The .*; run the same .*"
     ) as error:
         start_ray()
     assert "\n" not in str(error.value)
@@ -123,7 +123,7 @@ def test_a_token_that_the_cluster_does_not_know_is_an_error_after_seconds(cluste
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (1, "")
     where, *_, line = errors.splitlines()
-    assert where == "on Ray: RAY_ADDRESS"
+    assert where == "Running on Ray: RAY_ADDRESS"
     assert f"RAY_ADDRESS={environment['RAY_ADDRESS']}: expected a cluster to join, got: " in line
 
 

@@ -184,7 +184,7 @@ def guarded(app, job):
 
 
 NAMES, LISTS = ",".join(f'"{i}":1' for i in range(740_000)), "[]," * 2**21 + "[]"  # lists are counted at once
-MANY = {"at most 64 names": (NAMES, [200, None, 422, None]), "times [": (f'"input":[{LISTS}]', [422, None, 200, None])}
+MANY = {"at most 64 names": (NAMES, [200, None, 422, None]), "brackets": (f'"input":[{LISTS}]', [422, None, 200, None])}
 
 
 @pytest.mark.parametrize("said", MANY)
@@ -288,7 +288,7 @@ def test_beside_one_that_is_worked_on_others_are_turned_away(service, monkeypatc
         await asyncio.sleep(0)
         start, body = await ask(b" ")
         assert start["status"] == 503 and (b"retry-after", b"1") in start["headers"] and not ending.done()
-        assert b'{"error":{"message":"the server ends; try again"' in body["body"]
+        assert b'{"error":{"message":"the server is shutting down; try again"' in body["body"]
         go.set()
         await asyncio.gather(first, ending)
         assert guard.held == guard.door.within == 0

@@ -115,6 +115,6 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
 def test_validation_pairs_are_not_trained_on(training, tmp_path):
     both = to_csv(pd.concat([rated_rows(20, 0), rated_rows(40, 1).iloc[[7]]]), tmp_path / "both.csv")
     with pytest.raises(
-        RequestError, match=r"no pair that is trained on, got 1 of 40 in .*both\.csv, the first in row 7"
+        RequestError, match=r"pairs that are not in --train, got 1 of 40 in .*both\.csv, the first in row 7"
     ):
         train(replace(training, train=both))

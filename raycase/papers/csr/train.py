@@ -84,7 +84,7 @@ class GraphObjective(Objective):
         known, asked = graph.triples(train, "--train"), graph.triples(validation, "--validation")
         shared = Known.of(known).has(asked.queries, asked.rows[:, 2])
         if shared.any():
-            raise RequestError(f"--validation: expected no triple that is trained on, got {int(shared.sum())}")
+            raise RequestError(f"--validation: expected triples that are not in --train, got {int(shared.sum())}")
         return known, asked
 
     def texts(self, parts: Sequence[Triples]) -> list[GraphTexts]:

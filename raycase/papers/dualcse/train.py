@@ -191,7 +191,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
 
     def read_parts(self) -> tuple[Inferences, Inferences]:
         train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
-        check_apart(validation, train, "--validation: expected no premise that is trained on")
+        check_apart(validation, train, "--validation: expected premises that are not in --train")
         return train, validation
 
 
@@ -207,9 +207,9 @@ class DualCseJob(InferencesJob):
     form: DualCseForm = DualCseForm.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
     contradiction: bool = True
-    """Use contradictions as negatives; without: eq. 6."""
+    """Use contradictions as negatives."""
     intra: bool = True
-    """Push the two vectors of a premise apart and pull those of a hypothesis together; without: eq. 7."""
+    """Push the two vectors of a premise apart and pull those of a hypothesis together."""
 
     def objective(self, config: FineTunedConfig) -> DualObjective:
         return DualObjective(config=config, contradiction=self.contradiction, intra=self.intra)

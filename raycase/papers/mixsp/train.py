@@ -132,7 +132,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
                 raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {invalid[0]:g}")
         shared = rows_in(train, validation)  # STS-B has some
         if len(shared):
-            note(f"{len(shared)} training pairs are validation pairs, too, and are left out")
+            note(f"{len(shared)} training pairs are also validation pairs and are left out")
             train = train.without(shared)
             if not len(train):
                 raise RequestError("--train: expected pairs that are not in --validation, got none")
@@ -172,7 +172,7 @@ class MixSpJob(ScoredJob):
     """How two projections become a score: linear, a layer over both; cosine, with its squared error as the loss;
     contrastive, a cosine with InfoNCE against the batch's other pairs as the loss."""
     range_weight: float | None = None
-    """alpha_2, the weight of the router's loss (eq. 5). Default: 1e-4; 0 with --select soft."""
+    """Weight of the router's loss. Default: 1e-4; 0 with --select soft."""
 
     def objective(self, config: FineTunedConfig) -> MixSpObjective:
         router = 0.0 if self.select is Select.SOFT else 1e-4
