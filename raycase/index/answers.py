@@ -12,10 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.io.columns import RESERVED_COLUMNS
-from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, STATED
+from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, STATED
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+PartsOf = Callable[[np.ndarray, np.ndarray], pa.Array]  # query and rank of each answer, (H,) -> the column `parts`
 
 TEXT = "text"  # the column with the texts, where no other is named
 
@@ -35,11 +37,13 @@ def answer_table(
     *,
     pooled: bool = False,
     states: Callable[[str, np.ndarray], np.ndarray] | None = None,
+    parts: PartsOf | None = None,
 ) -> pa.Table:
     """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
 
     `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched;
-    `pooled`: from stored words; `states`: gives the probabilities that rows say something of it.
+    `pooled`: from stored words; `states`: gives the probabilities that rows say something of it; `parts`: gives the
+    column of this name.
     """
     query_H, rank_H = (offsets_Qk >= 0).nonzero()
     names = returned_columns(dataset)
@@ -55,6 +59,8 @@ def answer_table(
     }
     if states is not None and condition is not None:
         columns[STATED] = pa.array(states(condition, offsets_H), pa.float32())
+    if parts is not None:
+        columns[PARTS] = parts(query_H, rank_H)
     return pa.table(columns | {name: rows[name] for name in names})
 
 

@@ -5,9 +5,9 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from raycase.errors import RequestError, WorkError, is_words, note
 from raycase.heads.condition_head import Questions
 from raycase.index.answers import answer_table, no_answers, returned_columns
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
-from raycase.index.combined import blocks_of_rows, conditional_rows, mean_nearest, rows_of_same_ids
+from raycase.index.combined import Part, Weighted, check_weights, parts_column, shares
 from raycase.index.exact import FEW, Block
 from raycase.index.filters import Filter, checked_filter, filter_errors
 from raycase.index.lance_files import lance_errors, open_newest, open_ready
@@ -43,9 +43,9 @@ TELLING = "that are pooled from stored tokens by a model trained on labelled tex
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
-# Numbers of queries, the condition under which they were searched, and what `Index.nearest` gives
+# Numbers of queries, the condition under which they were searched, what `Index.nearest` gives, and more for their table
 T = TypeVar("T")
-Found = tuple[Sequence[int], str | None, Nearest]
+Found = tuple[Sequence[int], str | None, Nearest, dict[str, Any]]
 
 
 class Index(Shared):
@@ -119,7 +119,7 @@ class Index(Shared):
     def search(
         self,
         sentences: Sequence[str],
-        conditions: Sequence[str] | str | None = None,
+        conditions: Sequence[str] | str | Mapping[str, Any] | None = None,
         k: int = 10,
         where: str | None = None,
         *,
@@ -135,8 +135,10 @@ class Index(Shared):
         One condition serves all sentences. One that the index does not have is pooled from stored words (column
         `pooled`), or answered under the nearest that it has (column `condition` beside `asked`). Without conditions, an
         id scores the mean of its cosines under those that it has, in an approximate index only if it is among the best
-        under one. Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept
-        columns, and `stated` where it is asked for; fewer than k rows where there are fewer. Raises RequestError.
+        under one. Weights of conditions, `{"color": 2, "place": -0.5}`, make one question of them (`index.combined`;
+        column `parts`); `("red", 2)` in place of a weight is a phrase that answers the condition, and its weight.
+        Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept columns, and
+        `stated` where it is asked for; fewer than k rows where there are fewer. Raises RequestError.
 
         Args:
             where: filter on id and the kept columns, in SQL.
@@ -150,32 +152,33 @@ class Index(Shared):
         sentences = [sentences] if isinstance(sentences, str) else sentences
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        if conditions is not None and (unconditional or len(conditions) != len(sentences)):
+        weighted = check_weights(conditions, self.columns) if isinstance(conditions, Mapping) else []
+        if conditions is not None and (unconditional or (not weighted and len(conditions) != len(sentences))):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
-        self._check_conditional(conditions, query_condition, phrases=phrases, stated=stated)
+        own = phrases or any(one.phrase is not None for one in weighted)
+        self._check_conditional(conditions, query_condition, phrases=own, stated=stated)
         passing = self._checked(where)
-        asked: Sequence[str | None] = conditions or [None] * len(sentences)
+        asked: Sequence[str | None] = [None] * len(sentences) if weighted or conditions is None else [*conditions]
         with filter_errors(self.dataset, passing), lance_errors(self.root):
-            if conditions is None and not unconditional and self.metadata.conditions:
-                found = self._combined(sentences, k, passing, options)
+            if weighted or (conditions is None and not unconditional and self.metadata.conditions):
+                of_all = [Weighted(asked=name, weight=1.0) for name in self.metadata.conditions]
+                names = [self._condition_for(one.asked, exact_condition) or "" for one in weighted or of_all]
+                parts_of = partial(self._parts, weighted or of_all, names, query_condition, phrases)
+                found = self._combined(sentences, weighted, names, parts_of, k, passing, options)
             else:
                 condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
                 searched = [condition_of[name] for name in asked]
-                nearest = self._stated if stated else self._nearest
-                nearest = partial(nearest, k=k, where=passing, options=options)
+                nearest = partial(self._stated if stated else self._nearest, k=k, where=passing, options=options)
                 found = self._under(sentences, searched, nearest, query_condition, phrases=phrases)
             table_of = partial(answer_table, self.dataset, states=self.states_at if stated else None)
-            answers = [
-                table_of(batch, [asked[i] for i in batch], name, *nearest, pooled=self.is_pooled(name))
-                for batch, name, nearest in found
-            ]
+            answers = [table_of(b, [asked[i] for i in b], name, *best, **more) for b, name, best, more in found]
         table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
         return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
     def _check_conditional(
-        self, conditions: Sequence[str] | None, query_condition: str | None, *, phrases: bool, stated: bool
+        self, conditions: Collection[str] | None, query_condition: str | None, *, phrases: bool, stated: bool
     ) -> None:
         """Raise RequestError for what needs a condition, or a model, that is not there."""
         if phrases and (conditions is None or not stores_words(self.encoder.config)):
@@ -185,8 +188,10 @@ class Index(Shared):
             if conditions is None:
                 raise RequestError("query_condition: expected a condition of the rows beside it, got none")
             check_conditions(self.encoder.config, [query_condition])
-        if stated and (conditions is None or not all(map(self.tells, conditions))):
-            raise RequestError(f"stated: expected conditions {TELLING}, got {', '.join(conditions or ['none'])}")
+        weighted = isinstance(conditions, Mapping)
+        if stated and (weighted or conditions is None or not all(map(self.tells, conditions))):
+            got = "weights" if weighted else ", ".join(conditions or ["none"])
+            raise RequestError(f"stated: expected conditions {TELLING}, got {got}")
 
     def _under(
         self,
@@ -203,32 +208,74 @@ class Index(Shared):
             for start in range(0, len(queries), self.limits.queries):
                 batch = queries[start : start + self.limits.queries]
                 vectors_QD = self.embed([sentences[i] for i in batch], query_condition or condition, phrases=phrases)
-                yield batch, condition, nearest(vectors_QD, condition)
+                yield batch, condition, nearest(vectors_QD, condition), {"pooled": self.is_pooled(condition)}
 
-    def _combined(self, sentences: Sequence[str], k: int, where: Filter | None, options: Options) -> Iterator[Found]:
-        """By the mean of the cosines under the conditions that an id has."""
-        names, most = list(self.metadata.conditions), max(self.metadata.conditions.values())
+    def _parts(
+        self,
+        weighted: Sequence[Weighted],
+        names: Sequence[str],
+        query_condition: str | None,
+        phrases: bool,
+        sentences: Sequence[str],
+    ) -> list[Part]:
+        """Sentences under conditions with weights, of which the index searches those of other names."""
+        parts = []
+        for one, name, share in zip(weighted, names, shares(weighted), strict=True):
+            if one.phrase is None:
+                vectors_QD = self.embed(sentences, query_condition or name, phrases=phrases)
+            else:
+                vectors_QD = self.embed([one.phrase] * len(sentences), name, "phrase", phrases=True)
+            parts.append(Part(condition=name, share=share, vectors=vectors_QD))
+        return parts
+
+    def _combined(
+        self,
+        sentences: Sequence[str],
+        weighted: Sequence[Weighted],
+        names: Sequence[str],
+        parts_of: Callable[[Sequence[str]], list[Part]],
+        k: int,
+        where: Filter | None,
+        options: Options,
+    ) -> Iterator[Found]:
+        """By the weighted mean of the cosines under the conditions of these names that an id has; weighted: as asked,
+        none for the mean over all conditions of the index."""
         if len(names) > self.limits.conditions_combined:
             raise RequestError(
-                f"condition: expected one, got none; the index has {len(names):,} conditions, and at most "
-                f"{self.limits.conditions_combined} can be averaged"
+                f"condition: expected one, or no more than the {self.limits.conditions_combined} that are combined, "
+                f"got {len(names):,}"
             )
-        k, exact = min(k, most), self._is_exact(most, options)
-        step = max(1, min(self.limits.queries, self.limits.cosines // most)) if exact else 1
-        for start in range(0, len(sentences), step):
-            batch = range(start, min(start + step, len(sentences)))
-            vectors = {name: self.embed([sentences[i] for i in batch], name) for name in names}
-            if exact:
-                rows, blocks = conditional_rows(self.dataset, where), partial(self.vectors.blocks, where=where)
-            else:
-                offsets: set[int] = set()
-                for name, vectors_QD in vectors.items():
-                    offsets.update(
-                        self._nearest(vectors_QD, name, CANDIDATES * k, where, options)[1].reshape(-1).tolist()
-                    )
-                rows = rows_of_same_ids(self.dataset, offsets - {-1})
-                blocks = partial(blocks_of_rows, rows)
-            yield batch, None, mean_nearest(vectors, rows, blocks, k)
+        rows, pooled = max(map(self.rows, names)), any(map(self.is_pooled, names))
+        k = min(k, sum(map(self.rows, names)))
+        if pooled or (weighted and self.metadata.words):
+            candidates = self._candidates(len(sentences), rows, k, where, options)
+        else:
+            candidates = None if self._is_exact(rows, options) else 0
+        at_once = min(self.limits.queries, self.limits.cosines // rows) if candidates is None else 1
+        for start in range(0, len(sentences), max(1, at_once)):
+            batch = range(start, min(start + max(1, at_once), len(sentences)))
+            parts = parts_of([sentences[i] for i in batch])
+            scores_Qk, offsets_Qk, row_PQk = self._best_ids(parts, k, where, options, candidates)
+            more = {"parts": parts_column(weighted, parts, row_PQk, self.all_rows.at)} if weighted else {}
+            yield batch, None, (scores_Qk, offsets_Qk), more | {"pooled": pooled}
+
+    def _best_ids(
+        self, parts: Sequence[Part], k: int, where: Filter | None, options: Options, candidates: int | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`best_ids`: of all rows (None), or of those that so many candidates by sketches, and the rows that are best
+        under one condition of the index, have."""
+        stored = [part for part in parts if not self.is_pooled(part.condition)]
+        if not stored:
+            scores_Qk, offsets_Qk = self._compare(parts, k, where, candidates)
+            return scores_Qk, offsets_Qk, np.broadcast_to(offsets_Qk, (len(parts), *offsets_Qk.shape))
+        if candidates is None:
+            return self.all_rows.combined(parts, k, where)
+        among = [self.all_rows.candidates(parts, where, candidates)] if candidates else []
+        for part in stored:
+            toward_QD = np.float32(np.sign(part.share)) * part.vectors
+            among.append(self._nearest(toward_QD, part.condition, CANDIDATES * k, where, options)[1].reshape(-1))
+        offsets = np.unique(np.concatenate(among))
+        return self.all_rows.combined(parts, k, where, offsets[offsets >= 0])
 
     # ------------------------------------------------------------------------------------------------------ vectors
 
@@ -254,15 +301,21 @@ class Index(Shared):
         stored words, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
         rows = self.rows(condition)
         k = min(k, rows)
-        exact = self._is_exact(rows, options)
         column = PLAIN if condition is None else VECTOR
-        if not exact and not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column):
+        coded = not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column)
+        if coded and not self._is_exact(rows, options):
             return self._approximate(vectors_QD, condition, k, where, options)
+        part = Part(condition=condition, share=1.0, vectors=vectors_QD)
+        return self._compare([part], k, where, self._candidates(len(vectors_QD), rows, k, where, options))
+
+    def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
+        """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
+        if self._is_exact(rows, options) or SKETCH not in self.dataset.schema.names:
+            return None
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
-        if where and not exact and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
+        if where and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
             rows = few  # which alone are pooled
-        exact = exact or len(vectors_QD) * candidates >= rows / 4 or SKETCH not in self.dataset.schema.names
-        return self._compare(vectors_QD, condition, k, where, None if exact else candidates)
+        return None if queries * candidates >= rows / 4 else candidates
 
     def _approximate(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
@@ -270,11 +323,9 @@ class Index(Shared):
         """`_nearest` by the index of a column."""
         return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
 
-    def _compare(
-        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
-    ) -> Nearest:
-        """`_nearest` by comparing every vector, or so many candidates by sketches."""
-        return self.all_rows.nearest(vectors_QD, condition, k, where, candidates)
+    def _compare(self, parts: Sequence[Part], k: int, where: Filter | None, candidates: int | None) -> Nearest:
+        """`_nearest` by comparing every vector, or so many candidates by sketches; `Shard.nearest`."""
+        return self.all_rows.nearest(parts, k, where, candidates)
 
     def _stated(
         self, vectors_QD: np.ndarray, condition: str, k: int, where: Filter | None, options: Options

@@ -28,7 +28,9 @@ def find_scorer(model: str, *, conditional: bool, flag: str = "--rerank") -> Any
     if embeds(config):
         raise RequestError(f"{flag}: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
-        raise RequestError(f"{flag}: expected queries under conditions for {model}, got none; see --condition")
+        raise RequestError(
+            f"{flag}: expected queries under conditions for {model}, got none, or weights of some; see --condition"
+        )
     return config
 
 

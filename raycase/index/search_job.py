@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import tyro
 from transformers.utils.logging import disable_progress_bar
 
-from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
 from raycase.flags import RayFlag
 from raycase.index.answers import TEXT
 from raycase.index.approximate import EFFORTS, search_kind
@@ -36,8 +37,10 @@ from raycase.io.fetch import model_folder
 from raycase.io.inputs import find_input, peek
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_columns
-from raycase.io.schema import ASKED, CONDITION, ID, QUERY, SCORE, WEIGHTS, parquet_options
+from raycase.io.schema import ASKED, CONDITION, ID, PARTS, QUERY, SCORE, WEIGHTS, parquet_options
 from raycase.io.storage import locate
+
+Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions
 
 MOST_MEMORY = 2**20  # GiB
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400
@@ -55,7 +58,9 @@ class SearchJob(RayFlag):
     phrase: tuple[str, ...] = ()
     """Instead of --query: phrases that answer the --condition, as "heavy rain" does "weather" (condition-pooling)."""
     condition: tuple[str, ...] = ()
-    """Conditions; each query is searched under each. Default: the mean over all conditions of the index."""
+    """Conditions; each query is searched under each. With weights, as in "color=2" "place=-0.5", they are one question:
+    answers have the largest weighted mean of the cosines, a negative weight pushes away, and a condition without one
+    counts 1. Default: the mean over all conditions of the index."""
     query_condition: str | None = None
     """Condition of the queries' own vectors. Default: --condition. For DualCSE: --query-condition implicit --condition
     explicit finds what a premise implies."""
@@ -146,12 +151,13 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     }
 
 
-def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index) -> _Answered:
+def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> _Answered:
     """Answer the queries on an open index, some at a time."""
     done, writer = _Answered(), None
     for table, weights in _answers(job, sentences, conditions, index, done):
         if job.output:
-            query_index = pa.array(table[QUERY].to_numpy() // max(1, len(job.condition)))  # without the conditions
+            lists = len(job.condition) if isinstance(conditions, list) else 0
+            query_index = pa.array(table[QUERY].to_numpy() // max(1, lists))  # without the conditions
             written = table.set_column(0, QUERY, query_index)
             written = written if weights is None else written.append_column(WEIGHTS, weights)
             writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
@@ -164,14 +170,15 @@ def _answer(job: SearchJob, sentences: list[str], conditions: list[str] | None, 
 
 
 def _answers(
-    job: SearchJob, sentences: list[str], conditions: list[str] | None, index: Index, done: _Answered
+    job: SearchJob, sentences: list[str], conditions: Asked, index: Index, done: _Answered
 ) -> Iterator[tuple[pa.Table, pa.ChunkedArray | None]]:
     """The answers to some queries after the others, and the weights of their words, if these are weighed."""
     text = job.text_column or TEXT
     if job.rerank:
         check_answers(index.columns, text)
-    scorer = find_scorer(job.rerank, conditional=conditions is not None).load() if job.rerank else None
-    explains = _explains(job, index)
+    scorer = find_scorer(job.rerank, conditional=isinstance(conditions, list)).load() if job.rerank else None
+    weighted = isinstance(conditions, dict)
+    explains = _explains(job, index) and not weighted
     text_column(index, job.text_column)  # checks it
     k = max(job.k, job.candidates or RERANKED) if scorer else job.k
     step = max(1, ANSWERS_AT_ONCE // k)
@@ -179,7 +186,7 @@ def _answers(
         some = sentences[start : start + step]
         table = index.search(
             some,
-            conditions and conditions[start : start + step],
+            conditions[start : start + step] if isinstance(conditions, list) else conditions,
             k,
             job.where,
             query_condition=job.query_condition,
@@ -189,7 +196,8 @@ def _answers(
             stated=job.stated,
             options=EFFORTS[job.effort],
         )
-        done.replaced |= dict.fromkeys(zip(table[ASKED].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+        each = pa.Table.from_struct_array(table[PARTS].combine_chunks().flatten()) if weighted else table
+        done.replaced |= dict.fromkeys(zip(each[ASKED].to_pylist(), each[CONDITION].to_pylist(), strict=True))
         if scorer:
             began = time.time()
             table = rerank(table, some, scorer, text=text, k=job.k)
@@ -211,13 +219,16 @@ def _check_job(job: SearchJob) -> None:
     check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
 
 
-def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
-    """The sentences, and the condition of each. Raises RequestError."""
+def _queries(job: SearchJob) -> tuple[list[str], Asked]:
+    """The sentences, and the condition of each, or the weights of conditions. Raises RequestError."""
     given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
     if len(given) != 1:
         raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
     if job.phrase and not job.condition:
         raise RequestError("--phrase: expected the --condition that it answers, got none")
+    weights = _weights(job.condition)
+    if weights and job.explain:
+        raise RequestError("--explain: expected one condition for each query, got conditions with weights")
     sentences, conditions = list(job.query or job.phrase), None
     if job.queries:
         sentences, conditions = read_queries(job.queries)
@@ -225,7 +236,30 @@ def _queries(job: SearchJob) -> tuple[list[str], list[str] | None]:
         raise RequestError("expected conditions in --queries, --condition or --unconditional, got two of them")
     if conditions or not job.condition:
         return sentences, conditions
+    if weights:
+        return sentences, weights
     return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
+
+
+def _weights(conditions: Sequence[str]) -> dict[str, float]:
+    """The weights of conditions, 1 for one without; empty where none has one. Raises RequestError."""
+    weights: dict[str, float] = {}
+    for given in conditions if any("=" in name for name in conditions) else ():
+        name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight):
+            got = visible(repr(given), MOST_LABEL)
+            raise RequestError(f"--condition: expected a finite number after '=', as in \"color=2\", got {got}")
+        name = name.strip()
+        if name in weights:
+            raise RequestError(
+                f"--condition: expected each condition once, got {visible(repr(name), MOST_LABEL)} twice"
+            )
+        weights[name] = weight
+    return weights
 
 
 def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
@@ -255,9 +289,7 @@ def _explains(job: SearchJob, index: Index) -> bool:
     return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
 
 
-def _show(
-    job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: list[str] | None
-) -> None:
+def _show(job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: Asked) -> None:
     """Print the answers."""
     schema = index.dataset.schema
     strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]

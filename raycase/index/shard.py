@@ -1,24 +1,26 @@
 """The rows of some fragments of an index, or of all: what a search holds of them in memory, and their answers.
 
-Shapes: Q queries, D dimensions, k neighbours.
+Shapes: N rows, B of some of them, Q queries, D dimensions, k neighbours.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
-from raycase.index.exact import ConditionVectors, exact_nearest, nearest_rows
+from raycase.index.combined import Part, best_ids, candidate_rows, numbers_of, rows_under
+from raycase.index.exact import Block, ConditionVectors, exact_nearest, nearest_rows
 from raycase.index.filters import Filter
-from raycase.index.lance_files import scan
+from raycase.index.lance_files import OFFSET, offsets_of, scan
 from raycase.index.metadata import IndexMetadata
 from raycase.index.pooled import Ask, PooledVectors, SketchedVectors, StoredRows
-from raycase.io.schema import CONDITION
+from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location
 from raycase.io.stored_words import BASIS, SKETCH, WORDS
 
@@ -59,17 +61,24 @@ class Shard:
             StoredRows(dataset, root, metadata, column, limits.words_bytes, fragments) for column in (WORDS, SKETCH)
         )
         self.pooled, self.sketched = PooledVectors(words, ask), SketchedVectors(sketches, ask, metadata.words)
+        of_rows = replace(metadata, conditions={})  # sketches are pooled under those that the index has, too
         self.vectors, self.sketch_vectors = (
-            ConditionVectors(dataset, metadata, limits.memory_bytes, pooled, fragments)
-            for pooled in (self.pooled, self.sketched)
+            ConditionVectors(dataset, own, limits.memory_bytes, pooled, fragments)
+            for own, pooled in ((metadata, self.pooled), (of_rows, self.sketched))
         )
 
-    def nearest(
-        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
-    ) -> Nearest:
-        """The k rows nearest to unit vectors, best first: all rows under the condition (None: plain vectors) that pass
-        the filter are compared, or of those to be pooled so many candidates for each query, by their sketches."""
-        vectors = self.vectors
+    def nearest(self, parts: Sequence[Part], k: int, where: Filter | None, candidates: int | None) -> Nearest:
+        """The k rows with the largest weighted means of their cosines with the queries under each condition, best
+        first: all that pass the filter are compared, or of those to be pooled so many candidates for each query, by
+        their sketches. One condition, or several that are all pooled: an id may have its rows under others in several
+        shards."""
+        if len(parts) > 1 or parts[0].share != 1:
+            is_cached = all(part.condition in self.vectors.cached for part in parts)
+            if candidates is None or is_cached or not self.vectors.metadata.words:
+                return self.combined(parts, k, where)[:2]
+            return self.combined(parts, k, where, self.candidates(parts, where, candidates))[:2]
+        vectors, [part] = self.vectors, parts
+        condition, vectors_QD = part.condition, part.vectors
         if condition is None or condition in vectors.metadata.conditions:
             return exact_nearest(
                 vectors_QD, partial(vectors.blocks, condition, where), k, partial(vectors.at, condition)
@@ -80,6 +89,45 @@ class Shard:
         projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
         rows = nearest_rows(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
         return exact_nearest(vectors_QD, partial(vectors.pooled_at, condition, rows), k, at)
+
+    def combined(
+        self, parts: Sequence[Part], k: int, where: Filter | None, among: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`best_ids` of the rows that pass the filter: of all, or of those whose ids the rows at some offsets have."""
+        find, take = partial(rows_under, self.vectors.scan, self.vectors.metadata, parts), self.vectors.dataset.take
+        stored = {part.condition for part in parts} & self.vectors.metadata.conditions.keys()
+        if not stored:  # an id has one row with stored words
+            offsets = self._with_words(where) if among is None else among
+            ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
+        else:
+            rows = find(where, None if among is None else take(among, columns=[ID])[ID].unique().to_pylist())
+            offsets, ids = offsets_of(rows), numbers_of(rows[ID])
+            under = rows[CONDITION].fill_null("").to_numpy()
+
+        def of_some(condition: str) -> Iterator[Block]:
+            if condition not in stored:
+                yield from self.vectors.pooled_at(condition, offsets[under == ""])
+            elif len(own_B := offsets[under == condition]):
+                yield own_B, self.vectors.at(condition, own_B).float()
+
+        blocks = partial(self.vectors.blocks, where=where) if among is None else of_some
+        return best_ids(parts, offsets, ids, blocks, self.at, k)
+
+    def candidates(self, parts: Sequence[Part], where: Filter | None, most: int) -> np.ndarray:
+        """The offsets of rows with stored words that, by their sketches under all conditions, are best: (N,)."""
+        projected = [replace(part, vectors=part.vectors @ self.sketched.axes(part.condition).numpy()) for part in parts]
+        blocks = partial(self.sketch_vectors.blocks, where=where)
+        return candidate_rows(projected, self._with_words(where), blocks, most)
+
+    def _with_words(self, where: Filter | None) -> np.ndarray:
+        """The offsets of the rows with stored words that pass the filter, ascending: (N,)."""
+        passing = f"{BASIS} IS NOT NULL" + (f" AND {where}" if where else "")
+        return offsets_of(self.vectors.scan(columns=[OFFSET], filter=passing).to_table())
+
+    def at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
+        """The unit vectors of rows under a condition, at these offsets, ascending, in float64: (B, D)."""
+        stored = condition in self.vectors.metadata.conditions
+        return (self.vectors.at if stored else self.pooled.float64_at)(condition, offsets_B)
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -15,25 +15,30 @@ from raycase.errors import MOST_SHOWN, RequestError, note, visible
 from raycase.index.answers import TEXT
 from raycase.index.index import Index
 from raycase.index.marks import has_styles, in_bold, in_words, looked_at
-from raycase.io.schema import CONDITION, QUERY, RANK, SCORE
+from raycase.io.schema import CONDITION, PARTS, QUERY, RANK, SCORE
 
 SHOWN_CHARACTERS = 100  # of a kept column
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One answer; words: those that the condition looked at."""
+    """One answer; words: those that the condition looked at; cosines: those under each condition with a weight."""
 
     rank: int
     score: str
     text: str
     words: list[Word]
+    cosines: str
 
 
-def print_answers(shown: dict[int, list[Shown]], sentences: Sequence[str], conditions: Sequence[str] | None) -> None:
+def print_answers(
+    shown: dict[int, list[Shown]], sentences: Sequence[str], conditions: Sequence[str] | Mapping[str, float] | None
+) -> None:
     """A table: score and text, the words that the condition looked at in bold, or after the text with their weights
     where there is no terminal."""
     styles = has_styles(sys.stdout)
+    if isinstance(conditions, Mapping):
+        conditions = [", ".join(f"{name}={weight:g}" for name, weight in conditions.items())] * len(sentences)
     under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
     titles = [f'"{sentence}"{name}' for sentence, name in zip(sentences, under, strict=True)]
     for query, title in enumerate(titles):
@@ -42,7 +47,7 @@ def print_answers(shown: dict[int, list[Shown]], sentences: Sequence[str], condi
             line = in_bold(answer.text, answer.words if styles else (), SHOWN_CHARACTERS)
             if answer.words and not styles:
                 line += f"  ({in_words(answer.text, answer.words)})"
-            print(f"{answer.rank:>4}  {answer.score:>6}  {line}")
+            print(f"{answer.rank:>4}  {answer.score:>6}  {answer.cosines}{line}")
         if query not in shown:
             print("      no rows pass the filter")
     print()
@@ -61,20 +66,27 @@ def print_replaced_condition(index: Index, asked: str, condition: str | None) ->
 
 def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) -> dict[int, list[Shown]]:
     """The answers to each query that has some; `column`: with what is shown of each."""
-    of_words = [None] * len(answers) if weights is None else weights.to_pylist()
+    nothing = [None] * len(answers)
+    of_words = nothing if weights is None else weights.to_pylist()
+    of_parts = answers[PARTS].to_pylist() if PARTS in answers.column_names else nothing
     columns = [answers[name].to_pylist() for name in (QUERY, RANK, SCORE, column)]
     found: dict[int, list[Shown]] = {}
-    for query, rows in groupby(zip(*columns, of_words, strict=True), key=lambda row: row[0]):
+    for query, rows in groupby(zip(*columns, of_words, of_parts, strict=True), key=lambda row: row[0]):
         found[query] = [
             Shown(
                 rank=rank,
-                score="-" if score is None else f"{score:.3f}",  # re-ranking gives no score without words
+                score=_figure(score),  # re-ranking gives none without words
                 text=str(text),
                 words=looked_at(words_of_row(words)),
+                cosines=f"({'  '.join(_figure(part['cosine']) for part in parts)})  " if parts else "",
             )
-            for _, rank, score, text, words in rows
+            for _, rank, score, text, words, parts in rows
         ]
     return found
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 # ------------------------------------------------------------------------------------------------------ weighed words

@@ -7,7 +7,8 @@ Shapes: Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from raycase.heads.condition_head import Questions
 from raycase.index.approximate import Options, approximate_nearest
+from raycase.index.combined import Part
 from raycase.index.filters import Filter
 from raycase.index.lance_files import lance_errors, open_version, shard_fragments
 from raycase.index.shard import Limits, Nearest, Shard
@@ -25,17 +27,20 @@ ASKED = 64  # conditions that an actor remembers
 
 @dataclass(frozen=True, kw_only=True)
 class ShardRequest:
-    """What an actor answers. asked: what the head keeps of a condition, by which vectors are pooled; candidates: by
+    """What an actor answers. asked: what the head keeps of conditions, by which vectors are pooled; candidates: by
     sketches; None: all rows are compared; approximate: by the index of the column, over the rows of all shards."""
 
     version: int
-    vectors: np.ndarray  # (Q, D)
-    condition: str | None
+    parts: Sequence[Part]
     k: int
     where: Filter | None
-    asked: tuple[Questions, Tensor] | None = None
+    asked: Mapping[str, tuple[Questions, Tensor]] = field(default_factory=dict)
     candidates: int | None = None
     approximate: Options | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(part.vectors.nbytes for part in self.parts)
 
 
 class ShardActor:
@@ -55,25 +60,19 @@ class ShardActor:
         with lance_errors(self.root):
             if request.version != self.version:
                 self._open(request.version)
+            shape = len(request.parts[0].vectors), request.k
             if request.approximate is not None:
-                return approximate_nearest(
-                    self.dataset,
-                    self.metadata,
-                    request.vectors,
-                    request.condition,
-                    request.k,
-                    request.where,
-                    request.approximate,
-                )
+                [part] = request.parts
+                searched = part.vectors, part.condition, request.k, request.where, request.approximate
+                return approximate_nearest(self.dataset, self.metadata, *searched)
             if self.shard is None:
-                shape = len(request.vectors), request.k
                 return np.full(shape, -np.inf, np.float32), np.full(shape, -1, np.int64)
-            if request.asked is not None and request.condition is not None:
-                self.asked.pop(request.condition, None)
-                self.asked[request.condition] = request.asked
-                while len(self.asked) > ASKED:
-                    del self.asked[next(iter(self.asked))]
-            return self.shard.nearest(request.vectors, request.condition, request.k, request.where, request.candidates)
+            for condition, asked in request.asked.items():
+                self.asked.pop(condition, None)
+                self.asked[condition] = asked
+            while len(self.asked) > ASKED:
+                del self.asked[next(iter(self.asked))]
+            return self.shard.nearest(request.parts, request.k, request.where, request.candidates)
 
     def _open(self, version: int) -> None:
         self.version, self.shard = -1, None  # what it held of another one is free before this one is read

@@ -20,6 +20,7 @@ from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, Ray
 
 from raycase.errors import WorkError
 from raycase.index.approximate import Options
+from raycase.index.combined import Part
 from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.shard import Limits, Nearest
@@ -133,7 +134,7 @@ class ShardActors:
         return answer
 
     def _ask(self, request: ShardRequest, shards: Sequence[ShardReplicas]) -> list[Nearest | None]:
-        given: Any = request if request.vectors.nbytes < INLINE_BYTES else ray.put(request)
+        given: Any = request if request.nbytes < INLINE_BYTES else ray.put(request)
         try:
             with ThreadPoolExecutor(len(shards)) as pool:
                 return list(pool.map(lambda shard: shard.ask(given, self.wait), shards))
@@ -152,17 +153,17 @@ class ShardedIndex(Index):
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
         """By one actor: the index of a column is on disk, and that of all rows."""
-        request = partial(ShardRequest, version=self.dataset.version, vectors=vectors_QD, condition=condition, k=k)
-        return self.actors.ask_any(request(where=where, approximate=options))
+        parts = [Part(condition=condition, share=1.0, vectors=vectors_QD)]
+        request = ShardRequest(version=self.dataset.version, parts=parts, k=k, where=where, approximate=options)
+        return self.actors.ask_any(request)
 
-    def _compare(
-        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, candidates: int | None
-    ) -> Nearest:
-        asked = None
-        if condition is not None and self.is_pooled(condition):
-            questions, temperatures = self.asked(condition)
-            asked = questions.cpu(), temperatures.cpu()
-        request = partial(ShardRequest, version=self.dataset.version, vectors=vectors_QD, condition=condition, k=k)
+    def _compare(self, parts: Sequence[Part], k: int, where: Filter | None, candidates: int | None) -> Nearest:
+        asked = {}
+        for condition in [part.condition for part in parts]:
+            if condition is not None and self.is_pooled(condition):
+                questions, temperatures = self.asked(condition)
+                asked[condition] = questions.cpu(), temperatures.cpu()
+        request = partial(ShardRequest, version=self.dataset.version, parts=parts, k=k)
         answers = self.actors.ask_all(request(where=where, candidates=candidates, asked=asked))
         there = [answer for answer in answers if answer is not None]
         if len(there) < len(answers):

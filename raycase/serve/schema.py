@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
 from raycase.errors import is_words, visible
 
@@ -40,6 +40,7 @@ def _words(text: str) -> str:
 
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_words)]
 Condition = Annotated[str, Field(max_length=MOST_CONDITION), AfterValidator(_words)]
+Phrase = Annotated[tuple[Text, FiniteFloat], Field(strict=False)]  # JSON has no tuples, only lists
 Where = Annotated[str, Field(max_length=MOST_WHERE)]
 
 
@@ -102,6 +103,7 @@ class SearchRequest(Body):
 
     queries: Annotated[list[Text], Field(min_length=1, max_length=MOST_QUERIES), ONE_OR_MANY]
     condition: Conditions | None = None
+    conditions: dict[Condition, FiniteFloat | Phrase] | None = Field(None, min_length=1, max_length=MOST_SEARCHED)
     unconditional: bool = False
     k: int = Field(10, ge=1, le=MOST_K)
     where: Where | None = None
@@ -111,8 +113,8 @@ class SearchRequest(Body):
     @model_validator(mode="after")
     def _check(self) -> SearchRequest:
         each(self.condition, self.queries, MOST_SEARCHED)
-        if self.condition is not None and self.unconditional:
-            raise ValueError("expected condition or unconditional, got both")
+        if (self.condition is not None) + (self.conditions is not None) + self.unconditional > 1:
+            raise ValueError("expected condition, conditions or unconditional, got two of them")
         if self.k * len(self.queries) > MOST_ANSWERS:
             raise ValueError(
                 f"k: expected at most {MOST_ANSWERS:,} answers to all queries, got {self.k:,} for "
@@ -121,9 +123,9 @@ class SearchRequest(Body):
         return self
 
     @property
-    def conditions(self) -> list[str] | None:
-        """The condition of each query: (Q,)."""
-        return each(self.condition, self.queries, MOST_SEARCHED)
+    def asked(self) -> list[str] | dict[str, Any] | None:
+        """The condition of each query, (Q,), or weights of conditions."""
+        return self.conditions or each(self.condition, self.queries, MOST_SEARCHED)
 
 
 class ExplainRequest(Body):

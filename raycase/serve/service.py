@@ -24,7 +24,7 @@ from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
 from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index
 from raycase.io.fetch import model_folder
-from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE, Reason
+from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, Reason
 from raycase.models.contracts import check_conditions
 from raycase.models.embeds import Embeds
 from raycase.models.pairs import tokens_of_pairs
@@ -142,7 +142,7 @@ class Service:
         table = self._on_index(
             lambda index: index.search(
                 asked.queries,
-                asked.conditions,
+                asked.asked,
                 asked.k,
                 asked.where,
                 unconditional=asked.unconditional,
@@ -151,7 +151,7 @@ class Service:
             )
         )
         answers: list[list[dict[str, Any]]] = [[] for _ in asked.queries]
-        own = (ASKED, CONDITION, POOLED, RANK, SCORE)
+        own = (ASKED, CONDITION, POOLED, RANK, SCORE, *[PARTS] * (asked.conditions is not None))
         for row in table.to_pylist():
             answer = {name: row.pop(name) for name in own}
             answers[row.pop(QUERY)].append(answer | {"row": row})

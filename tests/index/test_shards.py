@@ -43,12 +43,12 @@ class Merged(Index):
 
     fragments, shards = None, None
 
-    def _compare(self, vectors_QD, condition, k, *rest):
+    def _compare(self, *asked):
         if self.shards is None:
             own = (self.root, self.dataset, self.metadata, self.limits, self.asked)
             parts = self.fragments or shard_fragments(self.dataset, SHARDS)
             self.shards = [Shard(*own, part) for part in parts if part]
-        return merge_top_k([shard.nearest(vectors_QD, condition, k, *rest) for shard in self.shards])
+        return merge_top_k([shard.nearest(*asked) for shard in self.shards])
 
 
 def rows_of(uri, shards=SHARDS):
@@ -73,6 +73,9 @@ def check_same(uri, fragments=None):
             assert merged.search(queries, condition, 10_000, where, **search).equals(wanted)
             few = wanted.filter((np.asarray(wanted["rank"]) <= 7) & (np.asarray(wanted["query"]) == 0))
             assert merged.search(queries[:1], condition, 7, where, **search).equals(few)
+    for weights in ({ASKED: 2, "dog": -1}, {ASKED: 1, KNOWN: ("red", -0.5)} if one.rows(KNOWN) else {ASKED: -3}):
+        for where in (None, "year < 2007", "id = -3"):
+            assert merged.search(queries, weights, 50, where).equals(one.search(queries, weights, 50, where))
     assert len(wanted) == 0 and len(one.search(queries, ASKED, 10_000)) == len(queries) * one.rows(ASKED) > 0
     assert merged.search(QUERIES, None, 7, unconditional=not one.metadata.conditions).equals(
         one.search(QUERIES, None, 7, unconditional=not one.metadata.conditions)

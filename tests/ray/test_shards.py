@@ -61,6 +61,7 @@ def test_answers_are_those_of_one_index(sharded, home):
                 wanted = one.search(QUERIES, condition, k, where, **search)
                 assert sharded.search(QUERIES, condition, k, where, **search).equals(wanted)
     assert sharded.search(QUERIES, None, 7).equals(one.search(QUERIES, None, 7))
+    assert sharded.search(QUERIES, {ASKED: 2, "dog": -1}, 7).equals(one.search(QUERIES, {ASKED: 2, "dog": -1}, 7))
     assert not sharded.vectors.cached.keys() - {KNOWN}, "expected the mean over conditions alone to be the driver's"
     assert sharded.pooled.rows.cached is None
     with pytest.raises(RequestError, match="where: expected a filter"):

@@ -1,6 +1,7 @@
 """What the routes answer, without Ray: vectors are those of the model, answers those of the index."""
 
 import base64
+import json
 
 import numpy as np
 import pytest
@@ -85,6 +86,18 @@ def test_answers_are_those_of_the_index(client, home):
         ]
         assert [a["score"] for a in answers] == pytest.approx([row["score"] for row in expected], abs=1e-5)
         assert all(a["row"]["year"] > 2010 for a in answers)
+    weights = {"color": 2, "dog": ["red", -0.5]}
+    weighted = client.post("/search", json={"queries": TEXTS, "conditions": weights}).json()["answers"]
+    rows = Index.open(str(home / "i.lance")).search(TEXTS, weights).to_pylist()
+    found_parts = [(i, a["row"]["id"], a["score"], a["parts"]) for i, each in enumerate(weighted) for a in each]
+    assert found_parts == [(row["query"], row["id"], row["score"], row["parts"]) for row in rows] != []
+    for wrong in ({"color": True}, {"color": "2"}, {"color": [1, "red"]}, {}, {" ": 1}, {"color": 1e999}):
+        body = json.dumps({"queries": "a", "conditions": wrong}).replace("Infinity", "1e999")
+        assert client.post("/search", content=body, headers={"content-type": "application/json"}).status_code == 422
+    zeros = client.post("/search", json={"queries": "a", "conditions": {"color": 0}})
+    assert zeros.status_code == 422 and "expected a weight other than 0" in zeros.json()["error"]["message"]
+    schema = client.get("/openapi.json").json()["components"]["schemas"]["SearchRequest"]["properties"]["conditions"]
+    assert schema["anyOf"][0]["additionalProperties"]["anyOf"][0] == {"type": "number"}
     plain = client.post("/search", json={"queries": "a red dress", "unconditional": True, "k": 1}).json()["answers"]
     assert plain[0][0]["condition"] is None and not plain[0][0]["pooled"]
     none = client.post("/search", json={"queries": "dog", "condition": "color", "where": "year > 9999"})
