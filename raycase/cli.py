@@ -15,7 +15,9 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from itertools import takewhile
 from pathlib import Path
+from types import NoneType
 from typing import Any, NoReturn
 
 import tyro
@@ -23,13 +25,13 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
-from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible
 from raycase.flags import read_in_groups
 from raycase.io.json_values import finite
 from raycase.io.provenance import command_line
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
-HELP_ALL = "--help-all"
+HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 HELP = Path(__file__).with_name("help")
 LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
 MOST_LINES = 40  # of what is wrong with the flags
@@ -46,6 +48,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
     SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to resume.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    quiet, words = QUIET in words, [word for word in words if word != QUIET]
     with _printing():
         if words == ["--version"]:
             print(f"raycase {__version__}")
@@ -54,9 +57,36 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         _show_warnings()
         with stopping_at_once():
             job = parse(words)
+            if quiet:
+                os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
             assert name is not None, "parse exits without a subcommand"
             result = _run(work or COMMANDS[name].work, job)
         _print_result(result)
+
+
+def with_config(words: Sequence[str]) -> Sequence[str]:
+    """The words of a command with those of --config FILE first, a YAML file of flags; flags given beside it win."""
+    if CONFIG not in words:
+        return words
+    import yaml
+
+    at = words.index(CONFIG)
+    file = "".join(words[at + 1 : at + 2])
+    try:
+        flags = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        given: list[str] = []
+        for name, value in flags.items():
+            flag = str(name).replace("_", "-")
+            if isinstance(value, dict | NoneType):
+                raise ValueError(f"{name}: {value}")
+            given.append(f"--no-{flag}" if value is False else f"--{flag}")
+            given += [
+                str(each) for each in (value if isinstance(value, list) else [value]) if not isinstance(each, bool)
+            ]
+    except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
+        _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
+    command = list(takewhile(lambda word: not word.startswith("-"), words))
+    return [*command, *given, *words[len(command) : at], *words[at + 2 :]]
 
 
 class _Printed(io.FileIO):
@@ -136,6 +166,7 @@ def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence
 
 def _parse(arguments: Sequence[str]) -> Any:
     """`parse` of one command's words."""
+    arguments = with_config(arguments)
     chosen = subcommand(arguments)
     short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
     if short and (page := help_page(arguments)):
@@ -225,5 +256,5 @@ def resume_command() -> str:
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:
-    note(f"error: {error}")
+    note(f"error: {error}", always=True)
     sys.exit(status)

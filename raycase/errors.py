@@ -4,6 +4,7 @@ alike everywhere."""
 from __future__ import annotations
 
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -51,9 +52,10 @@ def visible(value: object, most: int | None = None) -> str:
     return _UNSEEN.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
 
 
-def note(message: object) -> None:
-    """Print a line on standard error, where everything for people goes that is no result."""
-    print(visible(message, MOST_SHOWN), file=sys.stderr, flush=True)
+def note(message: object, *, always: bool = False) -> None:
+    """Print a line on standard error, for people; results go to standard output. After --quiet: only `always`."""
+    if always or "RAYCASE_QUIET" not in os.environ:
+        print(visible(message, MOST_SHOWN), file=sys.stderr, flush=True)
 
 
 _BREAKS = re.compile("\\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+\\s*")

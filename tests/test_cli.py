@@ -12,9 +12,9 @@ import pytest
 from helpers import ROOT
 
 from raycase import __version__, cli
-from raycase.cli import main, resume_command, stopping_at_once
+from raycase.cli import main, parse, resume_command, stopping_at_once
 from raycase.commands import COMMANDS
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError, WorkError, note
 
 FILES = ["--train", "a", "--validation", "b", "--output", "c"]
 
@@ -69,6 +69,46 @@ def test_the_help_begins_with_what_people_use(words, capsys):
     short = capsys.readouterr().out
     assert re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", short, re.MULTILINE)[1:] == flags
     assert f"`raycase {' '.join(words)} --help-all` shows {more} more flags." in short
+
+
+def test_flags_from_a_file(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "input: a.csv\nconditions: [the place, people]\nkeep_columns: [text]\nany-condition: false\nactors: 2\n"
+    )
+    job = parse(["embed", "--config", str(file), "--output", "out", "--actors", "3"])
+    assert (job.input, job.output, job.conditions, job.keep_columns) == (
+        "a.csv",
+        "out",
+        ("the place", "people"),
+        ("text",),
+    )
+    assert (job.any_condition, job.actors) == (False, parse(["embed", "--actors", "3"]).actors)
+    for text, said in (
+        ("- a", "a YAML file"),
+        ("a: {b: 1}", "{'b': 1}"),
+        ("inputs: a", "--inputs"),
+        ("a: [", "while parsing"),
+    ):
+        file.write_text(text)
+        assert status_of("embed", "--config", str(file)) == 2
+        assert said in capsys.readouterr().err
+    assert status_of("embed", "--config") == 2
+    file.write_text("train: a\nvalidation: b\noutput: c\nepochs: 7")
+    assert parse(["tune", "--seeds", "1", "--", "case", "--config", str(file)]).training.epochs == 7
+
+
+def test_quiet_prints_errors_and_the_result_alone(monkeypatch, capsys):
+    monkeypatch.setenv("TQDM_DISABLE", "0")
+    monkeypatch.setenv("RAYCASE_QUIET", "")
+    monkeypatch.delenv("RAYCASE_QUIET")
+
+    def work(job):
+        note("a line for people")
+        raise RequestError("--input: wrong")
+
+    assert status_of("embed", "--quiet", work=work) == 2
+    assert capsys.readouterr().err == "error: --input: wrong\n"
 
 
 def test_the_version_and_a_shell_that_completes_every_flag(capsys):
