@@ -30,13 +30,14 @@ test-long: .venv/ready     ## tests that take long
 chaos: .venv/ready         ## jobs under random kills and failures, for MINUTES (default 10)
 	$(BIN)/python tests/chaos.py --minutes $(MINUTES) --seed $(SEED)
 
-lint: .venv/ready          ## format, style, types, import contracts, generated pages, the site
+lint: .venv/ready          ## format, style, types, import contracts, generated pages, prose, the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check --no-cache .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/flags.py --check
 	$(BIN)/python docs/rooms.py --check
+	$(BIN)/python docs/prose.py
 	$(BIN)/python docs/website.py --check
 
 size: .venv/ready          ## what the project carries, against the budget in pyproject.toml

@@ -139,8 +139,8 @@ class HeadRecipe(FrozenHeadRecipe):
     plain_share: float = 0.5
     """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
-    """Four distances of a sentence from the training data, in units of a typical sentence's: the share starts at the
-    first and is full at the second; it rises again from the third, and from the fourth nothing else is left."""
+    """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
+    first, is full at the second, rises again from the third, and is all from the fourth."""
 
     @property
     def expected(self) -> Ranges:
