@@ -175,6 +175,11 @@ COMMANDS = {
         _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
         'raycase facets --index captions.lance --condition "color of the clothes"',
     ),
+    "classify": Command(
+        "raycase.explore.classify:ClassifyJob",
+        _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
+        "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
+    ),
     "explore": Command(
         "raycase.explore.explore_job:ExploreJob",
         _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),

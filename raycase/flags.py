@@ -19,7 +19,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     candidates exact_below exact_condition most_clusters shard_timeout shards
     SearchJob.query_condition SearchJob.replicas
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
-    ExploreJob.model FacetsJob.model IndexJob.model SearchJob.model
+    IndexJob.model OfIndex.model SearchJob.model
     resamples seed activation alpha asks bias contradiction dropout dropout_at gate head_dim heads
     intra layers loss nested plain_rise plain_share range_weight routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines

@@ -1,1 +1,1 @@
-"""What is in an index: clusters of its rows under a condition, and a page on which rows move between conditions."""
+"""What is in an index: clusters and labels of its rows under a condition, and a map that moves between conditions."""

@@ -13,12 +13,12 @@ from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_
 from raycase.explore.condition_map import ConditionMap, make_map, weigh_words
 from raycase.explore.facets import import_sklearn
 from raycase.explore.map_rows import MapRows, choose_rows
+from raycase.explore.of_index import OfIndex
 from raycase.explore.page import map_page
 from raycase.explore.positions import LEAST_ROWS, import_umap
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.shown import print_replaced_condition, text_column, why_unweighed
-from raycase.io.fetch import model_folder
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.storage import locate
 
@@ -28,20 +28,14 @@ MOST_CLUSTERS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExploreJob:
+class ExploreJob(OfIndex):
     """Draw an index as one HTML file: a map of its rows without a condition and one under each condition (UMAP). Points
     move when you switch maps. Beside them: facets, neighbours and the words that each condition weighs most."""
 
-    index: str
-    """Output of `raycase index`, local or on object storage."""
     output: str
     """HTML file, local or on object storage. It needs no network and no server."""
     conditions: tuple[str, ...] = ()
     """Conditions; each gets a map, next to the map of the unconditional vectors. Default: those of the index."""
-    where: str | None = None
-    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
-    exact_condition: bool = False
-    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     most_rows: int = 20_000
     """Maximum number of rows on the map; a larger index is sampled."""
     neighbours: int = 8
@@ -52,8 +46,6 @@ class ExploreJob:
     """Seed of the sample, the positions and the facets."""
     text_column: str | None = None
     """The kept column with the texts. Default: text, if the index has it, else ids are shown."""
-    model: str | None = None
-    """Folder of the index's model, if it has moved."""
 
 
 def explore(job: ExploreJob) -> dict[str, Any]:
@@ -61,7 +53,7 @@ def explore(job: ExploreJob) -> dict[str, Any]:
     began = time.time()
     _check_job(job)
     disable_progress_bar()  # the weights load in a moment
-    index, (maps, rows) = on_index(partial(Index.open, job.index, model=job.model), partial(_make, job))
+    index, (maps, rows) = on_index(job.open, partial(_make, job))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
     summary = rows.summary(job.where, job.seed)
     page = map_page(maps, rows.texts, rows.ids, title, summary)
@@ -81,7 +73,7 @@ def explore(job: ExploreJob) -> dict[str, Any]:
 
 def _check_job(job: ExploreJob) -> None:
     check_paths(
-        opens={"--index": job.index, "--model": model_folder(job.model)},
+        opens=job.opens,
         writes={"--output": File(job.output, HTML)},
     )
     ranges = at_least(LEAST_ROWS, job, "most_rows", most=MOST_ROWS) | at_least(2, job, "clusters", most=MOST_CLUSTERS)

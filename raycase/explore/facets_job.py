@@ -16,12 +16,12 @@ from transformers.utils.logging import disable_progress_bar
 from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
 from raycase.explore.facets import Clusters, find_clusters, import_sklearn
+from raycase.explore.of_index import OfIndex
 from raycase.index.exact import Block
 from raycase.index.index import LEAST_STATED, TELLING, Index, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.marks import has_styles, in_bold, looked_at
 from raycase.index.shown import SHOWN_CHARACTERS, print_replaced_condition, text_column, why_unweighed
-from raycase.io.fetch import model_folder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes
 from raycase.io.storage import locate
@@ -31,18 +31,12 @@ MOST_CLUSTERS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class FacetsJob:
+class FacetsJob(OfIndex):
     """What is in a corpus along a condition: the rows of an index in clusters of similar vectors under it (k-means),
     each with its size, the words that carry it and its most typical rows."""
 
-    index: str
-    """Output of `raycase index`, local or on object storage."""
     condition: str
     """The condition by which the rows are grouped."""
-    where: str | None = None
-    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
-    exact_condition: bool = False
-    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     stated: bool = False
     """Put the rows that say nothing about the condition into a group of their own."""
     clusters: int | None = None
@@ -57,8 +51,6 @@ class FacetsJob:
     """Parquet file for the clusters, local or on object storage, beside the table."""
     assignments: str | None = None
     """Parquet file with the cluster of every row, local or on object storage."""
-    model: str | None = None
-    """Folder of the index's model, if it has moved."""
 
 
 def facets(job: FacetsJob) -> dict[str, Any]:
@@ -67,7 +59,7 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     began = time.time()
     _check_job(job)
     disable_progress_bar()  # the weights load in a moment
-    index, (found, tables) = on_index(partial(Index.open, job.index, model=job.model), partial(_find, job))
+    index, (found, tables) = on_index(job.open, partial(_find, job))
     print_replaced_condition(index, job.condition, found.condition)
     if found.unweighed:
         note(f"no weighed words: {found.unweighed}")
@@ -150,7 +142,7 @@ def _find(job: FacetsJob, index: Index) -> tuple[FoundFacets, dict[str, pa.Table
 
 def _check_job(job: FacetsJob) -> None:
     check_paths(
-        opens={"--index": job.index, "--model": model_folder(job.model)},
+        opens=job.opens,
         writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)},
     )
     check_ranges(job, at_least(2, job, "clusters", "most_clusters") | at_least(0, job, "seed", most=MOST_SEED))

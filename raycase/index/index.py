@@ -158,7 +158,7 @@ class Index(Shared):
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
         own = phrases or any(one.phrase is not None for one in weighted)
-        self._check_conditional(conditions, query_condition, phrases=own, stated=stated)
+        self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
         passing = self._checked(where)
         asked: Sequence[str | None] = [None] * len(sentences) if weighted or conditions is None else [*conditions]
         with filter_errors(self.dataset, passing), lance_errors(self.root):
@@ -177,8 +177,8 @@ class Index(Shared):
         table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
         return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
-    def _check_conditional(
-        self, conditions: Collection[str] | None, query_condition: str | None, *, phrases: bool, stated: bool
+    def check_conditional(
+        self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
     ) -> None:
         """Raise RequestError for what needs a condition, or a model, that is not there."""
         if phrases and (conditions is None or not stores_words(self.encoder.config)):

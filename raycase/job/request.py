@@ -51,7 +51,7 @@ class CorpusFlags:
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: the text."""
     conditions: tuple[str, ...] = ()
-    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet or .csv file with them."""
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
     condition_column: str | None = None
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False

@@ -19,6 +19,7 @@ def test_conditions_as_strings():
         ("C.TXT", "\ufeffcolor\nnumber of people"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        ("c.jsonl", '{"id": 1, "condition": "color"}\n{"id": 2, "condition": "number of people"}\n'),
         ("c.parquet", ("id", "condition")),
         ("folder.parquet", ["color", "number of people"]),  # one in each file of it
     ],

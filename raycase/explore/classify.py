@@ -1,0 +1,175 @@
+"""The command classify: each row of an index gets the nearest of some labels under a condition, as Parquet.
+
+Shapes: L labels, B rows of a part, D dimensions.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from transformers.utils.logging import disable_progress_bar
+
+from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
+from raycase.explore.of_index import OfIndex
+from raycase.index.exact import BATCH_ROWS
+from raycase.index.index import LEAST_STATED, Index, on_index
+from raycase.index.lance_files import lance_errors
+from raycase.index.shown import print_replaced_condition
+from raycase.io.conditions import conditions_file, read_conditions
+from raycase.io.places import PARQUET, File, check_paths
+from raycase.io.reader import read_files
+from raycase.io.schema import ID, SCORE, STATED, parquet_options
+from raycase.io.storage import locate
+from raycase.io.vectors import l2_normalize
+
+TEXT, LABEL, MARGIN = "text", "label", "margin"
+AT_ONCE = 2**22  # cosines of rows and labels that are held
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifyJob(OfIndex):
+    """Give each row of an index the best of your labels: the nearest, by cosine, to what the row says about a
+    condition. Labels are embedded as phrases that answer the condition, as by `raycase search --phrase`."""
+
+    condition: str
+    """The condition that the labels answer, as "late delivery" does "reason for the complaint"."""
+    labels: tuple[str, ...]
+    """Two labels or more, or one .txt (one a line), .parquet, .csv or .jsonl file with a column `label`."""
+    output: str
+    """Parquet file of the rows, local or on object storage."""
+    examples: str | None = None
+    """Texts that you labelled, such as eight of each label: a .parquet, .csv or .jsonl file with columns `text` and
+    `label`. Half of a label's vector is then their mean."""
+    stated: bool = False
+    """Leave out the label of a row that says nothing about the condition. Needs stored tokens and a model trained on
+    labelled texts."""
+
+
+@dataclass(kw_only=True)
+class _Labelled:
+    """condition: of the index, that was taken; counts: rows of each label, (L,); file: the bytes for --output."""
+
+    condition: str | None
+    counts: np.ndarray
+    unlabelled: int = 0
+    file: io.BytesIO = field(default_factory=io.BytesIO)
+
+
+def classify(job: ClassifyJob) -> dict[str, Any]:
+    """Label the rows, write the file, print how many rows each label has, and return counts. Raises RequestError."""
+    began = time.time()
+    check_paths(
+        reads={"--labels": conditions_file(job.labels), "--examples": job.examples},
+        opens=job.opens,
+        writes={"--output": File(job.output, PARQUET)},
+    )
+    check_ranges(job)
+    labels = read_conditions(job.labels, "--labels")
+    if len(labels) < 2:
+        raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
+    examples = read_examples(job.examples, labels) if job.examples else None
+    disable_progress_bar()  # the weights load in a moment
+    index, found = on_index(job.open, partial(_label, job, labels, examples))
+    print_replaced_condition(index, job.condition, found.condition)
+    locate(job.output).put(found.file.getvalue())
+    rows = int(found.counts.sum()) + found.unlabelled
+    print(f'\n{rows:,} rows under "{visible(found.condition, MOST_LABEL)}"\n')
+    counts = dict(zip(labels, found.counts.tolist(), strict=True))
+    for label, count in [*sorted(counts.items(), key=lambda item: -item[1]), ("not stated", found.unlabelled)]:
+        if label in counts or job.stated:
+            print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
+    print()
+    return {
+        "asked": job.condition,
+        "condition": found.condition,
+        "rows": rows,
+        "labels": counts,
+        "not_stated": found.unlabelled,
+        "seconds": round(time.time() - began, 3),
+        "output": locate(job.output).uri,
+    }
+
+
+def read_examples(uri: str, labels: Sequence[str]) -> dict[str, list[str]]:
+    """The texts of each label in a file or folder. Raises RequestError for another label, and one without texts."""
+    texts: dict[str, list[str]] = {label: [] for label in labels}
+    for where, read in read_files(uri, (TEXT, LABEL), "--examples", words=(TEXT, LABEL)):
+        for text, label in zip(read[TEXT], read[LABEL], strict=True):
+            if label not in texts:
+                raise RequestError(f"{where}: expected labels of --labels, got {visible(label, MOST_LABEL)!r}")
+            texts[label].append(text)
+    if lacks := [label for label, of_label in texts.items() if not of_label]:
+        raise RequestError(f"--examples: expected texts of every label, got none of {visible(lacks[0], MOST_LABEL)!r}")
+    return texts
+
+
+def label_vectors(
+    embed: Callable[..., np.ndarray],
+    labels: Sequence[str],
+    condition: str | None,
+    examples: Mapping[str, Sequence[str]] | None = None,
+) -> np.ndarray:
+    """Unit vectors of labels under a condition: (L, D) float32. With examples, the mean of the label's own vector and
+    that of its texts, each of length 1.
+
+    embed: `Index.embed`.
+    """
+    vectors_LD = embed(labels, condition, "--labels", phrases=True)
+    if examples is None:
+        return vectors_LD
+    texts = [text for label in labels for text in examples[label]]
+    starts_L = np.cumsum([0, *(len(examples[label]) for label in labels)])[:-1]
+    sums_LD = np.add.reduceat(embed(texts, condition, "--examples"), starts_L)
+    return l2_normalize(vectors_LD + l2_normalize(sums_LD))
+
+
+def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The label whose vector is nearest to each of B unit vectors, of equal ones the first; its cosine, and by how much
+    that is above the second: three of (B,)."""
+    cosines_BL = vectors_BD @ labels_LD.T
+    second_B2 = np.partition(cosines_BL, -2)[:, -2:]
+    return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
+
+
+def _label(job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index) -> _Labelled:
+    """Label the rows of an open index, part by part."""
+    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
+    index.check_conditional([job.condition], phrases=True, stated=job.stated)
+    labels_LD = label_vectors(index.embed, labels, condition, examples)
+    found, names, writer = (
+        _Labelled(condition=condition, counts=np.zeros(len(labels), np.int64)),
+        pa.array(labels),
+        None,
+    )
+    step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
+    for offsets_N, vectors_ND in blocks():
+        for start in range(0, len(offsets_N), step):
+            offsets_B = offsets_N[start : start + step]
+            label_B, score_B, margin_B = nearest_labels(vectors_ND[start : start + step].numpy(), labels_LD)
+            states_B = index.states_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
+            has_none_B = (states_B < LEAST_STATED) & job.stated
+            with lance_errors(index.root):
+                ids = index.dataset.take(offsets_B, columns=[ID])[ID]
+            columns = {
+                ID: ids,
+                LABEL: names.take(pa.array(label_B, mask=has_none_B)),
+                SCORE: pa.array(score_B),
+                MARGIN: pa.array(margin_B),
+            }
+            table = pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {}))
+            writer = writer or pq.ParquetWriter(found.file, table.schema, **parquet_options(table.schema))
+            writer.write_table(table)
+            found.counts += np.bincount(label_B[~has_none_B], minlength=len(labels))
+            found.unlabelled += int(has_none_B.sum())
+    if writer is None:
+        raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
+    writer.close()
+    return found

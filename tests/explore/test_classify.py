@@ -1,0 +1,139 @@
+"""The command classify: against all cosines, its counts, examples, filters, and wrong requests."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import storing
+from helpers import embedded
+from indexed import refuse
+
+import raycase
+from raycase.cli import main
+from raycase.explore import classify as module
+from raycase.explore.classify import ClassifyJob, classify, nearest_labels
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.io.vectors import l2_normalize
+
+CONDITION, LABELS = "what they wear", ("red dress", "two people", "a dog")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """An index of 90 texts with stored words, `words`; one of the same under the condition, `under`; examples."""
+    home = tmp_path_factory.mktemp("classified")
+    model = storing.model_folder(home)
+    storing.indexed(home / "words", storing.stored(home / "a", model, storing.texts(90)))
+    under = {"conditions": (CONDITION,), "any_condition": False, "word_bytes": None}
+    storing.indexed(home / "under", storing.stored(home / "b", model, storing.texts(90), **under))
+    rows = [{"text": f"{label} {word}", "label": label} for label in LABELS for word in ("red", "bar", "play")]
+    pq.write_table(pa.Table.from_pylist(rows[::-1]), home / "examples.parquet")
+    return home
+
+
+def asked(home, tmp_path, index="words", **options):
+    settings = {"condition": CONDITION, "labels": LABELS, "output": str(tmp_path / "labels.parquet")}
+    return ClassifyJob(**{"index": str(home / index)} | settings | options)
+
+
+def test_the_nearest_label_and_its_margin_by_hand():
+    rows = np.array([[1, 0], [0.6, 0.8], [0, 1], [-1, 0]], np.float32)
+    label, score, margin = nearest_labels(rows, np.array([[0, 1], [1, 0], [1, 0]], np.float32))
+    assert label.tolist() == [1, 0, 0, 0]  # of equal labels the first
+    assert score == pytest.approx([1, 0.8, 1, 0]) and margin == pytest.approx([0, 0.2, 1, 1])
+
+
+@pytest.mark.parametrize("examples", [None, "examples.parquet"])
+@pytest.mark.parametrize("where", [None, "year < 2007"])
+@pytest.mark.parametrize("kind", ["words", "under"])
+def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, kind, where, examples, capsys, monkeypatch):
+    monkeypatch.setattr(module, "AT_ONCE", 3 * 7)  # rows in parts of seven
+    file = str(home / examples) if examples else None
+    result = classify(asked(home, tmp_path, kind, where=where, examples=file))
+    index = Index.open(str(home / kind))
+    rows = index.dataset.to_table(columns=["id", "year"]).to_pylist()
+    kept = [i for i, row in enumerate(rows) if where is None or row["year"] < 2007]
+    labels = index.embed(LABELS, CONDITION, phrases=True)
+    if file:
+        texts = [f"{label} {word}" for label in LABELS for word in ("red", "bar", "play")]
+        means = index.embed(texts, CONDITION).reshape(3, 3, -1).mean(1)
+        labels = l2_normalize((labels + l2_normalize(means)) / 2)
+    cosines = index.vectors_at(CONDITION, np.array(kept)) @ labels.T
+    best, ordered = cosines.argmax(1), np.sort(cosines, axis=1)
+    written = pq.read_table(result["output"]).to_pylist()
+    found = {row["id"]: row for row in written}
+    assert sorted(row["id"] for row in written) == sorted(rows[i]["id"] for i in kept)
+    for place, i in enumerate(kept):
+        row = found[rows[i]["id"]]
+        assert row["label"] == LABELS[best[place]]
+        assert [row["score"], row["margin"]] == pytest.approx(
+            [ordered[place, 2], ordered[place, 2] - ordered[place, 1]], abs=1e-5
+        )
+        assert ("stated" in row) == (kind == "words")
+    assert len(set(best)) > 1 and result["rows"] == len(kept) == sum(result["labels"].values())
+    assert result["labels"] == dict(zip(LABELS, np.bincount(best, minlength=3).tolist(), strict=True))
+    printed = capsys.readouterr().out
+    assert f'{len(kept)} rows under "{CONDITION}"' in printed and "not stated" not in printed
+    assert all(
+        f"{count:>10}  {count / len(kept):>6.1%}  {label}\n" in printed for label, count in result["labels"].items()
+    )
+
+
+def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, capsys):
+    classify(asked(home, tmp_path))
+    told = pq.read_table(tmp_path / "labels.parquet")
+    result = classify(asked(home, tmp_path, stated=True))
+    found = pq.read_table(tmp_path / "labels.parquet")
+    assert told["label"].null_count == 0 and found.drop_columns(["label"]) == told.drop_columns(["label"])
+    states = raycase.load(Index.open(str(home / "words")).model, device="cpu").states(
+        [row["text"] for row in storing.texts(90)], CONDITION
+    )
+    for row, label in zip(found.to_pylist(), told["label"].to_pylist(), strict=True):
+        assert row["stated"] == pytest.approx(states[row["id"]], abs=0.05)
+        assert row["label"] == (None if row["stated"] < 0.5 else label)
+    nothing = found["label"].null_count
+    assert 0 < nothing == result["not_stated"] == 90 - sum(result["labels"].values()) and result["rows"] == 90
+    assert f"{nothing:>10}  {nothing / 90:>6.1%}  not stated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("l.txt", "red dress\ntwo people\n"), ("l.jsonl", '{"label": "red dress", "n": 1}\n{"label": "two people"}\n')],
+)
+def test_labels_stand_in_a_file(home, tmp_path, name, data):
+    (tmp_path / name).write_text(data)
+    assert [*classify(asked(home, tmp_path, labels=(str(tmp_path / name),)))["labels"]] == ["red dress", "two people"]
+
+
+def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
+    def ask(words, **options):
+        refuse(asked(home, tmp_path, **options), words, classify)
+
+    def examples(*rows):
+        pq.write_table(pa.Table.from_pylist([dict(zip(("text", "label"), row, strict=True)) for row in rows]), file)
+        return file
+
+    file = str(tmp_path / "e.parquet")
+    ask("--labels: expected each label once, got 'a' twice", labels=("a", "b", " a"))
+    ask("--labels: expected words in every label, got ' ' at index 1", labels=("a", " "))
+    ask("--labels: expected two labels or more, got 1", labels=("labels",))
+    ask("--labels: expected labels or one file of them, got 2 values", labels=("a", "b.csv"))
+    ask("--labels: expected .*got: empty text", labels=("a", "\u200b"))
+    ask("--examples: .*: expected labels of --labels, got 'cat'", examples=examples(("x", "cat")))
+    ask(
+        "--examples: expected texts of every label, got none of 'a dog'",
+        examples=examples(*[("x", w) for w in LABELS[:2]]),
+    )
+    ask("--examples: .*, row 1: expected words in 'text', got ' '", examples=examples(("x", "a dog"), (" ", "a dog")))
+    ask("condition: expected one of the index's .*got ' '", condition=" ")
+    ask("--where: expected a filter that leaves rows to label", where="year > 3000")
+    ask("stated: expected conditions that are pooled from stored tokens", index="under", stated=True)
+    ask("--output: expected another place than --examples", examples=file, output=file)
+    output = embedded(tmp_path, tiny_model, storing.texts(5), conditions=(CONDITION,))
+    build(IndexJob(embeddings=(output,), output=str(tmp_path / "case")))
+    ask("phrases: expected a condition and an index of condition pooling", index=str(tmp_path / "case"))
+    assert not (tmp_path / "labels.parquet").exists()
+    with pytest.raises(SystemExit) as ended:
+        main(["classify", "--index", "i", "--labels", "a", "b", "--output", "o"])
+    assert ended.value.code == 2 and "--condition" in capsys.readouterr().err
