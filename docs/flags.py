@@ -35,6 +35,8 @@ is on or off has two forms, `--flag` and `--no-flag`. The scripts in `jobs/` tak
 name. `--config FILE` reads flags of any command from a YAML file (`conditions: [place, people]`); flags given beside it
 win. `--quiet` prints errors and the result alone. `raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what
 makes a shell complete them all.
+
+A flag of several commands or systems stands once, in a table before them, whose last column says which have it.
 """
 
 
@@ -100,15 +102,13 @@ def named(kinds: Sequence[str]) -> str:
 
 
 def section(title: str, kind: type, name: str, rows: Mapping[Row, list[str]], example: str = "") -> str:
-    """A command's or a system's own flags, the usual ones and the advanced ones, and the names of those it shares."""
+    """A command's or a system's own flags, usual and advanced; the tables before have those it shares."""
     described = [line.strip() for line in (inspect.getdoc(kind) or "").splitlines()]
     lines = [title, "", *described, "", *([example] if example else [])]
     for head, wanted in (("flag", False), ("advanced flag", True)):
         if own := [row for row, of in rows.items() if of == [name] and row[3] == wanted]:
             lines += [f"| {head} | default | meaning |", "|---|---|---|"]
             lines += [*(f"| {' | '.join(row[:3])} |" for row in own), ""]
-    if shared := [row[0].split("`")[1].split()[0] for row, of in rows.items() if name in of and of != [name]]:
-        lines += [f"Also, from the table{'s' * (' ' in name)} above: {', '.join(f'`{word}`' for word in shared)}.", ""]
     return "\n".join(lines)
 
 
