@@ -46,10 +46,15 @@ def _several(values: str | Iterable[str]) -> tuple[str, ...]:
 
 @names_arguments
 def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
-    """Load a model that ships, an encoder of the table, a Hugging Face id or a folder.
+    """Load a model.
 
-    options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
-    `pooling`, `subtract`, `dim` (`raycase.models.registry.resolve`). Raises ValueError.
+    Args:
+        model: one that ships, a name in the table of encoders, a Hugging Face id or a folder.
+        options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
+            `pooling`, `subtract`, `dim` (`raycase.models.registry.resolve`).
+
+    Raises:
+        ValueError: for a model or an option that cannot be used.
 
     Examples:
         >>> model = raycase.load()
@@ -71,10 +76,20 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
 
 @names_arguments
 def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), **options: Any) -> dict[str, Any]:
-    """Embed a corpus under conditions, as `raycase embed` does; returns what its last line says.
+    """Embed a corpus under conditions, as `raycase embed` does. The same call again resumes a job that was stopped.
 
-    A job that was stopped resumes. `options`: its other flags. Raises ValueError for a wrong request, RuntimeError
-    where the work failed.
+    Args:
+        input: file, folder or glob of the texts, local or on object storage.
+        output: folder of the vectors.
+        conditions: one or several; every text is embedded under each.
+        options: the other flags of the command, such as `any_condition=True` or `index="captions.lance"`.
+
+    Returns:
+        What the last line of the command says: counts of rows and pairs, seconds, places.
+
+    Raises:
+        ValueError: for a wrong request.
+        RuntimeError: if the work failed.
 
     Examples:
         >>> import tempfile
@@ -93,10 +108,18 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
 
 @names_arguments
 def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
-    """Train a system, as `raycase train SYSTEM` does, into a model folder; returns its `metrics.json`.
+    """Train a system, as `raycase train SYSTEM` does, and save a model folder.
 
-    system: "case", "condition-pooling", "bi-encoder" and others. `options`: its flags. Raises ValueError for a wrong
-    request, RuntimeError where the work failed.
+    Args:
+        system: "case", "condition-pooling", "bi-encoder" or another one of `raycase train --help`.
+        output: the model folder.
+        options: the flags of the system, such as `train` and `validation`.
+
+    Returns:
+        The contents of `metrics.json`. Raises as `embed`.
+
+    Examples:
+        >>> raycase.train("case", train="train.csv", validation="v.csv", output="runs/case")  # doctest: +SKIP
     """
     from raycase.placement import open_trainer
     from raycase.training.catalogue import TRAIN_JOBS
@@ -110,11 +133,19 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
 
 @names_arguments
 def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options: Any) -> dict[str, Any]:
-    """Measure models on a task's judgements, as `raycase evaluate` does; writes a report and returns its
-    `metrics.json`.
+    """Measure models on a task's judgements, as `raycase evaluate` does, and write a report.
 
-    `options`: its flags, such as `task="csts"`. Raises ValueError for a wrong request, RuntimeError where the work
-    failed.
+    Args:
+        model: one or several, as for `load`; the others are compared with the first.
+        data: the judgements.
+        output: folder of the report.
+        options: the other flags of the command, such as `task="labelled"`.
+
+    Returns:
+        The contents of `metrics.json`. Raises as `embed`.
+
+    Examples:
+        >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
     from raycase.evaluation.job import EvaluateJob
     from raycase.evaluation.tasks.catalogue import evaluate as run

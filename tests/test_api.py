@@ -9,13 +9,18 @@ from helpers import read_output
 import raycase
 from raycase import api
 from raycase.errors import RequestError
+from raycase.index import index
 from raycase.job.verify import verify
+from raycase.models import embeds
 
 
 def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = doctest.testmod(api, extraglobs={"raycase": raycase, "pathlib": pathlib})
-    assert (done.failed, done.attempted) == (0, 16)
+    pathlib.Path("captions.csv").write_text("text\nA boy sleeps.\nTwo girls in red dresses play soccer.\n")
+    raycase.embed("captions.csv", "out", any_condition=True, index="captions.lance")
+    for module, examples in ((api, 16), (embeds, 11), (index, 3)):
+        done = doctest.testmod(module, extraglobs={"raycase": raycase, "pathlib": pathlib})
+        assert done.failed == 0 and done.attempted >= examples
 
 
 def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):

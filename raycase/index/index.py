@@ -132,22 +132,34 @@ class Index(Shared):
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
 
-        One condition serves all sentences. One that the index does not have is pooled from stored words (column
-        `pooled`), or answered under the nearest that it has (column `condition` beside `asked`). Without conditions, an
-        id scores the mean of its cosines under those that it has, in an approximate index only if it is among the best
-        under one. Weights of conditions, `{"color": 2, "place": -0.5}`, make one question of them (`index.combined`;
-        column `parts`); `("red", 2)` in place of a weight is a phrase that answers the condition, and its weight.
-        Returns query (index in `sentences`), asked, condition, pooled, rank from 1, score, id and the kept columns, and
-        `stated` where it is asked for; fewer than k rows where there are fewer. Raises RequestError.
-
         Args:
+            sentences: Q texts, or one.
+            conditions: one for all sentences, or one each. One that the index lacks is pooled from stored tokens, or
+                answered under the nearest that it has. None: an id scores the mean of its cosines under those that it
+                has, in an approximate index only if it is among the best under one. Weights, `{"color": 2, "place":
+                -0.5}`, make one question of several (`index.combined`); `("red", 2)` in place of a weight is a phrase
+                that answers the condition, and its weight.
+            k: rows for each sentence.
             where: filter on id and the kept columns, in SQL.
-            query_condition: of the sentences' own vectors, where it is another one than that of the rows.
-            unconditional: search the plain vectors f(s).
+            query_condition: of the sentences' own vectors, if it is another one than that of the rows.
+            unconditional: search the unconditional vectors.
             exact_condition: raise RequestError for a condition that the index does not have.
             phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
-            stated: leave out rows that, by `states_at`, more likely than not say nothing of the condition.
+            stated: leave out rows that, by `states_at`, more likely than not say nothing about the condition.
             options: how an approximate index is used.
+
+        Returns:
+            A table with up to Q k rows: query (index in `sentences`), asked, condition (the one searched), pooled, rank
+            from 1, score, id and the kept columns; `parts` for weights, and `stated` where it is requested.
+
+        Raises:
+            RequestError: a ValueError, for a wrong argument.
+
+        Examples:
+            >>> index = raycase.Index.open("captions.lance")
+            >>> answers = index.search(["A man in a red hat"], "color of the clothes", k=1)
+            >>> answers["text"].to_pylist()
+            ['Two girls in red dresses play soccer.']
         """
         sentences = [sentences] if isinstance(sentences, str) else sentences
         if isinstance(conditions, str):

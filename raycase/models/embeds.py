@@ -101,12 +101,27 @@ class Embeds(Loaded):
         batch_size: int | None = None,
         show_progress: bool = False,
     ) -> np.ndarray:
-        """What each sentence says about its condition; without one, the plain vector: N -> (N, D) float32.
+        """What each sentence says about its condition.
 
-        One string gives one vector, (D,). `condition`: one for all sentences, or one each. normalize: to length 1.
-        batch_size: texts given to the encoder at a time, which itself makes batches of equal length (default: all).
-        Raises ValueError for what is no text, by its place, for lists of different length, and for a pair that cannot
-        be embedded.
+        Args:
+            sentences: N texts, a list or a column of strings; or one string.
+            condition: one for all sentences, or one each. None: unconditional vectors, perhaps of another dimension.
+            normalize: give vectors of length 1.
+            batch_size: texts given to the encoder at a time, which makes batches of equal length itself. None: all.
+            show_progress: show a progress bar.
+
+        Returns:
+            Vectors (N, D) float32; for one string (D,).
+
+        Raises:
+            ValueError: for what is no text, for lists of different length, and for a pair that cannot be embedded.
+
+        Examples:
+            >>> model = raycase.load()
+            >>> model.encode(["Two girls in red play.", "A boy sleeps."], condition="number of people").shape
+            (2, 512)
+            >>> model.encode("A boy sleeps.").shape
+            (384,)
         """
         texts = as_texts(sentences, "sentences")
         one = isinstance(sentences, str)
@@ -132,7 +147,12 @@ class Embeds(Loaded):
         return vectors[0] if one else vectors
 
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
-        """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`."""
+        """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`.
+
+        Examples:
+            >>> raycase.load().encode_grid(["A boy sleeps.", "Two dogs run."], ["the animal", "the place"]).shape
+            (2, 2, 512)
+        """
         texts, under = as_texts(sentences, "sentences"), as_texts(conditions, "conditions")
         pairs = [(text, condition) for text in texts for condition in under]
         if not pairs:
@@ -143,8 +163,14 @@ class Embeds(Loaded):
     def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
 
-        0 for a vector of zeros. NumPy's ValueError for vectors of different dimensions, as a plain and a conditional
-        one may have.
+        0 for a vector of zeros. NumPy's ValueError for vectors of different dimensions, as an unconditional and a
+        conditional one may have.
+
+        Examples:
+            >>> model = raycase.load()
+            >>> dog, others = model.encode("A dog", "the animal"), model.encode(["A puppy", "A car"], "the animal")
+            >>> int(model.similarity(dog, others).argmax())
+            0
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
         return l2_normalize(a) @ l2_normalize(b).T
@@ -186,6 +212,13 @@ class WeighsWords(Embeds):
 
         A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
         that were truncated are left out. Raises ValueError for lists of different length, and without conditions.
+
+        Examples:
+            >>> text = "A woman in a red dress"
+            >>> [words] = raycase.load().word_weights([text], "color of the clothes")
+            >>> heaviest = max(words, key=lambda word: word.weight)
+            >>> text[heaviest.start : heaviest.end]
+            'red'
         """
         if conditions is None:
             raise ValueError("expected conditions, got none: without one, no words are weighed")
