@@ -67,7 +67,7 @@ def choose_rows(
     seed: int,
     where: str | None = None,
 ) -> MapRows:
-    """At most so many of the rows under all conditions (None: plain vectors) that pass a filter, in the order of the
+    """At most so many of the rows under all conditions (None: unconditional) that pass a filter, in the order of the
     index. text: the column with their texts; None: their ids are shown.
 
     Raises RequestError for fewer rows than a map has.

@@ -61,7 +61,7 @@ def approximate_nearest(
     where: Filter | None,
     options: Options,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows nearest to unit vectors under a condition (None: plain vectors), best first, among those that the
+    """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []

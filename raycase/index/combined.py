@@ -51,7 +51,7 @@ class Weighted:
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A condition that is searched (None: plain vectors), its share of all weights, and the queries' unit vectors under
+    """A condition that is searched (None: unconditional), its share of all weights, and the queries' unit vectors under
     it, (Q, D) float32."""
 
     condition: str | None

@@ -94,7 +94,7 @@ class ConditionVectors:
         self.remembered = RememberedVectors()
 
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
-        """Offsets and vectors of the rows under a condition (None: plain vectors): in the order of the dataset, but for
+        """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
         pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
         pooled = condition is not None and condition not in self.metadata.conditions
         column = PLAIN if condition is None else VECTOR

@@ -301,7 +301,7 @@ class Index(Shared):
         *,
         options: Options = DEFAULT_OPTIONS,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k rows nearest to unit vectors under a condition of the index (None: plain vectors), best first: (Q, D)
+        """The k rows nearest to unit vectors under a condition of the index (None: unconditional), best first: (Q, D)
         -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
         rows, k is their number. Raises RequestError."""
         return self._nearest(vectors_QD, condition, k, self._checked(where), options)
@@ -366,7 +366,7 @@ class Index(Shared):
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
-        """All rows under a condition (None: plain vectors) that pass a filter: the condition of the index that is taken
+        """All rows under a condition (None: unconditional) that pass a filter: the condition of the index that is taken
         for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
         blocks. Raises RequestError."""
         passing = self._checked(where)
@@ -385,7 +385,7 @@ class Index(Shared):
 
     @exclusive
     def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
-        """The unit vectors of the rows at these offsets, under a condition of the index (None: plain vectors) or pooled
+        """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
         from their stored words: (N, D) float32. Raises RequestError and WorkError."""
         with lance_errors(self.root):
             if condition is None or not self.is_pooled(condition):

@@ -33,7 +33,7 @@ class Embed:
     """Adds the columns `condition`, `embedding` (`fixed_size_list<float32>[D]`), `truncated` and `rejected` to Arrow
     tables.
 
-    Each row stands once for each condition, or once without any, for its plain vector. `truncated`: whether its text
+    Each row stands once for each condition, or once without any, unconditionally. `truncated`: whether its text
     was cut at the encoder's length. Where it has no vector, `rejected` says why, as in the output of `raycase embed`,
     and `embedding` is null.
 
