@@ -180,6 +180,11 @@ COMMANDS = {
         _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
         "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
     ),
+    "dedup": Command(
+        "raycase.explore.dedup:DedupJob",
+        _at("raycase.explore.dedup:dedup", "Find rows of an index that are alike, and one of each group to keep."),
+        "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet",
+    ),
     "explore": Command(
         "raycase.explore.explore_job:ExploreJob",
         _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),

@@ -1,1 +1,1 @@
-"""What is in an index: clusters and labels of its rows under a condition, and a map that moves between conditions."""
+"""What is in an index: clusters, labels and duplicates among its rows, and a map that moves between conditions."""

@@ -1,0 +1,162 @@
+"""The command dedup: rows of an index whose vectors are alike in groups, as Parquet, with one of each to keep.
+
+Shapes: N rows; R and C, rows and columns of a tile; D dimensions, P pairs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
+from raycase.explore.of_index import OfIndex
+from raycase.index.exact import Block
+from raycase.index.index import Index, on_index
+from raycase.index.lance_files import lance_errors
+from raycase.index.shown import print_replaced_condition
+from raycase.io.places import PARQUET, File, check_paths
+from raycase.io.schema import ID, parquet_bytes
+from raycase.io.storage import locate
+
+HELD_ROWS = 2**17  # whose vectors are held, and compared with all others; then the next
+ROWS, COLUMNS = 1024, 2048  # of a tile, whose cosines are held
+ROUNDING = 1e-5  # of cosines of the written vectors, so that 1 finds equal ones
+MARGIN = 5e-6  # cosines in float32 that are nearer to the threshold are computed again in float64: in float32 the last
+# bits depend on the tile, and so on the order of the rows
+RESCORED = 4096  # pairs at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class DedupJob(OfIndex):
+    """Find the rows of an index that are alike: compare every pair, link rows whose cosine is at least the threshold,
+    and keep one row of each linked group, the one with the smallest id."""
+
+    threshold: float
+    """Least cosine of two rows that are alike, from -1 to 1, such as 0.95. 1 finds equal vectors."""
+    output: str
+    """Parquet file of the rows, local or on object storage."""
+    condition: str | None = None
+    """The condition under which rows are compared. Default: by their unconditional vectors."""
+
+
+def dedup(job: DedupJob) -> dict[str, Any]:
+    """Group the rows, write the file, print and return counts. Raises RequestError."""
+    began = time.time()
+    check_paths(opens=job.opens, writes={"--output": File(job.output, PARQUET)})
+    check_ranges(job, {"threshold": (-1 <= job.threshold <= 1, "a cosine from -1 to 1")})
+    index, (condition, table) = on_index(job.open, partial(_group, job))
+    if job.condition is not None:
+        print_replaced_condition(index, job.condition, condition)
+    locate(job.output).put(parquet_bytes(table))
+    rows, kept = len(table), pc.sum(table["kept"]).as_py()
+    sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
+    under = "without a condition" if condition is None else f'under "{visible(condition, MOST_LABEL)}"'
+    groups = int((sizes > 1).sum())
+    print(f"{rows:,} rows {under}: {kept:,} kept, {rows - kept:,} duplicates in {groups:,} groups of two or more")
+    return {
+        "asked": job.condition,
+        "condition": condition,
+        "rows": rows,
+        "kept": kept,
+        "duplicates": rows - kept,
+        "groups": groups,
+        "largest": int(sizes.max()),
+        "seconds": round(time.time() - began, 3),
+        "output": locate(job.output).uri,
+    }
+
+
+def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
+    """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
+    and whether that is its own."""
+    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
+    offsets_N, group_N = link(blocks, index.dataset.count_rows(), job.threshold)
+    if not len(offsets_N):
+        raise RequestError("--where: expected a filter that leaves rows to compare, got one that leaves none")
+    with lance_errors(index.root):
+        ids = index.dataset.take(offsets_N, columns=[ID])[ID].combine_chunks()
+    by_id_N = pc.sort_indices(ids).to_numpy()
+    _, first, place_N = np.unique(group_N[by_id_N], return_index=True, return_inverse=True)
+    kept_N = np.empty(len(ids), np.int64)
+    kept_N[by_id_N] = by_id_N[first[place_N]]
+    return condition, pa.table({ID: ids, "group": ids.take(pa.array(kept_N)), "kept": kept_N == np.arange(len(ids))})
+
+
+def link(blocks: Callable[[], Iterable[Block]], rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+    """The offsets of the rows in these blocks, and the group of each, by the number of one of its rows: two of (N,).
+
+    rows: beyond all offsets. The blocks are read again for each `HELD_ROWS` of them, in any order. Memory holds the
+    vectors of these, and of pairs no more than a tile has: what is linked is joined at once (union-find).
+    """
+    group_N, turn_N = np.arange(rows), np.full(rows, rows)  # turn: when a row's own comparisons begin; rows: not yet
+    for held in _held(blocks(), HELD_ROWS):
+        offsets = np.concatenate([offsets_B for offsets_B, _ in held])
+        turn_N[offsets] = np.arange(len(offsets)) + (turn_N < rows).sum()
+        for column_C, column_CD in _parts(blocks(), COLUMNS):
+            for row_R, row_RD in _parts(held, ROWS):
+                left = np.flatnonzero(turn_N[column_C] >= turn_N[row_R].min())  # the others were compared before
+                together = np.concatenate([row_R, column_C[left]])
+                if len(left) and (group_N[together] != group_N[together[0]]).any():
+                    columns = column_C[left], column_CD[torch.from_numpy(left)]
+                    group_N = _linked(group_N, (row_R, row_RD), columns, threshold - ROUNDING)
+    offsets_N = np.flatnonzero(turn_N < rows)
+    return offsets_N, group_N[offsets_N]
+
+
+def _held(blocks: Iterable[Block], rows: int) -> Iterator[list[Block]]:
+    """Blocks in lists of so many rows or a few more."""
+    held: list[Block] = []
+    for block in blocks:
+        held.append(block)
+        if sum(len(offsets_B) for offsets_B, _ in held) >= rows:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
+    """Blocks in parts of at most so many rows."""
+    for offsets_B, vectors_BD in blocks:
+        for start in range(0, len(offsets_B), rows):
+            yield offsets_B[start : start + rows], vectors_BD[start : start + rows]
+
+
+def _linked(group_N: np.ndarray, rows: Block, columns: Block, least: float) -> np.ndarray:
+    """The groups, those joined of which two rows have a cosine of at least `least`."""
+    (row_R, row_RD), (column_C, column_CD) = rows, columns
+    among = np.concatenate([row_R, column_C])
+    cosines_RC = row_RD @ column_CD.T
+    row_P, column_P = (cosines_RC >= least + MARGIN).nonzero(as_tuple=True)
+    group_N = _joined(group_N, among, row_P.numpy(), column_P.numpy() + len(row_R))
+    for row_P, column_P in (part.T for part in ((cosines_RC - least).abs() < MARGIN).nonzero().split(RESCORED)):
+        cosines_P = np.einsum("pd,pd->p", row_RD[row_P].double().numpy(), column_CD[column_P].double().numpy())
+        linked_P = cosines_P >= least
+        group_N = _joined(group_N, among, row_P.numpy()[linked_P], column_P.numpy()[linked_P] + len(row_R))
+    return group_N
+
+
+def _joined(group_N: np.ndarray, among: np.ndarray, one_P: np.ndarray, other_P: np.ndarray) -> np.ndarray:
+    """The groups, those of the rows of each pair made one; pairs are of places among some rows."""
+    group_M = group_N[among]
+    is_apart_P = group_M[one_P] != group_M[other_P]
+    if not is_apart_P.any():
+        return group_N
+    _, first, place_M = np.unique(group_M, return_index=True, return_inverse=True)
+    one = np.concatenate([one_P[is_apart_P], np.arange(len(among))])
+    other = np.concatenate([other_P[is_apart_P], first[place_M]])
+    edges = coo_matrix((np.ones(len(one), bool), (one, other)), shape=(len(among), len(among)))
+    component_M = connected_components(edges, directed=False)[1]
+    renamed_N = np.arange(len(group_N))
+    renamed_N[group_M] = group_M[np.unique(component_M, return_index=True)[1][component_M]]
+    return renamed_N[group_N]

@@ -1,0 +1,136 @@
+"""The command dedup: against all pairs, in any order of the rows, where all are equal, and its counts."""
+
+from itertools import product
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import storing
+import torch
+from helpers import embedded
+from indexed import refuse
+from scipy.sparse.csgraph import connected_components
+
+from raycase.explore import dedup as module
+from raycase.explore.dedup import DedupJob, dedup, link
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.io.vectors import l2_normalize
+
+CONDITION = "what they wear"
+
+
+def of_all_pairs(vectors_ND, threshold):
+    cosines_NN = vectors_ND.astype(np.float64) @ vectors_ND.astype(np.float64).T
+    return connected_components(cosines_NN >= threshold - 1e-5, directed=False)[1].tolist()
+
+
+def same(one, other):
+    """Whether two lists of groups, of whatever numbers, are the same groups."""
+    return len(set(zip(one, other, strict=True))) == len(set(one)) == len(set(other))
+
+
+@pytest.mark.parametrize("threshold", [-1, 0.5, 0.8, 0.9, 0.95, 0.99, 1])
+def test_groups_are_those_of_all_pairs_in_any_order_and_tiles(threshold, monkeypatch):
+    for name, size in {"ROWS": 7, "COLUMNS": 11, "HELD_ROWS": 50, "RESCORED": 5}.items():
+        monkeypatch.setattr(module, name, size)
+    draw = np.random.default_rng(0)
+    base = draw.normal(size=(50, 16))
+    far = [base + draw.normal(size=base.shape) * part for part in (0, 0, 0.1, 0.3, 0.6)]  # the second equals the first
+    vectors_ND, offsets = l2_normalize(np.concatenate(far)), np.sort(draw.choice(400, 250, replace=False))
+
+    def blocks():
+        order = draw.permutation(250)
+        for start in range(0, 250, 23):
+            some = order[start : start + 23]
+            yield offsets[some], torch.from_numpy(vectors_ND[some])
+
+    found, groups = link(blocks, 400, threshold)
+    assert found.tolist() == offsets.tolist() and same(groups.tolist(), of_all_pairs(vectors_ND, threshold))
+    assert len(set(groups.tolist())) <= 200
+
+
+@pytest.mark.parametrize("threshold", [-1, 0.95, 1])
+def test_equal_rows_are_one_group_without_their_pairs_in_memory(threshold, monkeypatch):
+    joined, largest = module._joined, []
+    monkeypatch.setattr(module, "_joined", lambda *given: largest.append(len(given[2])) or joined(*given))
+    vectors_ND = torch.nn.functional.normalize(torch.ones(5000, 3), dim=1)
+    assert len(set(link(lambda: iter([(np.arange(5000), vectors_ND)]), 5000, threshold)[1].tolist())) == 1
+    assert max(largest) <= module.ROWS * module.COLUMNS and len(largest) <= 8  # tiles of one group are skipped
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Indexes of 60 texts, of which 20 stand twice: `words` with stored tokens, `shuffled` the same in another order,
+    `under` under the condition."""
+    home = tmp_path_factory.mktemp("alike")
+    model, texts = storing.model_folder(home), [row["text"] for row in storing.texts(40)]
+    rows = [{"id": f"r{i}", "text": texts[i % 40], "year": i} for i in range(60)]
+    under = {"conditions": (CONDITION,), "any_condition": False, "word_bytes": None}
+    order = np.random.default_rng(0).permutation(60)
+    storing.indexed(home / "words", storing.stored(home / "a", model, rows))
+    storing.indexed(home / "shuffled", storing.stored(home / "b", model, [rows[i] for i in order]))
+    storing.indexed(home / "under", storing.stored(home / "c", model, rows, **under))
+    return home
+
+
+def asked(home, tmp_path, index="words", **options):
+    settings = {"threshold": 1.0, "output": str(tmp_path / "groups.parquet")}
+    return DedupJob(**{"index": str(home / index)} | settings | options)
+
+
+def test_planted_duplicates_are_found_and_counts_reconcile(home, tmp_path, capsys):
+    for index, condition in product(("words", "shuffled", "under"), (None, CONDITION)):
+        if (index, condition) == ("under", None):
+            continue
+        result = dedup(asked(home, tmp_path, index, condition=condition))
+        rows = {row["id"]: row for row in pq.read_table(result["output"]).to_pylist()}
+        for i in range(60):
+            alike = sorted({f"r{i % 40}", f"r{i % 40 + 40}" if i % 40 < 20 else f"r{i}"})
+            assert rows[f"r{i}"]["group"] == alike[0] and rows[f"r{i}"]["kept"] == (alike[0] == f"r{i}")
+        counts = {name: result[name] for name in ("rows", "kept", "duplicates", "groups", "largest")}
+        assert counts == {"rows": 60, "kept": 40, "duplicates": 20, "groups": 20, "largest": 2} and len(rows) == 60
+        under = f'under "{CONDITION}"' if condition else "without a condition"
+        assert f"60 rows {under}: 40 kept, 20 duplicates in 20 groups of two or more\n" in capsys.readouterr().out
+
+
+def test_groups_under_a_condition_are_those_of_its_vectors_in_any_order(home, tmp_path):
+    found = {}
+    for index in ("words", "shuffled"):
+        opened = Index.open(str(home / index))
+        ids = opened.dataset.to_table(columns=["id"])["id"].to_pylist()
+        vectors_ND = opened.vectors_at(CONDITION, np.arange(60))
+        threshold = float(np.quantile(vectors_ND @ vectors_ND.T, 0.9))
+        threshold = found.setdefault("threshold", threshold)
+        dedup(asked(home, tmp_path, index, condition=CONDITION, threshold=threshold))
+        rows = pq.read_table(tmp_path / "groups.parquet").to_pylist()
+        assert [row["id"] for row in rows] == ids
+        assert same([row["group"] for row in rows], of_all_pairs(vectors_ND, threshold))
+        found[index] = {row["id"]: row["group"] for row in rows}
+    assert found["words"] == found["shuffled"] and 1 < len(set(found["words"].values())) < 40
+    result = dedup(asked(home, tmp_path, where="year >= 40", threshold=-1.0))
+    assert (result["rows"], result["kept"], result["largest"]) == (20, 1, 20)
+
+
+def test_rows_that_were_deleted_are_in_no_group(home, tmp_path, tiny_model):
+    rows = [{"id": i, "text": f"a dog {i // 2}"} for i in range(20)]
+    output = embedded(tmp_path, tiny_model, rows, unconditional=True)
+    uri = str(tmp_path / "i")
+    build(IndexJob(embeddings=(output,), output=uri))
+    build(IndexJob(output=uri, delete="id IN (0, 3, 8, 9)"))
+    dedup(asked(home, tmp_path, index=uri))
+    groups = {row["id"]: row["group"] for row in pq.read_table(tmp_path / "groups.parquet").to_pylist()}
+    assert groups == {i: i if i in (1, 2) else i - i % 2 for i in range(20) if i not in (0, 3, 8, 9)}
+
+
+def test_wrong_requests_are_refused(home, tmp_path):
+    def ask(words, **options):
+        refuse(asked(home, tmp_path, **options), words, dedup)
+
+    for threshold in (1.01, -1.5, float("nan")):
+        ask("--threshold: expected a cosine from -1 to 1, got ", threshold=threshold)
+    ask("--where: expected a filter that leaves rows to compare", where="year > 3000")
+    ask("^unconditional: expected unconditional vectors in .*, got none", index="under")
+    ask("condition: expected one of the index's", index="under", condition="another", exact_condition=True)
+    ask("--output: expected a file that ends with .parquet", output="groups.csv")
+    assert not (tmp_path / "groups.parquet").exists()
