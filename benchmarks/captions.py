@@ -32,7 +32,7 @@ from turns import finish
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, Task
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
 from raycase.index.topk import top_k
 from raycase.io.rated import RatedPairs, read_rated
@@ -139,7 +139,7 @@ def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
     return Captions(uri=captions.uri, texts=[captions.texts[row] for row in kept], images=captions.images[kept])
 
 
-def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model]) -> dict[str, Any]:
     """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
@@ -156,11 +156,11 @@ def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model], embed:
     systems: dict[str, RankedSystem] = {}
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in systems:
-            values = share(embed(list(rows), model), *attributes)
+            values = share(model.embed(list(rows)), *attributes)
             systems[encoder] = RankedSystem(name=f"{encoder}, plain", what="f(s): no condition", values=values)
     conditional = []
     for model in models:
-        vectors = embed([(text, condition) for text in rows for condition in attributes], model)
+        vectors = model.embed([(text, condition) for text in rows for condition in attributes])
         vectors_TCD = vectors.reshape(len(rows), len(attributes), -1)
         values = {}
         for column, condition in enumerate(attributes):

@@ -31,7 +31,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import cosines_to_mean, spearman
 from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting, training_metrics
-from raycase.evaluation.procedure import EmbedPairs, Task
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import number, provenance_lines, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
@@ -249,13 +249,12 @@ def measure(
     job: EvaluateJob,
     rated: RatedPairs,
     models: Sequence[Model],
-    embed: EmbedPairs,
     *,
     cases: Cases | None = None,
     ablate: bool = False,
 ) -> dict[str, Any]:
     """What the tables and figures show of each model."""
-    metrics = csts.measure(job, rated, models, embed)
+    metrics = csts.measure(job, rated, models)
     for model, part in zip(models, metrics["models"], strict=True):
         part |= {
             "own": before_g(model.config).formula,
@@ -264,7 +263,7 @@ def measure(
         }
         if part["variants"][part["system"]]["to_mean"] is None:
             continue
-        for formula, vectors_PD in csts.vectors_by_formula(rated, model, embed).items():
+        for formula, vectors_PD in csts.vectors_by_formula(rated, model).items():
             variant = part["variants"][formula]
             variant["by_rating"] = by_rating(pair_cosines(vectors_PD, rated.pair_index), rated.ratings)
             variant["to_mean"]["histogram"] = _histogram(cosines_to_mean(vectors_PD))
@@ -272,7 +271,7 @@ def measure(
             known = is_case(model.config) and subtract is not None
             variant["published"] = _published_isotropy(before_g(model.config, subtract=subtract)) if known else None
     encoders = {model.config.describe()["weights"]: model for model in models if is_case(model.config)}
-    tables = [ablation(m.config, rated, partial(embed, rated.distinct, m)) for m in encoders.values()] if ablate else []
+    tables = [ablation(m.config, rated, partial(m.embed, rated.distinct)) for m in encoders.values()] if ablate else []
     return metrics | {"ablation": tables}
 
 

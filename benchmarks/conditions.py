@@ -28,7 +28,7 @@ from turns import finish
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import correlation_estimates, estimate, mean_of, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, Task
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import interval, number, provenance_lines, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
@@ -222,11 +222,11 @@ def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]
 
 
 def measure(
-    job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: EmbedPairs, *, train: RatedPairs | None
+    job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], *, train: RatedPairs | None
 ) -> dict[str, Any]:
     """What is measured of each model."""
     settings = {"resamples": job.resamples, "seed": job.seed}
-    measured = [csts.measure_model(job, rated, model, embed) for model in models]
+    measured = [csts.measure_model(job, rated, model) for model in models]
     return {
         "data": {"file": Path(rated.uri).name, "rows": len(rated), "sha256": rated.data_sha256},
         "settings": settings | {"compute": job.compute},

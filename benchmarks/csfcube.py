@@ -23,7 +23,7 @@ from turns import finish
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, is_case
-from raycase.evaluation.procedure import EmbedPairs, Task, run_task
+from raycase.evaluation.procedure import Task, run_task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
@@ -55,7 +55,7 @@ class Cube:
         return {pair: i for i, pair in enumerate(dict.fromkeys(judged))}
 
 
-def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, Any]:
     """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones."""
     pairs = cube.pairs()
     under = [(cube.papers[paper], CONDITIONS[facet]) for paper, facet in pairs]
@@ -63,9 +63,9 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedP
     scorers: list[NamedScore] = []
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):
         if encoder not in plain_vectors:
-            plain_vectors[encoder] = embed_papers([text for text, _ in under], model, embed)
+            plain_vectors[encoder] = embed_papers([text for text, _ in under], model)
             scorers.append((f"{encoder}: plain", "f(title and abstract)", _cosine(plain_vectors[encoder])))
-        scorers += conditional_scorers(under, plain_vectors[encoder], model, embed)
+        scorers += conditional_scorers(under, plain_vectors[encoder], model)
     facet_Q = np.array([facet for _, facet in cube.pools])
     groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in CONDITIONS if f in facet_Q}
     systems = []
@@ -95,22 +95,20 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model], embed: EmbedP
 
 
 def embed_papers(
-    texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, embed: EmbedPairs, *, projected: bool = False
+    texts: Sequence[str] | Sequence[tuple[str, str]], model: Model, *, projected: bool = False
 ) -> np.ndarray:
     """Unit vectors of texts or of (text, condition), which may repeat: (P, D)."""
     row_of: dict[Any, int] = {text: row for row, text in enumerate(dict.fromkeys(texts))}
-    vectors = embed(list(row_of), model)
+    vectors = model.embed(list(row_of))
     return l2_normalize(model.project(vectors) if projected else vectors)[[row_of[text] for text in texts]]
 
 
-def conditional_scorers(
-    under: Sequence[tuple[str, str]], plain_PD: np.ndarray, model: Model, embed: EmbedPairs
-) -> list[NamedScore]:
+def conditional_scorers(under: Sequence[tuple[str, str]], plain_PD: np.ndarray, model: Model) -> list[NamedScore]:
     """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
     are of the same text."""
     label = "CASE" if is_case(model.config) else "conditional"
     what = f"{model.config.formula} of title and abstract under the facet's condition"
-    conditional_PD = embed_papers(under, model, embed, projected=True)
+    conditional_PD = embed_papers(under, model, projected=True)
     both_PD = l2_normalize(np.hstack([plain_PD, conditional_PD]))
     return [
         (f"{model.name}: {label}", what, _cosine(conditional_PD)),

@@ -20,7 +20,6 @@ from turns import finish, has_matplotlib, png
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, find_models, no_condition
-from raycase.evaluation.procedure import embedder, load_scorer, plain_scores
 from raycase.evaluation.report import interval, mean_interval, number, table
 from raycase.io.rated import RatedPairs
 from raycase.job.vector_cache import VectorCache
@@ -52,7 +51,7 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
 
 def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
     """Accuracy x 100 of a MixSP's router on its own ranges, with its interval; the share of the most frequent range."""
-    scorer = load_scorer(job, model)
+    scorer = model.load()
     lowest_N = scorer.figures(scorer.config.tokens(pairs.sentences1, pairs.sentences2))[0][:, 1]
     ranges_N = np.digitize(lowest_N, np.array(model.config.ranges, dtype=lowest_N.dtype))
     wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
@@ -88,10 +87,10 @@ def main(arguments):
         output=arguments.output,
         compute=arguments.compute,
     )
-    pairs, embed = sts.read(job), embedder(job, arguments.data, VectorCache(ByRule()).vectors_of)
+    pairs, vectors_of = sts.read(job), VectorCache(ByRule()).vectors_of
     found, drawn = {}, {}
-    for model in find_models(job, no_condition):
-        curves = densities(plain_scores(job, model, pairs.sentences1, pairs.sentences2, embed), pairs.ratings)
+    for model in find_models(job, no_condition, vectors_of):
+        curves = densities(model.scores(pairs.sentences1, pairs.sentences2), pairs.ratings)
         router = router_accuracy(model, pairs, job) if isinstance(model.config, MixSpConfig) else None
         found[model.name] = {"overlap": curves and 100 * overlap(*curves), "router": router}
         if curves:

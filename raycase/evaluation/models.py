@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from raycase.encoder.prompts import PromptStyle, parse_views
@@ -19,10 +20,12 @@ from raycase.heads.projector import load_projector, project
 from raycase.io.fetch import is_remote
 from raycase.io.json_values import loads
 from raycase.io.storage import PACKAGE, Location, locate
+from raycase.io.vectors import pair_cosines
 from raycase.models.case import CaseConfig
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import embeds, resolve
 
+AT_ONCE = 2**16  # pairs that a scorer tokenises together
 LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
     PromptStyle.SENT: "sent",
     PromptStyle.COND: "cond",
@@ -35,12 +38,46 @@ LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One of the models, resolved and checked; its encoder's weights are not loaded."""
+    """One of the models, resolved and checked; its encoder's weights are not loaded.
+
+    vectors_of: gives its vectors, as `VectorCache.vectors_of`; None where none are asked for.
+    """
 
     name: str
     config: Any  # of a system
     projector: nn.Module | None
     cache: Location
+    job: EvaluateJob
+    vectors_of: Callable[..., np.ndarray] | None
+
+    def embed(self, texts: Sequence[str] | Sequence[tuple[str, str]], config: Any = None) -> np.ndarray:
+        """f(s) of distinct sentences; of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.
+
+        config: a variant of the model's own. Raises RequestError where a text has no vector.
+        """
+        assert self.vectors_of is not None
+        return self.vectors_of(
+            texts, config or self.config, name=self.job.data, cache=self.cache, compute=self.job.compute
+        )
+
+    def load(self) -> Any:
+        """The model with its weights, in the job's number format."""
+        return self.config.load(dtype=None if self.job.compute is None else getattr(torch, self.job.compute))
+
+    def scores(
+        self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> np.ndarray:
+        """Scores by a model that scores pairs; without conditions also the cosines of plain vectors, by one that
+        embeds: N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
+        if embeds(self.config):
+            assert conditions is None
+            row_of = {text: row for row, text in enumerate(dict.fromkeys([*firsts, *seconds]))}
+            pairs = [[row_of[a], row_of[b]] for a, b in zip(firsts, seconds, strict=True)]
+            return pair_cosines(self.embed(list(row_of)), np.array(pairs))
+        scorer, columns = self.load(), [firsts, seconds, *([] if conditions is None else [conditions])]
+        starts = range(0, len(firsts), AT_ONCE)
+        parts = [scorer.score(*(column[start : start + AT_ONCE] for column in columns)) for start in starts]
+        return np.concatenate(parts).astype(np.float64)
 
     def project(self, vectors_ND: np.ndarray) -> np.ndarray:
         """Apply the model's projector; without one, the vectors as they are."""
@@ -66,7 +103,11 @@ def no_condition(config: Any) -> str | None:
     return None if fits else "models that need no condition"
 
 
-def find_models(job: EvaluateJob, expected: Callable[[Any], str | None] = any_condition) -> list[Model]:
+def find_models(
+    job: EvaluateJob,
+    expected: Callable[[Any], str | None] = any_condition,
+    vectors_of: Callable[..., np.ndarray] | None = None,
+) -> list[Model]:
     """Resolve the job's models, check what is expected of them and load their projectors.
 
     Raises RequestError for an unknown or broken model, one that does not fit the task, and one that is given twice.
@@ -83,6 +124,8 @@ def find_models(job: EvaluateJob, expected: Callable[[Any], str | None] = any_co
             config=config,
             projector=load_projector(config.projector, config.local) if is_case(config) and config.top else None,
             cache=locate(job.cache or str(_default_cache(folder or first))),
+            job=job,
+            vectors_of=vectors_of,
         )
         for name, config, folder in zip(_model_names(job, configs), configs, folders, strict=True)
     ]

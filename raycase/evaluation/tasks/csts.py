@@ -19,7 +19,7 @@ from raycase.evaluation.metrics import (
     vector_spread,
 )
 from raycase.evaluation.models import Model, any_condition, before_g, encoder_name, is_case, setting, training_metrics
-from raycase.evaluation.procedure import EmbedPairs, Task, scores_by_scorer
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import (
     NOT_AVAILABLE,
     ValuesBySystem,
@@ -42,10 +42,10 @@ def read(job: EvaluateJob) -> RatedPairs:
     return read_rated(job.data, "--data")
 
 
-def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """Correlations of each model with intervals, and their differences from the first model's."""
     bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
-    measured = [measure_model(job, rated, model, embed) for model in models]
+    measured = [measure_model(job, rated, model) for model in models]
     first_N = measured[0][1]
     return {
         "data": {
@@ -65,18 +65,16 @@ def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], embed:
     }
 
 
-def measure_model(
-    job: EvaluateJob, rated: RatedPairs, model: Model, embed: EmbedPairs
-) -> tuple[dict[str, Any], np.ndarray]:
+def measure_model(job: EvaluateJob, rated: RatedPairs, model: Model) -> tuple[dict[str, Any], np.ndarray]:
     """The model's part of `metrics.json`, and its cosines or scores of the pairs, (N,)."""
     config = model.config
     bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     if embeds(config):
-        vectors = vectors_by_formula(rated, model, embed)
+        vectors = vectors_by_formula(rated, model)
         scores = {formula: pair_cosines(vectors_PD, rated.pair_index) for formula, vectors_PD in vectors.items()}
         spreads = {formula: vector_spread(vectors_PD, seed=job.seed) for formula, vectors_PD in vectors.items()}
     else:
-        scored_N = scores_by_scorer(job, model, rated.sentences1, rated.sentences2, rated.conditions)
+        scored_N = model.scores(rated.sentences1, rated.sentences2, rated.conditions)
         scores, spreads = {config.formula: scored_N}, {config.formula: NO_VECTORS}
     part = {
         "name": model.name,
@@ -96,16 +94,16 @@ def measure_model(
     return part, scores[config.formula]
 
 
-def vectors_by_formula(rated: RatedPairs, model: Model, embed: EmbedPairs) -> dict[str, np.ndarray]:
+def vectors_by_formula(rated: RatedPairs, model: Model) -> dict[str, np.ndarray]:
     """The model's vectors of the distinct pairs, (P, D), by formula; of CASE also those of each step before the last:
     f and, where the prompt has a base, f - base."""
     config = model.config
     if not is_case(config):
-        return {config.formula: embed(rated.distinct, model)}
+        return {config.formula: model.embed(rated.distinct)}
     steps = [before_g(config, subtract=False)]
     if all(prompts.base is not None for prompts in config.prompts):
         steps.append(before_g(config, subtract=True))
-    vectors = {step.formula: embed(rated.distinct, model, step) for step in steps}
+    vectors = {step.formula: model.embed(rated.distinct, step) for step in steps}
     if model.projector is not None:
         vectors[config.formula] = model.project(vectors[before_g(config).formula])
     return vectors

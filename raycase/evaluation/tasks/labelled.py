@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs
 from raycase.evaluation.report import RankedSystem, interval, mean_interval, rank_systems
 from raycase.io.inputs import find_input
 from raycase.io.labelled import LabelledTexts, labels_of, read_labelled
@@ -34,9 +33,7 @@ def read(job: EvaluateJob) -> list[LabelledTexts]:
     return [read_labelled(uri, labels, "--data") for uri, labels in labels_of_files]
 
 
-def measure(
-    job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Model], embed: EmbedPairs
-) -> dict[str, Any]:
+def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
     condition, and their differences from the first model's without."""
     systems = []
@@ -45,7 +42,7 @@ def measure(
             values: dict[str, np.ndarray] = {}
             for table in tables:
                 before = "" if len(tables) == 1 else f"{PurePosixPath(table.uri).stem}, "
-                for column, near_NM in zip(table.columns, _of_table(table, model, embed, conditional), strict=True):
+                for column, near_NM in zip(table.columns, _of_table(table, model, conditional), strict=True):
                     values[before + column.name] = near_NM
             means_CM = np.stack([near_NM.mean(0) for near_NM in values.values()])
             name = model.name if conditional else f"{model.name}, unconditional"
@@ -82,15 +79,15 @@ def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[s
     return mean_interval(np.array(found), resamples=job.resamples, seed=job.seed) if found else None
 
 
-def _of_table(table: LabelledTexts, model: Model, embed: EmbedPairs, conditional: bool) -> Iterator[np.ndarray]:
+def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator[np.ndarray]:
     """`MEASURES` x 100 of each text that has a label in a column, column after column: (N, M) each."""
     rows = [np.flatnonzero([bool(labels) for labels in column.labels]) for column in table.columns]
     if conditional:
         wordings = [column.wordings[0] for column in table.columns]
         pairs = [(table.texts[row], word) for word, of in zip(wordings, rows, strict=True) for row in of]
-        vectors = np.split(model.project(embed(pairs, model)), np.cumsum([len(of) for of in rows])[:-1])
+        vectors = np.split(model.project(model.embed(pairs)), np.cumsum([len(of) for of in rows])[:-1])
     else:
-        plain_TD = embed(table.texts, model)
+        plain_TD = model.embed(table.texts)
         vectors = [plain_TD[of] for of in rows]
     for column, of, vectors_ND in zip(table.columns, rows, vectors, strict=True):
         labels = [column.labels[row] for row in of]

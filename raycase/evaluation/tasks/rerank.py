@@ -12,7 +12,6 @@ import numpy as np
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, plain_scores
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.rated import CandidateSets, read_candidates, texts_sha256
 from raycase.models.registry import embeds
@@ -26,13 +25,13 @@ def read(job: EvaluateJob) -> CandidateSets:
     return read_candidates(job.data, "--data")
 
 
-def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each query by each model."""
     distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
     firsts, seconds = map(list, zip(*distinct, strict=True))
     systems = []
     for model in models:
-        score_of = dict(zip(distinct, plain_scores(job, model, firsts, seconds, embed).tolist(), strict=True))
+        score_of = dict(zip(distinct, model.scores(firsts, seconds).tolist(), strict=True))
         what = f"{model.config.label}: {'cosine of f(query), f(text)' if embeds(model.config) else 'its score'}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": rank_candidates(data, score_of)}))
     candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)

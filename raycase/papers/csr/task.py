@@ -20,7 +20,7 @@ import torch
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import EmbedPairs, Task
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.columns import check_once
 from raycase.io.rated import texts_sha256
@@ -190,7 +190,7 @@ def read(job: EvaluateJob) -> dict[str, Triples]:
     return {name: graph.triples(f"{folder}/{name}.tsv", "--data") for name in names}
 
 
-def measure(job: EvaluateJob, parts: dict[str, Triples], models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, parts: dict[str, Triples], models: Sequence[Model]) -> dict[str, Any]:
     """Rank all entities for each query of each model."""
     queried, known = list(parts.values())[-1], Known.of(*parts.values())
     pairs, entities = queried.pairs, queried.graph.entities
@@ -202,8 +202,8 @@ def measure(job: EvaluateJob, parts: dict[str, Triples], models: Sequence[Model]
     groups = {"both ways": np.ones(len(pairs), bool), "tail": is_tail_Q, "head": ~is_tail_Q}
     systems = []
     for model in models:
-        entities_ED = embed(list(text_rows), model)[text_index_E]
-        queries_QD = model.project(embed(list(pair_rows), model))
+        entities_ED = model.embed(list(text_rows))[text_index_E]
+        queries_QD = model.project(model.embed(list(pair_rows)))
         if queries_QD.shape[1] != entities_ED.shape[1]:
             raise RequestError(
                 f"--model: expected vectors of one dimension with and without condition, got {model.name} with "

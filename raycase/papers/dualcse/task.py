@@ -18,7 +18,7 @@ import numpy as np
 from raycase.errors import RequestError
 from raycase.evaluation.job import SAVED, EvaluateJob
 from raycase.evaluation.models import Model, training_metrics, vectors
-from raycase.evaluation.procedure import EmbedPairs, Task
+from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.inputs import find_input, peek
 from raycase.io.rated import texts_sha256
@@ -173,9 +173,7 @@ def read(job: EvaluateJob) -> Inferences:
     return replace(tested, tuned=tuned)
 
 
-def measure_entailment(
-    job: EvaluateJob, tested: Inferences, models: Sequence[Model], embed: EmbedPairs
-) -> dict[str, Any]:
+def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
     """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds."""
     tuned, systems, thresholds = tested.tuned, [], {}
     data: dict[str, Any] = {"premises": len(tested), "sha256": tested.data_sha256}
@@ -187,9 +185,9 @@ def measure_entailment(
     elif job.threshold_from == SAVED:
         told = "the one that was tuned in training on the validation premises, and saved with the model"
     for model in models:
-        scores_NH, seen = _scores(tested, model, embed), ""
+        scores_NH, seen = _scores(tested, model), ""
         if tuned is not None:
-            threshold_N = np.full(len(tested), best_threshold(_scores(tuned, model, embed)))
+            threshold_N = np.full(len(tested), best_threshold(_scores(tuned, model)))
         elif job.threshold_from == SAVED:
             threshold, sha256 = _trained(model)
             threshold_N = np.full(len(tested), threshold)
@@ -210,11 +208,9 @@ def measure_entailment(
     return metrics | {"thresholds": thresholds}
 
 
-def measure_implicitness(
-    job: EvaluateJob, tested: Inferences, models: Sequence[Model], embed: EmbedPairs
-) -> dict[str, Any]:
+def measure_implicitness(job: EvaluateJob, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
     """Accuracy of each model by eq. 5, and of the sentences' length."""
-    values = {(m.name, _what(m)): implicitness(*_vectors(tested, m, embed)) for m in models}
+    values = {(m.name, _what(m)): implicitness(*_vectors(tested, m)) for m in models}
     values["length", "the longer sentence"] = np.array([len(text) for text in tested.distinct])
     systems = [_system(*named, more_implicit(value_T, tested.text_index)) for named, value_T in values.items()]
     rows = "premises" if "premise" in tested.columns else "pairs"
@@ -241,18 +237,18 @@ def _trained(model: Model) -> tuple[float, str]:
         ) from error
 
 
-def _scores(inferences: Inferences, model: Model, embed: EmbedPairs) -> np.ndarray:
+def _scores(inferences: Inferences, model: Model) -> np.ndarray:
     """Eq. 3's cosines: (N, H)."""
-    return entailment_scores(*_vectors(inferences, model, embed), inferences.text_index)
+    return entailment_scores(*_vectors(inferences, model), inferences.text_index)
 
 
-def _vectors(inferences: Inferences, model: Model, embed: EmbedPairs) -> tuple[np.ndarray, np.ndarray]:
+def _vectors(inferences: Inferences, model: Model) -> tuple[np.ndarray, np.ndarray]:
     """The explicit and the implicit vectors of the distinct texts, (T, D) each; other models have one for both."""
     texts, conditions = inferences.distinct, model.config.known_conditions
     if not conditions:
-        vectors_TD = embed(texts, model)
+        vectors_TD = model.embed(texts)
         return vectors_TD, vectors_TD
-    both = embed([(text, condition) for condition in conditions for text in texts], model)
+    both = model.embed([(text, condition) for condition in conditions for text in texts])
     explicit_TD, implicit_TD = np.split(both, len(conditions))
     return explicit_TD, implicit_TD
 

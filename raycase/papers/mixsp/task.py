@@ -12,7 +12,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
 from raycase.evaluation.models import Model, no_condition
-from raycase.evaluation.procedure import EmbedPairs, Task, plain_scores
+from raycase.evaluation.procedure import Task
 from raycase.io.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER
 
@@ -40,11 +40,11 @@ def read(job: EvaluateJob) -> RatedPairs:
     return pairs
 
 
-def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model], embed: EmbedPairs) -> dict[str, Any]:
+def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each model with intervals, and their differences from the first model's."""
     bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
     measures = MEASURES[job.task]
-    scores = [plain_scores(job, model, pairs.sentences1, pairs.sentences2, embed) for model in models]
+    scores = [model.scores(pairs.sentences1, pairs.sentences2) for model in models]
     systems: list[dict[str, Any]] = []
     for model, scores_N in zip(models, scores, strict=True):
         figures = {name: estimate(metric, scores_N, pairs.ratings, **bootstrap) for name, metric in measures.items()}
