@@ -21,7 +21,7 @@ from raycase.heads.plain_part import PlainPart
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.fine_tuned_module import training_options
-from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
+from raycase.training.condition_pairs import PairIndex, PairStates, ReadPairs
 from raycase.training.loop import (
     Batches,
     BatchLoss,
@@ -58,14 +58,11 @@ class HeadCosine(nn.Module):
         self.compute = compute
         self.encoder = None if reader is None else reader.encoder.parts()
 
-    def read(self, pairs: PairStates | PairTokens) -> ReadPairs:
+    def read(self, pairs: ReadPairs) -> ReadPairs:
         """The pairs with states."""
-        if isinstance(pairs, PairStates):
-            return pairs
-        assert self.reader is not None
-        return pairs.read_by(self.reader, self.compute)
+        return pairs if isinstance(pairs, PairStates) else replace(pairs, reader=self.reader, compute=self.compute)
 
-    def forward(self, pairs: PairStates | PairTokens, rows: np.ndarray) -> Tensor:
+    def forward(self, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, M)."""
         if not len(rows):  # of a batch that is smaller than the number of processes
             weights = [p for p in self.parameters() if p.requires_grad]
@@ -127,8 +124,8 @@ def weights_of(weights: Weights, part: str) -> Weights:
 
 
 def fit_condition_head(
-    train: PairStates | PairTokens,
-    validation: PairStates | PairTokens,
+    train: ReadPairs,
+    validation: ReadPairs,
     recipe: HeadRecipe,
     *,
     pseudo_labelled: PairIndex | None = None,
@@ -222,7 +219,7 @@ def with_pseudo_labelled(batches: Batches, train: PairIndex, pseudo_labelled: in
     return both
 
 
-def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
+def _loss(train: ReadPairs, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
     """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
     errors of the rows drawn from labels, and of the pseudo-labelled ones to what the teachers say."""
     ratings = torch.tensor(train.ratings)
@@ -247,7 +244,7 @@ def _loss(train: PairStates | PairTokens, recipe: HeadRecipe, pseudo_labelled: P
     return of_batch
 
 
-def head_evaluation(validation: PairStates | PairTokens) -> Evaluation:
+def head_evaluation(validation: ReadPairs) -> Evaluation:
     """The `head_correlations` of the module's head."""
 
     def evaluate(module: Any) -> dict[str, float]:

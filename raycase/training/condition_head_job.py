@@ -185,7 +185,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
         state = trainer.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
         head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)
-        read = [part.read_by(reader, unfrozen.compute) for part in tokens]
+        read = [replace(part, reader=reader, compute=unfrozen.compute) for part in tokens]
         metrics["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
         encoder = whole_model(reader.encoder)
         return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)

@@ -92,11 +92,13 @@ class PairStates(ReadPairs):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairTokens(PairIndex):
-    """Rated pairs, tokenised."""
+class PairTokens(ReadPairs):
+    """Rated pairs, tokenised. Their states come from an encoder, with a gradient where its weights have one."""
 
     sentences: TokenBatch  # S
     conditions: TokenBatch  # C
+    reader: StateReader | None = None  # of the encoder, once there is one
+    compute: torch.dtype = torch.float32  # of the encoder's matrix products
 
     @classmethod
     def of(cls, config: ConditionPoolingConfig, rated: RatedPairs) -> PairTokens:
@@ -122,18 +124,6 @@ class PairTokens(PairIndex):
             conditions=self.conditions.take(_places(pairs.condition_index, self.condition_index)),
         )
 
-    def read_by(self, reader: StateReader, compute: torch.dtype) -> EncodedPairs:
-        """The pairs with states of this reader; compute: of the encoder's matrix products."""
-        return EncodedPairs(**vars(self), reader=reader, compute=compute)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodedPairs(PairTokens, ReadPairs):
-    """Tokenised pairs whose states come from an encoder, with a gradient where its weights have one."""
-
-    reader: StateReader
-    compute: torch.dtype  # of the encoder's matrix products
-
     def means(self, conditions: np.ndarray) -> Tensor:
         parts = list(self._read(self.conditions.take(conditions)))
         order = np.argsort(np.concatenate([members for members, _ in parts]))
@@ -144,6 +134,7 @@ class EncodedPairs(PairTokens, ReadPairs):
             yield members, states.states, states.real, states.plain
 
     def _read(self, batch: TokenBatch) -> Iterator[tuple[np.ndarray, TokenStates]]:
+        assert self.reader is not None
         encoder = self.reader.encoder
         for members in token_budget_batches(batch.lengths, encoder.batch_tokens):
             with torch.autocast(encoder.model.device.type, torch.bfloat16, enabled=self.compute is torch.bfloat16):

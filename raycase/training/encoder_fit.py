@@ -64,6 +64,7 @@ class Objective(ABC):
 
     TASK: ClassVar[str]  # its name in fingerprints and `metrics.json`
     SELECT: ClassVar[str]  # the metric of early stopping
+    PATIENCE: ClassVar[int] = 3  # epochs without a better one, after which a fit stops
 
     config: Any  # of the system
     compute: torch.dtype = torch.float32  # of matrix products
@@ -120,7 +121,7 @@ def fit_tuned(
         objective.batches(train, recipe, seed),
         objective.batch_loss(train, recipe),
         objective.evaluation(train, validation),
-        recipe.fit_config(seed, select=objective.SELECT),
+        recipe.fit_config(seed, select=objective.SELECT, patience=objective.PATIENCE),
         state=state,
     )
 

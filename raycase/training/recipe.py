@@ -30,7 +30,7 @@ class FitRecipe:
     batch_size: int
     epochs: int
 
-    PATIENCE: ClassVar[int]  # epochs without a better one, after which a fit stops
+    PATIENCE: ClassVar[int] = 0  # epochs without a better one, after which a fit stops; of fine-tuning the objective's
     WEIGHT_DECAY: ClassVar[float] = 0.0  # decoupled (AdamW)
     WARMUP: ClassVar[float | None] = None  # share of the steps up to the peak learning rate, then down to 0
 
@@ -76,7 +76,6 @@ class TuneRecipe(FitRecipe):
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
-    PATIENCE: ClassVar[int] = 3
     WEIGHT_DECAY: ClassVar[float] = 0.1
     WARMUP: ClassVar[float | None] = 0.1
 
@@ -94,8 +93,9 @@ class RatedRecipe(TuneRecipe):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrozenHeadRecipe(FitRecipe):
-    """Everything that determines one fit of the head, on a frozen encoder, besides the data and the seed."""
+class HeadRecipe(FitRecipe):
+    """Everything that determines condition pooling's head, which takes several fits with teachers or with --unfreeze,
+    besides the data and the seed."""
 
     layers: tuple[float, ...] = (2 / 3, 1.0)
     """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
@@ -121,16 +121,6 @@ class FrozenHeadRecipe(FitRecipe):
     """Rated pairs per step, over all workers."""
     epochs: int = 5
     """Number of epochs, over which the learning rate falls to 0."""
-
-    PATIENCE: ClassVar[int] = 5
-    WEIGHT_DECAY: ClassVar[float] = 0.01
-    WARMUP: ClassVar[float | None] = 0.1
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadRecipe(FrozenHeadRecipe):
-    """Everything that determines the head, which takes several fits with teachers or with --unfreeze."""
-
     teachers: int = 0
     """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
     sentences under other conditions."""
@@ -141,6 +131,10 @@ class HeadRecipe(FrozenHeadRecipe):
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
     """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
     first, is full at the second, rises again from the third, and is all from the fourth."""
+
+    PATIENCE: ClassVar[int] = 5
+    WEIGHT_DECAY: ClassVar[float] = 0.01
+    WARMUP: ClassVar[float | None] = 0.1
 
     @property
     def expected(self) -> Ranges:

@@ -118,7 +118,7 @@ def test_with_teachers_the_encoder_learns_what_they_say_too(job, along, tokens):
     for pseudo_labelled in (None, taught):
         *_, state = fit_condition_head(numbered, tokens[1], recipe, unfrozen=along, pseudo_labelled=pseudo_labelled)
         state = replace(state, best=state.weights)
-        pairs = replace(numbered.read_by(along.trained(state), along.compute), **vars(taught))
+        pairs = replace(numbered, reader=along.trained(state), compute=along.compute, **vars(taught))
         head = best_head(state, job.recipe, along.config.states_dim)
         found.append(float(cosines(*head_vectors(head, pairs)).mean()))
     assert found[1] > found[0] + 0.2, found

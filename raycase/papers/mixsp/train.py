@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +27,7 @@ class ScoredObjective(PairObjective):
     """Pairs get the scores, from 0 to 5, that people gave them without a condition."""
 
     TASK = "scored"
+    PATIENCE = 10
 
     def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
         """Mean of (cos - score / 5)^2: sentence encoders on STS (Reimers and Gurevych, 2019)."""
@@ -97,12 +98,6 @@ def _contrast(z_BZ: Tensor, same_B: Tensor, temperature: float) -> Tensor:
     return info_nce(first_BD[same_B], [second_BD[same_B], second_BD[~same_B]], temperature)
 
 
-class ScoredRecipe(TuneRecipe):
-    """A `TuneRecipe` of more epochs."""
-
-    PATIENCE: ClassVar[int] = 10
-
-
 @dataclass(frozen=True, kw_only=True)
 class ScoredJob(FineTuneJob, TuneRecipe):
     """Fine-tune an encoder on pairs of sentences scored without a condition (STS)."""
@@ -118,7 +113,7 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     epochs: int = 10
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
-    RECIPE = ScoredRecipe
+    RECIPE = TuneRecipe
 
     def objective(self, config: FineTunedConfig) -> ScoredObjective:
         return ScoredObjective(config=config)

@@ -50,7 +50,7 @@ def test_the_loss_of_a_batch_is_that_of_each_vector_alone(name, tiny_model, text
     "name", ["bi-encoder", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("tri-encoder", "csr"))]
 )
 def test_it_learns(name, tiny_model, texts, monkeypatch):
-    monkeypatch.setattr(TuneRecipe, "PATIENCE", 10)
+    monkeypatch.setattr(GraphObjective, "PATIENCE", 10)
     config = SYSTEMS[name](str(tiny_model))
     data = texts(config)
     recipe = TuneRecipe(epochs=10, batch_size=12, learning_rate=3e-3, dropout=0.0)
