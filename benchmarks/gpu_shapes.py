@@ -25,7 +25,7 @@ from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.packing import Forest, cuts_filling, row_lengths
+from raycase.encoder.packing import Forest
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.sources import load_tokenizer
@@ -267,12 +267,7 @@ class WithoutSharing(TextEncoder):
         sequences = batch.ids(prompts)
         nothing = np.zeros_like(sequences.counts)
         forest = Forest(sequences=sequences, order=np.arange(len(prompts)), shared=nothing)
-        cuts = (
-            cuts_filling(forest.sequences.counts, forest.shared, row_lengths(self.batch_tokens))
-            if self.flex
-            else forest.cuts(self.batch_tokens)
-        )
-        for row in map(forest.lay, cuts):
+        for row in map(forest.lay, forest.cuts(self.batch_tokens, self.row_length)):
             yield prompts[row.sequences], row
 
 

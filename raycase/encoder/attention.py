@@ -215,8 +215,8 @@ def layers_window(config: Any) -> int | None:
     return getattr(config, "sliding_window", None)
 
 
-def padded_length(tokens: int) -> int:
-    """The number of tokens rounded up to whole chunks."""
+def whole_chunks(tokens: Any) -> Any:
+    """A number of tokens, or several, rounded up to whole chunks."""
     return -(-tokens // CHUNK) * CHUNK
 
 

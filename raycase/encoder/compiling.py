@@ -63,8 +63,11 @@ def _trials(encoder: TextEncoder) -> Iterator[KernelTrial]:
         ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
         batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=len(prompt)) for prompt in ids])
         sequences = batch.ids(np.arange(len(batch)))
-        forest = Forest.of(sequences) if spec.causal else None
-        row = forest.lay(forest.cuts(length)[0]) if forest else next(rows_without_padding(sequences, length))
+        if spec.causal:
+            forest = Forest.of(sequences)
+            row = forest.lay(forest.cuts(length, encoder.row_length)[0])
+        else:
+            row = next(rows_without_padding(sequences, length, encoder.row_length))
         yield batch, row.sequences, row
 
 

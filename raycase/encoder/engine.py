@@ -21,14 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import KNOWN, NAME, VARLEN, RowInputs, layers_window, padded_length, send_row
+from raycase.encoder.attention import KNOWN, NAME, VARLEN, RowInputs, layers_window, send_row, whole_chunks
 from raycase.encoder.last_layer import LastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import (
     Cut,
     Forest,
     Row,
-    cuts_filling,
     padded_lengths,
     row_lengths,
     rows_without_padding,
@@ -189,20 +188,16 @@ class TextEncoder:
         if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
             yield from self._padded(batch, prompts)
             return
-        lengths = row_lengths(self.batch_tokens) if self.flex else None
         part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
         for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
             sequences = batch.ids(part)
             if not self.spec.causal:
                 types = None if second is None else second[part]
-                for row in rows_without_padding(sequences, self.batch_tokens, lengths, types):
+                for row in rows_without_padding(sequences, self.batch_tokens, self.row_length, types):
                     yield part[row.sequences], row
                 continue
             forest = Forest.of(sequences)
-            if lengths is None:
-                cuts = forest.cuts(self.batch_tokens)
-            else:
-                cuts = cuts_filling(forest.sequences.counts, forest.shared, lengths)
+            cuts = forest.cuts(self.batch_tokens, self.row_length)
             if self.unpadded or self._trees_cost_less(sequences.counts, cuts):
                 for row in map(forest.lay, cuts):
                     yield part[row.sequences], row
@@ -215,7 +210,7 @@ class TextEncoder:
 
     def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
         """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-        trees = sum(self.cost.flops(padded_length(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
+        trees = sum(self.cost.flops(whole_chunks(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
         batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
         return trees < sum(self.cost.flops(len(b) * int(b.max()), int(b.max())) for b in batches)
 
@@ -309,6 +304,10 @@ class TextEncoder:
 
     # ------------------------------------------------------------------------------------------------------ rows
 
+    def row_length(self, tokens: np.ndarray) -> np.ndarray:
+        """To what lengths rows of so many tokens are filled up: to a few for FlexAttention, else to whole chunks."""
+        return padded_lengths(tokens, row_lengths(self.batch_tokens)) if self.flex else whole_chunks(tokens)
+
     def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
         """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
         spans = list(zip(*self.spans(batch, members), strict=True))
@@ -336,9 +335,7 @@ class TextEncoder:
     def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
         """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
         keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
-        length = padded_length(len(row))
-        if self.flex:
-            length = int(padded_lengths(np.array(len(row)), row_lengths(self.batch_tokens)))
+        length = int(self.row_length(np.array(len(row))))
         work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
         model, padded = self.model, row.padded(length, self.model.config.pad_token_id or 0)
         return send_row(

@@ -5,7 +5,7 @@ Shapes: N sequences, T tokens of a row. Sequences are ragged: flat ids and N + 1
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -36,6 +36,8 @@ def token_budget_batches(
 # ------------------------------------------------------------------------------------------------------ prefix trees
 
 AT_ONCE = 128  # sequences laid out together
+ROW_COST = 256  # tokens that take as long as what a row costs beside its tokens; assumed, not measured
+Padded = Callable[[np.ndarray], np.ndarray]  # tokens -> the lengths of the rows that hold them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,31 +105,9 @@ class Forest:
         ordered = sequences.take(order)
         return cls(sequences=ordered, order=order, shared=_shared_with_previous(ordered))
 
-    def cuts(self, budget: int) -> list[Cut]:
-        """Cut into rows of about `budget` tokens, where the next row has to repeat the fewest tokens.
-
-        A row is at least half full. Sequences that share a prefix above the budget may exceed the budget by half of it,
-        so that they stay together.
-        """
-        lengths, shared = self.sequences.counts.tolist(), self.shared.tolist()
-        cuts: list[Cut] = []
-        start = 0
-        while start < len(lengths):
-            limit = max(budget, lengths[start] + budget // 2)
-            tokens = deepest = lengths[start]
-            best = Cut(start=start, stop=start + 1, tokens=tokens, deepest=deepest)
-            for k in range(start + 1, len(lengths)):
-                if 2 * best.tokens < budget or shared[k] <= shared[best.stop]:
-                    best = Cut(start=start, stop=k, tokens=tokens, deepest=deepest)
-                tokens += lengths[k] - shared[k]
-                deepest = max(deepest, lengths[k])
-                if tokens > limit:
-                    break
-            else:
-                best = Cut(start=start, stop=len(lengths), tokens=tokens, deepest=deepest)
-            cuts.append(best)
-            start = best.stop
-        return cuts
+    def cuts(self, budget: int, padded: Padded) -> list[Cut]:
+        """`cuts` of the sequences."""
+        return cuts(self.sequences.counts, self.shared, budget, padded)
 
     def lay(self, cut: Cut) -> Row:
         """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
@@ -163,30 +143,30 @@ def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragge
     return Ragged.by_counts(np.concatenate(parts), lengths)
 
 
-def cuts_filling(lengths: np.ndarray, shared: np.ndarray, row_lengths: Sequence[int]) -> list[Cut]:
-    """Cut sequences, of which each shares its first tokens with the one before it, into rows of a few fixed lengths.
+def cuts(lengths: np.ndarray, shared: np.ndarray, budget: int, padded: Padded) -> list[Cut]:
+    """Cut sequences, of which each shares its first tokens with the one before it, into rows of at most `budget`
+    tokens.
 
     A row is cut where the tokens that fill it up, those that the next row has to repeat, and what any row costs, are
-    the smallest part of it: rows of the longest length, and shorter ones for what is left. A sequence above the longest
-    length may have up to half of that length beside it, so that it stays together with those that share it.
+    the smallest part of it. A sequence above the budget may have up to half of it beside it, so that it stays together
+    with those that share it.
     """
     total = np.cumsum(lengths - shared)
     repeated = np.append(shared[1:], 0)  # by the next row, of a row whose last sequence this is
-    cuts: list[Cut] = []
+    found: list[Cut] = []
     start = 0
     while start < len(lengths):
-        longest, first = row_lengths[0], int(lengths[start])
-        limit = longest if first <= longest else first + longest // 2
+        first = int(lengths[start])
+        limit = budget if first <= budget else first + budget // 2
         before = int(total[start]) - first
         end = max(start + 1, int(np.searchsorted(total, limit + before, side="right")))
         tokens = total[start:end] - before
-        waste = padded_lengths(tokens, row_lengths) - tokens + repeated[start:end] + ROW_COST
-        share = waste / tokens
-        last = end - 1 - int(np.argmin(share[::-1]))
-        stop, deepest = last + 1, int(lengths[start : last + 1].max())
-        cuts.append(Cut(start=start, stop=stop, tokens=int(tokens[last - start]), deepest=deepest))
+        waste = padded(tokens) - tokens + repeated[start:end] + ROW_COST
+        stop = end - int(np.argmin((waste / tokens)[::-1]))
+        deepest = int(lengths[start:stop].max())
+        found.append(Cut(start=start, stop=stop, tokens=int(tokens[stop - start - 1]), deepest=deepest))
         start = stop
-    return cuts
+    return found
 
 
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
@@ -211,7 +191,6 @@ def _shared_with_previous(sequences: Ragged) -> np.ndarray:
 # ------------------------------------------------------------------------------------------------- lengths of rows
 
 STEP = 128  # FlexAttention's blocks, of either size, in a row
-ROW_COST = 256  # tokens that take as long as what a row costs beside its tokens; assumed, not measured
 
 
 def row_lengths(budget: int) -> list[int]:
@@ -235,19 +214,14 @@ def padded_lengths(tokens: np.ndarray, row_lengths: Sequence[int]) -> np.ndarray
 
 
 def rows_without_padding(
-    sequences: Ragged, budget: int, row_lengths: Sequence[int] | None = None, second: np.ndarray | None = None
+    sequences: Ragged, budget: int, padded: Padded, second: np.ndarray | None = None
 ) -> Iterator[Row]:
-    """Sequences one after the other in rows of at most `budget` tokens, each attending to itself only; where rows have
-    fixed lengths, as `cuts_filling` has it.
+    """Sequences one after the other in rows, by `cuts`, each attending to itself only.
 
     second (N,): the first token of type 1 of each; None: every token is of type 0.
     """
-    if row_lengths is None:
-        runs = _consecutive(sequences.counts, budget)
-    else:
-        nothing = np.zeros_like(sequences.counts)
-        runs = (np.arange(cut.start, cut.stop) for cut in cuts_filling(sequences.counts, nothing, row_lengths))
-    for members in runs:
+    for cut in cuts(sequences.counts, np.zeros_like(sequences.counts), budget, padded):
+        members = np.arange(cut.start, cut.stop)
         taken = sequences.take(members)
         first, end = (np.repeat(offsets, taken.counts) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
         index = np.arange(len(taken.flat))
@@ -260,14 +234,3 @@ def rows_without_padding(
             paths=Ragged(flat=index, offsets=taken.offsets),
             types=None if second is None else (index - first >= np.repeat(second[members], taken.counts)).astype(int),
         )
-
-
-def _consecutive(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
-    """Runs of neighbours of at most `budget` tokens, or of one above it."""
-    ends = np.cumsum(lengths)
-    start = 0
-    while start < len(lengths):
-        before = int(ends[start - 1]) if start else 0
-        stop = max(start + 1, int(np.searchsorted(ends, before + budget, side="right")))
-        yield np.arange(start, stop)
-        start = stop

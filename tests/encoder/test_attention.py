@@ -11,6 +11,7 @@ from raycase.encoder.attention import (
     attend,
     blocks,
     chunks,
+    whole_chunks,
 )
 from raycase.encoder.packing import Forest, Ragged, rows_without_padding
 
@@ -24,9 +25,9 @@ def random_rows(seed, kind, length):
     ]
     if kind == "tree":
         forest = Forest.of(Ragged.of_ids(sequences))
-        row = forest.lay(forest.cuts(length)[0])
+        row = forest.lay(forest.cuts(length, whole_chunks)[0])
     else:
-        row = next(rows_without_padding(Ragged.of_ids(sequences), length))
+        row = next(rows_without_padding(Ragged.of_ids(sequences), length, whole_chunks))
     return row.padded(-(-len(row) // 128) * 128, 0)
 
 

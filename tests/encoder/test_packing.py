@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raycase.encoder import packing
+from raycase.encoder.attention import whole_chunks
 from raycase.encoder.packing import (
     Forest,
     Ragged,
@@ -51,7 +52,7 @@ def sees(row):
 
 def rows_of(sequences, budget):
     forest = Forest.of(Ragged.of_ids(sequences))
-    return [forest.lay(cut) for cut in forest.cuts(budget)]
+    return [forest.lay(cut) for cut in forest.cuts(budget, whole_chunks)]
 
 
 def test_a_tree_worked_by_hand():
@@ -77,7 +78,11 @@ def laid_out_in_several_parts():
 @given(few, st.integers(1, 40), st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_each_sequence_sees_its_own_tokens_alone(sequences, budget, shared):
-    rows = rows_of(sequences, budget) if shared else list(rows_without_padding(Ragged.of_ids(sequences), budget))
+    rows = (
+        rows_of(sequences, budget)
+        if shared
+        else list(rows_without_padding(Ragged.of_ids(sequences), budget, whole_chunks))
+    )
     assert sorted(np.concatenate([row.sequences for row in rows]).tolist()) == list(range(len(sequences)))
     for row in rows:
         seen = sees(row)
