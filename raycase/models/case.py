@@ -46,7 +46,6 @@ from raycase.models.pairs import (
     Memory,
     accepted_pairs,
     by_pattern,
-    count_tokens,
     encoded,
     prepare,
     prompt_sets,
@@ -132,9 +131,6 @@ class CaseConfig(EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         templates = self.templates(conditions is not None)
         return prepare(self.encoder, sentences, conditions, pairs=templates, bases=self.bases)
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        return count_tokens(self.encoder, sentences, conditions, self.templates(conditions is not None))
 
     def load(self, **options: Any) -> Case:
         encoder = load_encoder(self.encoder, **options)

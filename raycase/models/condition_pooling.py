@@ -52,7 +52,6 @@ from raycase.models.pairs import (
     Encoded,
     Memory,
     accepted_pairs,
-    count_tokens,
     encoded,
     prepare,
 )
@@ -128,10 +127,6 @@ class ConditionPoolingConfig(EmbedderConfig):
         text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
         asked = replace(condition, span=TokenSpan.CONDITION)
         return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        sentence, condition = self._templates
-        return count_tokens(self.encoder, sentences, conditions, [sentence, *([condition] if conditions else [])])
 
     @property
     def _templates(self) -> tuple[Template, Template]:

@@ -171,10 +171,6 @@ class EmbedderConfig(SystemConfig):
         Raises ValueError for lists of different length, RequestError for conditions that it does not know.
         """
 
-    @abstractmethod
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        """Tokens of each pair's prompts: (N,) int64; 0 for a pair that would be refused. Loads no weights."""
-
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
     ) -> Prepared:

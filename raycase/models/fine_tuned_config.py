@@ -33,7 +33,7 @@ from raycase.io.storage import locate
 from raycase.models.contracts import EmbedderConfig, SystemConfig, check_conditions
 from raycase.models.fine_tuned_module import PromptEncoder, training_options, with_dropout
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
-from raycase.models.pairs import CONDITION, SENTENCE, RatedTexts, count_tokens, prepare, prompt_sets
+from raycase.models.pairs import CONDITION, SENTENCE, RatedTexts, prepare, prompt_sets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -136,9 +136,6 @@ class PromptEncoderConfig(FineTunedConfig, EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         return prepare(self.encoder, sentences, conditions, pairs=[self._template(conditions)])
 
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        return count_tokens(self.encoder, sentences, conditions, [self._template(conditions)])
-
     def load(self, **options: Any) -> PromptEncoder:
         return PromptEncoder(self, load_encoder(self.encoder, **options))
 
@@ -167,10 +164,6 @@ class ApartConfig(FineTunedConfig, EmbedderConfig):
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        templates = [SENTENCE] if conditions is None else [SENTENCE, CONDITION]
-        return count_tokens(self.encoder, sentences, conditions, templates)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,15 +125,6 @@ def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct[order], rank[inverse_N]
 
 
-def count_tokens(
-    spec: EncoderSpec, sentences: Sequence[str], conditions: Sequence[str] | None, templates: Sequence[Template]
-) -> np.ndarray:
-    """Tokens of each pair's prompts, truncated to the encoder's length: (N,) int64; 0 for a refused pair."""
-    pairs = list(zip(sentences, conditions or [""] * len(sentences), strict=True))
-    lengths = [batch.lengths for batch in _tokenized(spec, templates, pairs)]
-    return np.where(np.all(lengths, axis=0), np.sum(lengths, axis=0), 0)
-
-
 def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
     """One batch per pattern; views of one pattern share their tokens."""
     tokenizer = load_tokenizer(spec)

@@ -44,7 +44,6 @@ from raycase.models.fine_tuned_module import Embedder
 from raycase.models.pairs import (
     Encoded,
     accepted_pairs,
-    count_tokens,
     encoded,
     prepare,
     prompt_sets,
@@ -178,12 +177,6 @@ class CsrConfig(ApartConfig):
         [prompts] = prompt_sets(self.encoder)
         templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
         return prepare(self.encoder, sentences, conditions, pairs=templates)
-
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        if self.form is CsrForm.TRI or conditions is None:
-            return super().count_tokens(sentences, conditions)
-        [prompts] = prompt_sets(self.encoder)
-        return count_tokens(self.encoder, sentences, conditions, [prompts.pair])
 
     def load(self, **options: Any) -> Csr:
         return Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))

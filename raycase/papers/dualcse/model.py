@@ -73,11 +73,6 @@ class DualCseConfig(FineTunedConfig, EmbedderConfig):
         check_conditions(self, None if conditions is None else ())
         return prepare(self.encoder, sentences, conditions, tokens=self._tokens)
 
-    def count_tokens(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> np.ndarray:
-        check_conditions(self, None if conditions is None else ())
-        batch = self._tokens(list(zip(sentences, conditions or (), strict=True)))
-        return np.where(batch.refused < 0, batch.lengths, 0)
-
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
     ) -> Prepared:
