@@ -14,6 +14,7 @@ from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, v
 from raycase.index.marks import has_styles, in_bold, in_words, looked_at
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
+from raycase.models.pairs import check_accepted
 from raycase.models.registry import resolve
 
 
@@ -70,9 +71,9 @@ def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[list[Wor
             f"tri form, as csr:minilm), got {model}"
         )
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
-    for (text, condition), reason in zip(pairs, config.prepare(texts, conditions).refused, strict=True):
-        if reason is not None:
-            raise RequestError(f"--text: expected words, got {text!r} under {condition!r}: {reason}")
+    check_accepted(
+        config.prepare(texts, conditions).refused, texts, conditions=conditions, source="--text, --condition"
+    )
     disable_progress_bar()  # the weights load in a moment
     words: list[list[Word]] = config.load().word_weights(texts, conditions)
     return words

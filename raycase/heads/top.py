@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from annotated_types import Interval
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from torch import nn
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, first_line
 
+Tensors = TypeVar("Tensors")
 MOST_WIDTH = 2**16  # of a layer
 MOST_NUMBER = 2**40  # of a bound: its products fit into float32
 
@@ -69,6 +70,14 @@ class HeadConfig(TopConfig):
     plain_vector_dim: int | None = None  # of f(s), if it is what is shared
     plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
     plain_alone_to: float = 4.0  # and where the vector is the plain one alone
+
+
+def read_tensors(kind: type[Tensors], data: bytes, source: str, expected: str) -> Tensors:
+    """A dataclass of tensors from safetensors of its fields. Raises RequestError, which names the source."""
+    try:
+        return kind(**load(data))
+    except (SafetensorError, TypeError) as error:
+        raise RequestError(f"{source}: expected {expected} of stored tokens, got: {first_line(error)}") from error
 
 
 def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:

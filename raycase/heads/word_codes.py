@@ -23,12 +23,11 @@ from importlib.resources import files
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from raycase.errors import RequestError, first_line
 from raycase.heads.condition_head import Head, Questions, Words
+from raycase.heads.top import read_tensors
 from raycase.io.stored_words import Ragged, StoredWords, WordFormat, plain_parts
 
 MOST_BITS = 8  # of a component
@@ -69,10 +68,7 @@ class WordCodes:
     def from_bytes(cls, data: bytes, source: str) -> WordCodes:
         """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
         source."""
-        try:
-            return cls(**load(data))
-        except (SafetensorError, TypeError) as error:
-            raise RequestError(f"{source}: expected the basis of stored tokens, got: {first_line(error)}") from error
+        return read_tensors(cls, data, source, "the basis")
 
     @cached_property
     def form(self) -> WordFormat:

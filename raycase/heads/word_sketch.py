@@ -19,12 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
-from raycase.errors import RequestError, first_line
 from raycase.heads.condition_head import Questions
+from raycase.heads.top import read_tensors
 from raycase.heads.word_codes import WordCodes
 from raycase.heads.word_pooling import UnpackedWords, WordPooler, check_products, join_plain_part
 
@@ -49,10 +48,7 @@ class WordSketch:
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> WordSketch:
         """Read what `to_bytes` wrote. Raises RequestError, which names the source."""
-        try:
-            return cls(**load(data))
-        except (SafetensorError, TypeError) as error:
-            raise RequestError(f"{source}: expected centroids of stored tokens, got: {first_line(error)}") from error
+        return read_tensors(cls, data, source, "centroids")
 
     @classmethod
     def fit(cls, codes: WordCodes, packed: np.ndarray) -> WordSketch:

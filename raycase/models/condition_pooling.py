@@ -43,7 +43,7 @@ from raycase.io.fetch import MODEL_FILE
 from raycase.io.storage import locate
 from raycase.io.stored_words import StoredStates, StoredWords
 from raycase.models.contracts import EmbedderConfig
-from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts
+from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts, each_condition
 from raycase.models.fine_tuned_config import starting_encoder
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import (
@@ -52,6 +52,7 @@ from raycase.models.pairs import (
     Encoded,
     Memory,
     accepted_pairs,
+    check_accepted,
     encoded,
     prepare,
 )
@@ -277,7 +278,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
     def questions(self, conditions: Sequence[str]) -> Questions:
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
-        _check_accepted(prepared, conditions)
+        check_accepted(prepared.refused, conditions)
         states_CW, row_C, _ = self._condition_states(prepared, prepared.rows)
         return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
@@ -290,7 +291,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         """
         gate = self.questions([condition]).gate
         prepared = self.config.prepare(phrases, None)
-        _check_accepted(prepared, phrases)
+        check_accepted(prepared.refused, phrases)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
         pair_index = accepted_pairs(prepared)
 
@@ -317,12 +318,10 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         """
         if (says := self.says) is None:
             raise ValueError(f"expected a model that knows when a text says nothing, got {self.config.model}")
-        each, asked = as_texts(texts, "texts"), as_texts(condition, "condition")
-        asked = asked * len(each) if isinstance(condition, str) else asked
-        if len(asked) != len(each):
-            raise ValueError(f"condition: expected one, or one for each of {len(each)} texts, got {len(asked)}")
+        each = as_texts(texts, "texts")
+        asked = each_condition(condition, each)
         prepared = self.config.prepare(each, asked)
-        _check_accepted(prepared, each)
+        check_accepted(prepared.refused, each, conditions=asked)
         pair_index = accepted_pairs(prepared)
         found_K = np.empty(len(prepared.condition), np.float32)
 
@@ -346,13 +345,6 @@ class ConditionPooling(RoundsVectors, WeighsWords):
 
         self._pair_up(prepared, pair_index, weigh)
         return found
-
-
-def _check_accepted(prepared: Prepared, texts: Sequence[str]) -> None:
-    """Raise ValueError for the first of the texts that cannot be encoded."""
-    for text, reason in zip(texts, prepared.refused, strict=True):
-        if reason is not None:
-            raise ValueError(f"{reason}: {text[:80]!r}")
 
 
 def condition_pooling(

@@ -24,7 +24,7 @@ from raycase.encoder.words import Word, words_of
 from raycase.heads.condition_head import Says
 from raycase.io.shared import Shared, exclusive
 from raycase.io.vectors import l2_normalize
-from raycase.models.pairs import Encoded
+from raycase.models.pairs import Encoded, check_accepted
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
@@ -83,9 +83,7 @@ class Embeds(Loaded):
         for text in {*sentences, *(conditions or ())}:
             text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
         result = self.encode_prepared(self.config.prepare(sentences, conditions))
-        for row, reason in enumerate(result.refused):
-            if reason is not None:
-                raise ValueError(f"pair {row}: {reason}: {sentences[row]!r} under {conditions and conditions[row]!r}")
+        check_accepted(result.refused, sentences, conditions=conditions)
         if not self.warned and (count := int(result.truncated.sum())):
             self.warned = True
             most = self.config.encoder.max_tokens
@@ -125,15 +123,7 @@ class Embeds(Loaded):
         """
         texts = as_texts(sentences, "sentences")
         one = isinstance(sentences, str)
-        if condition is None or isinstance(condition, str):
-            conditions = None if condition is None else as_texts(condition, "condition") * len(texts)
-        else:
-            conditions = as_texts(condition, "condition")
-            if one or len(conditions) != len(texts):
-                raise ValueError(
-                    f"condition: expected one, or one for each of {len(texts)} sentences, got {len(conditions)}; "
-                    "encode_grid takes every sentence under every condition"
-                )
+        conditions = None if condition is None else each_condition(condition, texts)
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
         parts = []
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
@@ -197,6 +187,17 @@ def as_texts(values: Texts, name: str) -> list[str]:
         if not isinstance(text, str):
             raise ValueError(f"{name}[{place}]: expected a string, got {text!r}")
     return texts
+
+
+def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
+    """The condition of each text, of one for all or one each. Raises ValueError."""
+    conditions = as_texts(condition, "condition") * (len(texts) if isinstance(condition, str) else 1)
+    if len(conditions) != len(texts):
+        raise ValueError(
+            f"condition: expected one, or one for each of {len(texts)} texts, got {len(conditions)}; encode_grid takes "
+            "every text under every condition"
+        )
+    return conditions
 
 
 class WeighsWords(Embeds):

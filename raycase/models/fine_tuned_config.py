@@ -33,7 +33,7 @@ from raycase.io.storage import locate
 from raycase.models.contracts import EmbedderConfig, SystemConfig, check_conditions
 from raycase.models.fine_tuned_module import PromptEncoder, training_options, with_dropout
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
-from raycase.models.pairs import CONDITION, SENTENCE, RatedTexts, prepare, prompt_sets
+from raycase.models.pairs import CONDITION, SENTENCE, RatedTexts, check_accepted, prepare, prompt_sets
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -47,11 +47,6 @@ class FineTunedConfig(SystemConfig):
     """A fine-tuned system without its weights; before training, with the encoder it starts from."""
 
     WEIGHTS: ClassVar[str] = EXTRA
-
-    @property
-    def has_extra(self) -> bool:
-        """Whether there are weights besides the encoder's."""
-        return False
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -73,7 +68,7 @@ class FineTunedConfig(SystemConfig):
         return None
 
     def describe(self) -> dict[str, Any]:
-        extra = self.own_weights() if self.has_extra else None
+        extra = self.own_weights() if self.local and (self.local / EXTRA).is_file() else None
         return super().describe() | self.choices | ({"extra": extra} if extra else {})
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
@@ -172,10 +167,6 @@ class ScorerConfig(FineTunedConfig):
 
     TEXTS_OF_PAIR: ClassVar[int] = 1
 
-    @property
-    def has_extra(self) -> bool:
-        return True  # the weights above the encoder
-
     @abstractmethod
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
@@ -202,9 +193,8 @@ class ScorerConfig(FineTunedConfig):
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
         batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                raise RequestError(f"{rated.uri}, row {row}: expected texts that can be encoded, got: {reason}")
+        sentences = rated.sentences1, rated.sentences2
+        check_accepted(batch.reasons, *sentences, conditions=rated.conditions, source=rated.uri)
         return batch
 
 

@@ -20,10 +20,9 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
-from raycase.errors import RequestError
 from raycase.io.vectors import pair_cosines
 from raycase.models.embeds import Embeds, Loaded
-from raycase.models.pairs import Encoded, Memory, RatedTexts, accepted_pairs, encoded
+from raycase.models.pairs import Encoded, Memory, RatedTexts, accepted_pairs, check_accepted, encoded
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -108,10 +107,7 @@ class Scorer(FineTuned):
         Raises ValueError for lists of different length and for a text that cannot be encoded.
         """
         batch = self.config.tokens(sentences1, sentences2, conditions)
-        for row, reason in enumerate(batch.reasons):
-            if reason is not None:
-                columns = (sentences1, sentences2, *([] if conditions is None else [conditions]))
-                raise RequestError(f"pair {row}: {reason}: {', '.join(repr(column[row]) for column in columns)}")
+        check_accepted(batch.reasons, sentences1, sentences2, conditions=conditions)
         return self.scores(batch)
 
 

@@ -228,16 +228,26 @@ class Memory:
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
 
 
+def check_accepted(
+    refused: Sequence[Reason | None],
+    *sentences: Sequence[str],
+    conditions: Sequence[str] | None = None,
+    source: str = "",
+) -> None:
+    """Raise RequestError for the first pair that is refused, with its texts; source: the file of training data, or the
+    flag, that it is from."""
+    for row, reason in enumerate(refused):
+        if reason is not None:
+            texts = ", ".join(repr(column[row][:80]) for column in sentences)
+            said = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
+            wanted = f"{source}: expected texts that can be encoded, got: {said}; fix or remove the row"
+            raise RequestError(wanted if source else f"pair {row}: {said}")
+
+
 def prepare_accepted(config: Any, sentences: Sequence[str], conditions: Sequence[str] | None, source: str) -> Prepared:
     """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
-    prepared = config.prepare(sentences, conditions)
-    for row, reason in enumerate(prepared.refused):
-        if reason is not None:
-            under = "" if conditions is None else f" under {conditions[row][:80]!r}"
-            raise RequestError(
-                f"{source}: expected texts that can be encoded, got: {reason}: {sentences[row][:80]!r}{under}; fix or "
-                "remove the row"
-            )
+    prepared: Prepared = config.prepare(sentences, conditions)
+    check_accepted(prepared.refused, sentences, conditions=conditions, source=source)
     return prepared
 
 

@@ -12,7 +12,6 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import Enum
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -20,6 +19,7 @@ from typing import Any, get_args, get_type_hints
 import pandas as pd
 
 from raycase.errors import RequestError, at_least, check_ranges
+from raycase.io.json_values import from_json
 from raycase.io.provenance import provenance
 from raycase.io.storage import Location, fingerprint, json_file, locate
 from raycase.training.job import TrainingJob
@@ -150,15 +150,12 @@ def changed(job: TrainingJob, choices: Choices) -> TrainingJob:
 
 def _typed(flag: str, value: Any, hint: Any) -> Any:
     """A value of a JSON file as the flag's; several numbers are a text, as "2/3 1", or a list."""
-    kinds = get_args(hint) or (hint,)
-    if Ellipsis in kinds:
-        return tuple(float(Fraction(part)) for part in (value.split() if isinstance(value, str) else value))
-    if value is not None and isinstance(kinds[0], type) and issubclass(kinds[0], Enum):
-        return kinds[0](value)
-    fits = type(value) in kinds or (float in kinds and type(value) is int) or value in kinds
-    if not fits and not (value is None and type(None) in kinds):
-        raise RequestError(f"{flag} {json.dumps(value)}")
-    return value
+    try:
+        if isinstance(value, str) and Ellipsis in get_args(hint):
+            value = [float(Fraction(part)) for part in value.split()]
+        return from_json(hint, value)
+    except ValueError as error:
+        raise RequestError(f"{flag} {json.dumps(value)}") from error
 
 
 def text_of(choices: Choices) -> str:

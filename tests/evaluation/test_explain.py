@@ -50,7 +50,10 @@ def test_wrong_requests_are_refused(model):
         ({"model": "minilm"}, r"--model: expected a model that weighs words .*, got minilm$"),
         ({"model": f"tri-encoder:{encoder}"}, r"--model: expected a model that weighs words .*, got tri-encoder:"),
         ({"condition": ()}, "--condition: expected at least one, got"),
-        ({"condition": ("",)}, "--text: expected words, .* under '': empty condition"),
+        (
+            {"condition": ("",)},
+            "--text, --condition: expected texts .*, got: empty condition: 'A woman in a red dress' under ''",
+        ),
     ]:
         with pytest.raises(RequestError, match=words):
             explain(job(model, **wrong))

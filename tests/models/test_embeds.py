@@ -59,7 +59,7 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
         (["a dog", None], "color", r"sentences\[1\]: expected a string, got None"),
         (pa.array([None, "a dog"]), "color", r"sentences\[0\]: expected a string, got None"),
         (["a dog", "a cat"], ["color", 7], r"condition\[1\]: expected a string, got 7"),
-        (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 sentences, got 1; encode_grid"),
+        (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 texts, got 1; encode_grid"),
         (["a dog", " "], "color", "pair 1: empty text"),
         (["a dog", "\ud800"], "color", "surrogates not allowed"),
         (

@@ -56,10 +56,6 @@ class DualCseConfig(FineTunedConfig, EmbedderConfig):
     form: DualCseForm = DualCseForm.CROSS
 
     @property
-    def has_extra(self) -> bool:
-        return self.form is DualCseForm.BI  # a second encoder, for the implicit meaning
-
-    @property
     def formula(self) -> str:
         return "f(s, explicit) or f(s, implicit)"
 

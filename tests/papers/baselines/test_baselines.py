@@ -74,7 +74,7 @@ def test_a_condition_that_leaves_no_room_for_two_tokens_is_refused(bert):
     batch, found = triple(config, "red", "dress", "number people")
     assert (batch.reasons, found) == ([Reason.NO_ROOM], [])
     loaded = system(config)
-    with pytest.raises(ValueError, match=r"pair 1: condition leaves no room .*'red', 'dress', 'number people'"):
+    with pytest.raises(ValueError, match=r"pair 1: condition leaves no room .*'red', 'dress' under 'number people'"):
         loaded.score(["red", "red"], ["dress", "dress"], ["number", "number people"])
 
 
