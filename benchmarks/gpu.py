@@ -342,8 +342,8 @@ class Bench:
         return line | {"graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"]}, result
 
     def _rates(self, engine, work, seconds, prompts):
-        """Rates of the work done; FLOPs are those of what was processed, without padding."""
-        flops = work.flops / seconds / 1e12
+        """Rates of the work done; FLOPs are those of linear layers on what was processed, without padding."""
+        flops = 2.0 * engine.weights * work.processed / seconds / 1e12
         return {
             "compiled": is_compiled(engine),
             "prompts": prompts,

@@ -260,7 +260,7 @@ class WithoutSharing(TextEncoder):
             unpadded=True,
             batch_tokens=engine.batch_tokens,
         )
-        other.flex, other.varlen, other.cost = engine.flex, engine.varlen, engine.cost
+        other.flex, other.varlen = engine.flex, engine.varlen
         return other
 
     def batches(self, batch, prompts):

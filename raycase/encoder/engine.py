@@ -35,7 +35,7 @@ from raycase.encoder.packing import (
 )
 from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
-from raycase.encoder.throughput import Cost, Work, is_matrix
+from raycase.encoder.throughput import Work, is_matrix
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
@@ -94,10 +94,10 @@ class TextEncoder:
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
         modules = filter(None, (self.model, self.last_layer))
         shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
-        self.weights = sum(shape.numel() for shape in shapes) + (self.latent.token_weights() if self.latent else 0)
+        self.weights = sum(shape.numel() for shape in shapes)
         heads = getattr(config, "num_attention_heads", None) or 0  # none: no attention
         width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
-        self.cost = Cost(weights=self.weights, attention=4 * config.num_hidden_layers * width)
+        self.attention = 4 * config.num_hidden_layers * width  # FLOPs of a token that attends to one token
         self.window = layers_window(config)
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
 
@@ -210,9 +210,13 @@ class TextEncoder:
 
     def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
         """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-        trees = sum(self.cost.flops(whole_chunks(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
+
+        def cost(tokens: int, keys: float) -> float:
+            return tokens * (2 * self.weights + self.attention * keys)
+
+        trees = sum(cost(whole_chunks(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
         batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
-        return trees < sum(self.cost.flops(len(b) * int(b.max()), int(b.max())) for b in batches)
+        return trees < sum(cost(len(b) * int(b.max()), int(b.max())) for b in batches)
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -255,8 +259,6 @@ class TextEncoder:
                 position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
         lengths = batch.lengths[rows]
-        attended = (lengths * (lengths + 1) // 2 if self.spec.causal else lengths**2).sum()
-        computed = len(lengths) * int(lengths.max())
         return PaddedPass(
             index=index_B,
             hidden=hidden_BTD,
@@ -264,7 +266,7 @@ class TextEncoder:
             first=first_VB,
             stop=stop_VB,
             beside=sent,
-            work=self.cost.work(processed=int(lengths.sum()), computed=computed, attended=int(attended)),
+            work=Work(processed=int(lengths.sum()), computed=len(lengths) * int(lengths.max())),
         )
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
@@ -334,9 +336,8 @@ class TextEncoder:
 
     def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
         """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
-        keys = np.minimum(row.position + 1, self.window or len(row)) if self.spec.causal else row.end - row.first
         length = int(self.row_length(np.array(len(row))))
-        work = self.cost.work(processed=len(row), computed=length, attended=int(keys.sum()))
+        work = Work(processed=len(row), computed=length)
         model, padded = self.model, row.padded(length, self.model.config.pad_token_id or 0)
         return send_row(
             padded,

@@ -5,8 +5,6 @@ Shapes: B sequences, T tokens, D hidden size, H heads, K head size, L latents.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -24,14 +22,6 @@ class LatentAttention(nn.Module):
         self.cross_attend_blocks = nn.ModuleList(
             [_PreNorm(dim, _CrossAttention(dim, heads, head_dim), context=True), _PreNorm(dim, _GEGLU(dim))]
         )
-
-    def token_weights(self) -> int:
-        """Weights that a token is multiplied with, its attention to the latents counted as such: keys and values."""
-        blocks: Any = self.cross_attend_blocks
-        attention, feed_forward = blocks[0].fn, blocks[1].fn.net
-        keys_and_values = 2 * len(self.latents) * attention.to_q.out_features
-        matrices = (attention.to_q, attention.to_out, feed_forward[0], feed_forward[2])
-        return keys_and_values + sum(matrix.weight.numel() for matrix in matrices)
 
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         """The states that are averaged over the text: (B, T, D) -> (B, T, D)."""

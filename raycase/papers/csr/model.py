@@ -235,8 +235,7 @@ class Csr(Embedder, WeighsWords):
         def encode(new: np.ndarray) -> tuple[np.ndarray, Work]:
             batch = prepared.bases[0].take(new)
             tokens = int(batch.lengths.sum())
-            work = Work(processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
-            return self.condition_vectors(batch).float().cpu().numpy(), work
+            return self.condition_vectors(batch).float().cpu().numpy(), Work(processed=tokens, computed=tokens)
 
         remembered, condition_index, work = self.memory.of(prepared, pair_index, encode)
         works.append(work)
@@ -258,18 +257,11 @@ class Csr(Embedder, WeighsWords):
         return found
 
     def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
-        """Tokens, and FLOPs of the matrix products: the first layers once a sentence, the others once a pair."""
-        tokens = tokens_apart(prepared, pair_index)
-        if prepared.pairs:
-            return Work(tokens=tokens, processed=tokens, computed=tokens, flops=2.0 * self.encoder.weights * tokens)
-        lengths = prepared.alone[0].lengths
-        sentence_tokens = int(lengths[np.unique(prepared.sentence[pair_index])].sum())
-        pair_tokens = int(lengths[prepared.sentence[pair_index]].sum())
-        layers = [layer.layer for layer in self.layers]
-        pair_weights = sum(p.numel() for layer in layers for p in layer.parameters() if p.ndim == 2)
-        pair_weights -= sum(p.numel() for layer in layers[:1] for p in layer.attention.parameters() if p.ndim == 2)
-        flops = 2.0 * ((self.encoder.weights - pair_weights) * sentence_tokens + pair_weights * pair_tokens)
-        return Work(tokens=tokens, processed=sentence_tokens, computed=sentence_tokens, flops=flops)
+        """Tokens: of sentences that are encoded apart, once."""
+        tokens = processed = tokens_apart(prepared, pair_index)
+        if not prepared.pairs:
+            processed = int(prepared.alone[0].lengths[np.unique(prepared.sentence[pair_index])].sum())
+        return Work(tokens=tokens, processed=processed, computed=processed)
 
     # -------------------------------------------------------------------------------------------------------- tri form
 
