@@ -1,64 +1,13 @@
-"""Figures by condition, each against a case worked by hand."""
+"""The report of a benchmark: figures by condition."""
 
 import json
 from argparse import Namespace
 
-import numpy as np
 from conditions import (
-    comparisons,
-    condition_data,
-    condition_figures,
     main,
     render,
-    right_order,
 )
 from helpers import write_csv
-
-from raycase.io.rated import RatedPairs
-
-BOOTSTRAP = {"resamples": 100, "seed": 0}
-
-
-def rated(*rows):
-    """Rated pairs from (first sentence, second sentence, condition, rating)."""
-    first, second, conditions, ratings = zip(*rows, strict=True)
-    return RatedPairs(
-        uri="folder/train.csv",
-        sentences1=list(first),
-        sentences2=list(second),
-        conditions=list(conditions),
-        ratings=np.array(ratings, dtype=np.float32),
-    )
-
-
-def under(conditions, ratings):
-    """Pairs of sentences that are all different, under these conditions."""
-    return rated(*((f"a{i}", f"b{i}", c, r) for i, (c, r) in enumerate(zip(conditions, ratings, strict=True))))
-
-
-def test_the_order_of_two_conditions():
-    pairs = rated(
-        ("a", "b", "color", 1),
-        ("b", "a", "size", 4),  # the same sentences: right
-        ("c", "d", "color", 5),
-        ("c", "d", "size", 2),  # a tie of the scores
-        ("e", "f", "color", 3),
-        ("e", "f", "size", 3),  # a tie of the ratings is left out
-        ("g", "h", "color", -1),
-        ("g", "h", "size", 1),  # wrong, and only with label -1
-        ("i", "j", "color", 1),
-        ("i", "j", "Color ", 5),  # one condition is not in two orders
-        ("k", "l", "color", 1),
-    )
-    scores = np.array([0.2, 0.3, 0.5, 0.5, 0, 1, 0.9, 0.8, 1, 0, 0])
-    found = comparisons(pairs)
-    assert found["all"].tolist() == [[1, 0], [2, 3], [7, 6]]
-    assert found["rated"].tolist() == [[1, 0], [2, 3]]
-    assert right_order(scores, found["all"]).tolist() == [1, 0.5, 0]
-    order = condition_figures(scores, pairs, None, **BOOTSTRAP)["order"]
-    assert [order[name]["value"] for name in ("all", "rated")] == [50, 75]
-    assert 0 <= order["all"]["low"] < 50 < order["all"]["high"] <= 100
-    assert condition_data(pairs, None)["order_pairs"] == {"all": 3, "rated": 2}
 
 
 def test_the_report_has_what_was_measured(models, pairs, tmp_path, capsys):

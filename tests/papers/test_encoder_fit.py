@@ -1,6 +1,6 @@
 """Fine-tuning on rated pairs: batches of like length, the loss, resuming after a stop, what is scored and saved."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -118,14 +118,6 @@ MAKE = {
 
 def data(config, rows=24):
     return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_it_learns(bert, name):
-    config = MAKE[name](bert)
-    recipe = replace(RECIPE, epochs=4, dropout=0.0, learning_rate=2e-3)
-    state = last(fit_tuned(*data(config), recipe, PairObjective(config=config)))
-    assert state.history[-1]["loss"] < 0.7 * state.history[0]["loss"]
 
 
 @pytest.mark.parametrize("name", ["csr", "cross"])

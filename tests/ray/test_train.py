@@ -123,8 +123,3 @@ def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, g
             make_scaling(workers, gpus)
     else:
         assert make_scaling(workers, gpus).resources_per_worker == wanted
-
-
-def test_more_workers_than_fit_are_refused(training, cluster):
-    with pytest.raises(RequestError, match="--workers: expected 9 with 1 CPU"):
-        train(replace(training, workers=9))

@@ -105,13 +105,6 @@ def test_wrong_flags_are_refused(training, change, said):
         train(replace(training, **change))
 
 
-def test_a_pair_without_a_vector_is_named(training, tmp_path):
-    frame = rated_rows(10, 5)
-    frame.loc[3, "sentence1"] = "poison dog"
-    with pytest.raises(RequestError, match="expected a vector for each sentence, got vector not finite: 'poison dog' "):
-        train(replace(training, train=to_csv(frame, tmp_path / "bad.csv")))
-
-
 def test_validation_pairs_are_not_trained_on(training, tmp_path):
     both = to_csv(pd.concat([rated_rows(20, 0), rated_rows(40, 1).iloc[[7]]]), tmp_path / "both.csv")
     with pytest.raises(
