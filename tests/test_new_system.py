@@ -19,8 +19,7 @@ import raycase
 from raycase.cli import main, parse
 from raycase.encoder.loading import load_encoder
 from raycase.job.request import EmbedJob
-from raycase.models.fine_tuned_config import ApartConfig, starting_encoder
-from raycase.models.fine_tuned_module import Embedder
+from raycase.models.fine_tuned import ApartConfig, Embedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
 from raycase.training.encoder_fit import RatedJob

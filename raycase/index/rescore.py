@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from raycase.errors import RequestError
 from raycase.io.schema import ASKED, QUERY, RANK, SCORE
-from raycase.models.fine_tuned_module import Scorer
+from raycase.models.fine_tuned import Scorer
 from raycase.models.pair_scores import score_pairs
 from raycase.models.registry import embeds, resolve
 

@@ -44,7 +44,7 @@ from raycase.io.storage import locate
 from raycase.io.stored_words import StoredStates, StoredWords
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts, each_condition
-from raycase.models.fine_tuned_config import starting_encoder
+from raycase.models.fine_tuned import starting_encoder
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import (
     CONDITION,

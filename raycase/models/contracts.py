@@ -1,5 +1,5 @@
 """What a system is: its configuration, which loads no weights and is the base of each below; loaded, an
-`raycase.models.embeds.Embeds` or a `raycase.models.fine_tuned_module.Scorer`; and the vectors of rated pairs.
+`raycase.models.embeds.Embeds` or a `raycase.models.fine_tuned.Scorer`; and the vectors of rated pairs.
 
 Shapes: N pairs, P distinct (sentence, condition), D dimensions.
 """

@@ -7,7 +7,7 @@ from typing import Any
 from raycase.heads.projector import Projector
 from raycase.io.json_values import figure
 from raycase.models.contracts import SystemConfig
-from raycase.models.fine_tuned_config import FineTunedConfig
+from raycase.models.fine_tuned import FineTunedConfig
 
 
 def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:

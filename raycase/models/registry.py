@@ -23,7 +23,7 @@ from raycase.io.json_values import loads
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import EmbedderConfig, SystemConfig
-from raycase.models.fine_tuned_config import SentenceEncoderConfig
+from raycase.models.fine_tuned import SentenceEncoderConfig
 
 KINDS = {"systems": "model", "jobs": "train", "objectives": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`

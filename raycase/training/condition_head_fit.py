@@ -20,7 +20,7 @@ from raycase.heads.condition_head import ConditionHead, Head, Questions, Words
 from raycase.heads.plain_part import PlainPart
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.fine_tuned_module import training_options
+from raycase.models.fine_tuned import training_options
 from raycase.training.condition_pairs import PairIndex, PairStates, ReadPairs
 from raycase.training.loop import (
     Batches,

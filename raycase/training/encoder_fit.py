@@ -19,8 +19,7 @@ from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import check_ranges
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs
-from raycase.models.fine_tuned_config import FineTunedConfig
-from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.fine_tuned import FineTunedConfig, pair_scores
 from raycase.models.model_card import tuned_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import RatedTexts

@@ -22,7 +22,7 @@ from raycase.job.vector_cache import VectorCache
 from raycase.models.case import CaseConfig, write_case_folder
 from raycase.models.case import resolve as resolve_case
 from raycase.models.contracts import PairVectors
-from raycase.models.fine_tuned_config import PromptEncoderConfig
+from raycase.models.fine_tuned import PromptEncoderConfig
 from raycase.models.registry import resolve
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard

@@ -9,7 +9,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.tasks.catalogue import find_task
 from raycase.io.fetch import DEFAULT_MODEL
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp

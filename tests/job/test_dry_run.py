@@ -8,7 +8,7 @@ from helpers import embed_here
 
 from raycase.job.dry_run import dry_run
 from raycase.job.runner import Runner
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder
 from raycase.papers.dualcse.model import dualcse
 

@@ -22,7 +22,7 @@ from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.job.score_request import ScoreJob
 from raycase.job.verify import verify
 from raycase.job.written import open_written
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
 

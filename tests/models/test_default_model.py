@@ -17,7 +17,7 @@ from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS
 from raycase.io.fetch import DEFAULT_MODEL, folder_here
 from raycase.io.vectors import l2_normalize
-from raycase.models.fine_tuned_config import starting_encoder
+from raycase.models.fine_tuned import starting_encoder
 from raycase.models.registry import load, resolve
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.projector import ProjectorJob

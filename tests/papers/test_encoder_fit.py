@@ -12,7 +12,7 @@ from torch import nn
 
 import raycase
 from raycase.io.vectors import pair_cosines
-from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
 from raycase.papers.csr.model import CsrForm, csr
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches

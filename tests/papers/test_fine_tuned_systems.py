@@ -15,8 +15,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
 from raycase.models.embeds import Embeds
-from raycase.models.fine_tuned_config import sentence_encoder
-from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.fine_tuned import pair_scores, sentence_encoder
 from raycase.models.registry import embeds, resolve
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.papers.csr.model import CsrForm, Router, Weight, csr

@@ -19,7 +19,7 @@ from raycase.evaluation.tasks.catalogue import evaluate, find_task
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.io.rated import read_rated
-from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.baselines.train import BiEncoderJob, CrossEncoderJob
 from raycase.papers.csr.model import csr

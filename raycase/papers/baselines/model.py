@@ -30,14 +30,18 @@ from raycase.encoder.sources import load_config, load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError, at_least, check_ranges
-from raycase.models.fine_tuned_config import (
+from raycase.models.fine_tuned import (
     ApartConfig,
+    Embedder,
+    PromptEncoder,
     PromptEncoderConfig,
+    Scorer,
     ScorerConfig,
     read_elsewhere,
     starting_encoder,
+    training_options,
+    with_dropout,
 )
-from raycase.models.fine_tuned_module import Embedder, PromptEncoder, Scorer, training_options, with_dropout
 from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
 
 MOST_RANK = 2**16

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TextFlags
-from raycase.models.fine_tuned_config import FineTunedConfig
+from raycase.models.fine_tuned import FineTunedConfig
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.training.encoder_fit import RatedJob, RatedOrGraphJob
 from raycase.training.losses import Loss

@@ -39,8 +39,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.transfers import Collector, send
 from raycase.errors import RequestError, check_ranges
 from raycase.models.embeds import WeighsWords
-from raycase.models.fine_tuned_config import ApartConfig, starting_encoder
-from raycase.models.fine_tuned_module import Embedder
+from raycase.models.fine_tuned import ApartConfig, Embedder, starting_encoder
 from raycase.models.pairs import (
     Encoded,
     accepted_pairs,

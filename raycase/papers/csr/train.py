@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError
-from raycase.models.fine_tuned_config import FineTunedConfig
+from raycase.models.fine_tuned import FineTunedConfig
 from raycase.models.pairs import prepare_accepted
 from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr, default_router
 from raycase.papers.csr.task import MEASURES, Known, Triples, filtered_ranks, rank_measures, read_graph

@@ -30,8 +30,7 @@ from raycase.encoder.token_batch import TokenBatch
 from raycase.io.schema import Reason
 from raycase.io.vectors import cosines
 from raycase.models.contracts import EmbedderConfig, check_conditions
-from raycase.models.fine_tuned_config import FineTunedConfig, starting_encoder
-from raycase.models.fine_tuned_module import Embedder
+from raycase.models.fine_tuned import Embedder, FineTunedConfig, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.models.fine_tuned_config import FineTunedConfig, sentence_encoder
+from raycase.models.fine_tuned import FineTunedConfig, sentence_encoder
 from raycase.models.pairs import prepare_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import (

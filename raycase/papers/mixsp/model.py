@@ -27,8 +27,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.throughput import Work
 from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError, check_ranges
-from raycase.models.fine_tuned_config import ScorerConfig, starting_encoder
-from raycase.models.fine_tuned_module import Scorer
+from raycase.models.fine_tuned import Scorer, ScorerConfig, starting_encoder
 
 MOST, UPPER = 5.0, 4.0  # highest score of STS; lowest score of two sentences with the same meaning
 PAIRS_AT_ONCE = 4096  # batch size of the projectors

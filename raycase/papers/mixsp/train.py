@@ -16,7 +16,7 @@ from torch import Tensor
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, check_ranges, note
 from raycase.io.rated import SCORE, RatedPairs, read_rated, rows_in
-from raycase.models.fine_tuned_config import FineTunedConfig, sentence_encoder
+from raycase.models.fine_tuned import FineTunedConfig, sentence_encoder
 from raycase.papers.mixsp.model import MOST, UPPER, Route, Select, Similarity, mixsp
 from raycase.training.encoder_fit import FineTuneJob, PairObjective
 from raycase.training.losses import info_nce, squared_error

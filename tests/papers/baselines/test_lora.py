@@ -13,7 +13,7 @@ import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.models.case import CaseConfig
-from raycase.models.fine_tuned_module import pair_scores
+from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import lora
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
 from raycase.training.loop import FitState, restore

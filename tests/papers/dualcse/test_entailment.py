@@ -15,7 +15,7 @@ import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.tasks.catalogue import evaluate
 from raycase.job.score_request import ScoreJob
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import (
     KINDS,

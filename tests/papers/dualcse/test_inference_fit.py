@@ -10,7 +10,7 @@ import torch
 
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
 from raycase.papers.dualcse.train import Dual, DualObjective, InferenceTexts, dual_loss

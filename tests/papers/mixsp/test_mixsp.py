@@ -10,7 +10,7 @@ import torch
 
 from raycase.errors import RequestError
 from raycase.io.rated import SCORE, read_rated
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.mixsp.model import Heads, Route, Select, Similarity, mixsp
 from raycase.papers.mixsp.train import MixSpJob, MixSpObjective, ScoredObjective, mixsp_loss
 from raycase.training.encoder_fit import TunePairs, fit_tuned

@@ -15,7 +15,7 @@ import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.models.fine_tuned_config import sentence_encoder
+from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
 
 
