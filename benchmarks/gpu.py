@@ -38,7 +38,7 @@ from raycase.encoder import attention  # noqa: E402
 from raycase.encoder.compiling import try_kernels  # noqa: E402
 from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
-from raycase.encoder.throughput import Work  # noqa: E402
+from raycase.encoder.token_batch import Work  # noqa: E402
 from raycase.errors import first_line  # noqa: E402
 from raycase.heads.word_codes import typical_conditions  # noqa: E402
 from raycase.io.columns import Columns  # noqa: E402

@@ -35,8 +35,7 @@ from raycase.encoder.packing import (
 )
 from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
-from raycase.encoder.throughput import Work, is_matrix
-from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.encoder.token_batch import TokenBatch, Tokens, Work
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.encoder.transfers import Collector, Finish, send
 
@@ -373,3 +372,8 @@ def padded_output(model: PreTrainedModel, *, other: bool = False, padded: int = 
     keep_BT[1, -padded:] = False
     ids_BT = ids_BT.masked_fill(~keep_BT, some[-1] if other else pad)
     return model(input_ids=ids_BT.to(model.device), attention_mask=keep_BT.long().to(model.device), **options)
+
+
+def is_matrix(name: str, parameter: Tensor) -> bool:
+    """Whether a parameter is the matrix of a linear layer."""
+    return parameter.ndim == 2 and "embed" not in name

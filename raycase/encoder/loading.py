@@ -23,7 +23,7 @@ from transformers.utils import logging as library_log
 
 from raycase.encoder.attention import KNOWN, NAME, register
 from raycase.encoder.compiling import try_kernels
-from raycase.encoder.engine import TextEncoder, padded_output
+from raycase.encoder.engine import TextEncoder, is_matrix, padded_output
 from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
@@ -36,7 +36,6 @@ from raycase.encoder.sources import (
     weights_folder,
 )
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.throughput import is_matrix
 from raycase.errors import RequestError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Tokenised prompts: one (`Tokens`), and many (`TokenBatch`).
+"""Tokenised prompts: one (`Tokens`), and many (`TokenBatch`); the work of encoding them.
 
 Shapes: N prompts, V views.
 """
@@ -109,3 +109,20 @@ class TokenBatch:
         """All arrays with a row for each prompt."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequences"}
         return {name: values for name, values in columns.items() if values is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Tokens of some prompts: `tokens` as if each were encoded alone; processed: after sharing prefixes; computed:
+    padding included."""
+
+    tokens: int = 0
+    processed: int = 0
+    computed: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            tokens=self.tokens + other.tokens,
+            processed=self.processed + other.processed,
+            computed=self.computed + other.computed,
+        )

@@ -18,8 +18,7 @@ from raycase.encoder.packing import Row, token_budget_batches
 from raycase.encoder.pooling import pool_mean
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.reader import KEEP, python_rows, rejection
 from raycase.io.schema import (

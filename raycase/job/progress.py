@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.job.records import WrittenUnit
 from raycase.job.unit_files import UnitLine
 

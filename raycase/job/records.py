@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.json_values import from_json
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes

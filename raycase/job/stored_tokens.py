@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError
 from raycase.io.columns import Columns, check_once
 from raycase.io.inputs import Listing

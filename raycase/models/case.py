@@ -23,8 +23,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, PromptSet, Template
 from raycase.encoder.table import read_spec
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.encoder.transfers import Finish
 from raycase.errors import RequestError
 from raycase.heads.projector import (

@@ -23,7 +23,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.table import HERE
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
 from raycase.heads.condition_head import (

@@ -27,8 +27,7 @@ from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
 from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import load_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.heads.top import load_weights
 from raycase.io.fetch import INSIDE, MODEL_FILE, is_encoder_too, is_trained

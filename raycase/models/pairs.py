@@ -15,8 +15,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.io.rated import RatedPairs
 from raycase.io.schema import Reason

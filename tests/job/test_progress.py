@@ -1,6 +1,6 @@
 """Rates, worked by hand."""
 
-from raycase.encoder.throughput import Work
+from raycase.encoder.token_batch import Work
 from raycase.job.progress import Run
 from raycase.job.records import EncodeStats, WrittenUnit
 from raycase.job.unit_files import UnitLine

@@ -27,8 +27,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_config, load_tokenizer
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.models.fine_tuned import (
     ApartConfig,

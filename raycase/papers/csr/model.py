@@ -34,8 +34,7 @@ from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.encoder.transfers import Collector, send
 from raycase.errors import RequestError, check_ranges
 from raycase.models.embeds import WeighsWords

@@ -25,8 +25,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.throughput import Work
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.io.schema import Reason
 from raycase.io.vectors import cosines
 from raycase.models.contracts import EmbedderConfig, check_conditions
