@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,17 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     given = {name: (bool(getattr(job, name)), "at least one") for name in ("text", "condition")}
     check_ranges(job, given)
     pairs = [(text, condition) for text in dict.fromkeys(job.text) for condition in dict.fromkeys(job.condition)]
-    weights = explain_pairs(job.model, pairs)
+    config: Any = resolve(job.model)
+    if not config.weighs_words:
+        raise RequestError(
+            "--model: expected a model that weighs words (condition-pooling, as condition-pooling:minilm, or csr in "
+            f"tri form, as csr:minilm), got {job.model}"
+        )
+    texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
+    refused = config.prepare(texts, conditions).refused
+    check_accepted(refused, texts, conditions=conditions, source="--text, --condition")
+    disable_progress_bar()  # the weights load in a moment
+    weights: list[list[Word]] = config.load().word_weights(texts, conditions)
     styles, shown = has_styles(sys.stdout), None
     for (text, condition), words in zip(pairs, weights, strict=True):
         if text != shown:
@@ -57,23 +66,3 @@ def explain(job: ExplainJob) -> dict[str, Any]:
             for (text, condition), words in zip(pairs, weights, strict=True)
         ],
     }
-
-
-def explain_pairs(model: str, pairs: Sequence[tuple[str, str]]) -> list[list[Word]]:
-    """The weights of the words of each text under its condition.
-
-    Raises RequestError for a model that has no such weights, and for texts that cannot be embedded.
-    """
-    config: Any = resolve(model)
-    if not config.weighs_words:
-        raise RequestError(
-            "--model: expected a model that weighs words (condition-pooling, as condition-pooling:minilm, or csr in "
-            f"tri form, as csr:minilm), got {model}"
-        )
-    texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
-    check_accepted(
-        config.prepare(texts, conditions).refused, texts, conditions=conditions, source="--text, --condition"
-    )
-    disable_progress_bar()  # the weights load in a moment
-    words: list[list[Word]] = config.load().word_weights(texts, conditions)
-    return words

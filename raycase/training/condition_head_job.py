@@ -14,7 +14,7 @@ from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
-from raycase.heads.condition_head import ConditionHead, ZeroShotHead, load_head
+from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.io.fetch import model_folder
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.io.places import Paths
@@ -193,13 +193,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     def _said_by_model(
         self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, vectors: VectorCache
     ) -> np.ndarray:
-        """What a trained model says of the further pairs, on the scale of ratings: (N,). A head on the same states is
-        asked without its encoder."""
+        """What a trained model says of the further pairs, on the scale of ratings: (N,)."""
         applies = train.ratings != NOT_APPLICABLE
-        teacher = resolve(model)
-        if head := _head_on(self.config(), teacher):
-            of_rated, of_further = (said_by_head(head, train, pairs) for pairs in (train, further))
-            return on_the_scale_of_ratings(of_further, of_rated[applies], train.ratings[applies])
         sentences, conditions = (indexed.values for indexed in indexed_texts(rated))
         both = train.then(further)
         index_N2, condition_N = both.sentence_index.tolist(), both.condition_index.tolist()
@@ -238,14 +233,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         card = head_card(self.folder.name, trained, metrics)
         write_head_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
         return metrics
-
-
-def _head_on(config: ConditionPoolingConfig, teacher: Any) -> ConditionHead | None:
-    """The head of a teacher that reads the states of this system without head, else None."""
-    if not isinstance(teacher, ConditionPoolingConfig) or teacher.head is None or teacher.local is None:
-        return None
-    same = replace(teacher, head=None, model=config.model).describe() == config.describe()
-    return load_head(teacher.head, teacher.local).eval() if same else None
 
 
 def pair_states(
