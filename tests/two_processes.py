@@ -48,22 +48,23 @@ def pairs(rows, seed=0):
     )
 
 
-def fitted(loss, rows, wrap=lambda module: module):
-    """The state after three epochs, and the gradient of the last step."""
+def ended(wrap, fit, *data, **options):
+    """The state after the last epoch of a fit, and the gradients of its last step, by name."""
     wrapped = []
 
     def keep(module):
         wrapped.append(wrap(module))
         return wrapped[0]
 
-    *_, state = _fitting(keep, rows, loss=loss, dropout=0.0)
-    return state, [parameter.grad for parameter in wrapped[0].parameters()]
+    *_, state = fit(*data, wrap=keep, **options)
+    return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
 
 
-def _fitting(wrap, rows, state=None, **options):
-    shape = {"dim": 6, "layers": 2, "activation": Activation.SILU}
-    recipe = ProjectorRecipe(batch_size=16, epochs=3, **shape, **options)
-    return fit_projector(pairs(rows), pairs(40, seed=1), recipe, seed=3, wrap=wrap, state=state)
+def fitted(loss, rows, wrap=lambda module: module):
+    """The state after three epochs, and the gradients of the last step."""
+    shape = {"dim": 6, "layers": 2, "activation": Activation.SILU, "dropout": 0.0}
+    recipe = ProjectorRecipe(batch_size=16, epochs=3, loss=loss, **shape)
+    return ended(wrap, fit_projector, pairs(rows), pairs(40, seed=1), recipe, seed=3)
 
 
 def save_encoder(folder):
@@ -75,19 +76,11 @@ def save_encoder(folder):
 
 
 def fine_tuned(folder, name, wrap=lambda module: module):
-    """The state after two epochs, and the gradient of the last step."""
-    wrapped = []
-
-    def keep(module):
-        wrapped.append(wrap(module))
-        return wrapped[0]
-
+    """The state after two epochs, and the gradients of the last step."""
     config = MAKE[name](str(Path(folder) / "bert"))
     recipe = RatedRecipe(batch_size=4, epochs=2, dropout=0.0)
     data = [_texts(config, n, seed) for seed, n in ((0, TUNED_ROWS), (1, 12))]
-    *_, state = fit_tuned(*data, recipe, PairObjective(config=config), wrap=keep)
-    named = unwrapped(wrapped[0]).named_parameters()
-    return state, {key: parameter.grad for key, parameter in named}
+    return ended(wrap, fit_tuned, *data, recipe, PairObjective(config=config))
 
 
 def _texts(config, rows, seed):
@@ -96,16 +89,9 @@ def _texts(config, rows, seed):
 
 
 def head_fitted(heads, wrap=lambda module: module):
-    """The state of condition pooling's head after two epochs, and the gradient of the last step."""
-    wrapped = []
-
-    def keep(module):
-        wrapped.append(wrap(module))
-        return wrapped[0]
-
+    """The state of condition pooling's head after two epochs, and the gradients of the last step."""
     recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2)
-    *_, state = fit_condition_head(_states(17), _states(12, seed=1), recipe, wrap=keep)
-    return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
+    return ended(wrap, fit_condition_head, _states(17), _states(12, seed=1), recipe)
 
 
 def head_fitted_along(folder, wrap=lambda module: module):
@@ -186,8 +172,7 @@ def run(rank, folder):
             state, gradients = fitted(loss, rows, wrap=DistributedDataParallel)
             name = f"{loss}-{rows}"
             (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
-            named = {str(i): gradient for i, gradient in enumerate(gradients)}
-            save_file(named, Path(folder) / f"{name}-gradients-{rank}")
+            save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
     for name in MAKE:
         state, gradients = fine_tuned(folder, name, wrap=DistributedDataParallel)
         (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())

@@ -81,20 +81,6 @@ def test_what_is_written_is_what_is_loaded(tmp_path, spec):
     np.testing.assert_array_equal(vectors, trained.embed(sentences, conditions))
 
 
-def test_the_same_model_is_there_already_and_another_is_refused(tmp_path, spec):
-    assert open_model_folder(tmp_path, "one") is None  # it is empty
-    folder = write(tmp_path / "model", spec)
-    assert open_model_folder(folder, "one") == METRICS_OF | {"fingerprint": "one"}
-    before = contents(folder)
-    with pytest.raises(RequestError, match=r"--output: expected an empty folder .*pass --overwrite$"):
-        open_model_folder(folder, "two")
-    assert contents(folder) == before
-    for fingerprint in ("one", "two"):
-        assert open_model_folder(folder, fingerprint, overwrite=True) is None
-    write(folder, spec, "two")
-    assert open_model_folder(folder, "two")["fingerprint"] == "two"
-
-
 @pytest.mark.parametrize("before", [False, True])
 def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, before):
     """Killed before the weights are whole: neither the new model nor half of the old one is there."""

@@ -1,17 +1,13 @@
 """A tiny BERT, planted data of papers, and an evaluation."""
 
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
 import small
-from helpers import ROOT
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.papers.dualcse.task import KINDS
 
-sys.path.append(str(ROOT / "benchmarks"))
 NAMES = ["dog", "woman", "dress", "bar", "people", "color", "number", "red", "blue", "green"]
 
 

@@ -13,8 +13,8 @@ from torch import nn
 import raycase
 from raycase.io.vectors import pair_cosines
 from raycase.models.fine_tuned import pair_scores
-from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
-from raycase.papers.csr.model import CsrForm, csr
+from raycase.papers.baselines.model import cross_encoder
+from raycase.papers.csr.model import csr
 from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches
 from raycase.training.loop import restore
 from raycase.training.recipe import RatedRecipe
@@ -107,20 +107,14 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
 
 
 RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
-MAKE = {
-    "bi": bi_encoder,
-    "tri": tri_encoder,
-    "cross": cross_encoder,
-    "csr": csr,
-    "csr bi": lambda model: csr(model, form=CsrForm.BI),
-}
+MAKE = {"cross": cross_encoder, "csr": csr}
 
 
 def data(config, rows=24):
     return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
 
 
-@pytest.mark.parametrize("name", ["csr", "cross"])
+@pytest.mark.parametrize("name", MAKE)
 def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, tmp_path):
     """And the best are what is saved."""
     config, validation = MAKE[name](bert), small.rated(24, seed=1)

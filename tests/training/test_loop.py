@@ -189,7 +189,7 @@ def assert_one(two, name, one, gradients=None, atol=1e-5):
 @pytest.mark.parametrize(("loss", "rows"), two_processes.CASES)
 def test_two_processes_equal_one(two, loss, rows):
     one, gradients = two_processes.fitted(loss, rows)
-    first = assert_one(two, f"{loss}-{rows}", one, {str(key): value for key, value in enumerate(gradients)})
+    first = assert_one(two, f"{loss}-{rows}", one, gradients)
     assert first.best_epoch == one.best_epoch
     for line, wanted in zip(figures(first), figures(one), strict=True):
         assert line == pytest.approx(wanted, abs=1e-3)

@@ -44,30 +44,6 @@ def test_a_cross_encoder_reads_both_sentences_then_the_condition(bert):
     assert (batch.reasons, batch.truncated.tolist()) == ([None], [False])
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "room", "kept"),
-    [
-        (10, 10, 7, (4, 3)),
-        (10, 2, 6, (4, 2)),  # what the other leaves
-        (9, 9, 2, (1, 1)),
-    ],
-)
-def test_a_long_triple_loses_the_ends_of_its_sentences(bert, first, second, room, kept):
-    """Besides the sentences: [CLS], three [SEP], two tokens of the condition."""
-    config = cross_encoder(bert)
-    config = replace(config, encoder=replace(config.encoder, max_tokens=room + 6))
-    words = ["red dress . " * 5, "dog at " * 8]
-    tokens = small.tokenizer(bert)
-    parts = [tokens(text, add_special_tokens=False)["input_ids"] for text in (*words, "number people")]
-    texts = [tokens.decode(ids[:n]) for ids, n in zip(parts[:2], (first, second), strict=True)]
-    batch, found = triple(config, *texts, "number people")
-    cls, sep = tokens.convert_tokens_to_ids(["[CLS]", "[SEP]"])
-    assert len(parts[2]) == 2
-    assert found == [cls, *parts[0][: kept[0]], sep, *parts[1][: kept[1]], sep, *parts[2], sep]
-    assert batch.truncated.tolist() == [kept != (first, second)]
-    assert len(found) <= config.encoder.max_tokens
-
-
 def test_a_condition_that_leaves_no_room_for_two_tokens_is_refused(bert):
     config = cross_encoder(bert)
     config = replace(config, encoder=replace(config.encoder, max_tokens=7))

@@ -1,14 +1,11 @@
-"""Pairs of sentences without a condition: figures against SciPy, densities and their overlap, data that is refused."""
+"""Pairs of sentences without a condition: figures against SciPy, data that is refused."""
 
-import json
-from argparse import Namespace
 from dataclasses import replace
 
 import pandas as pd
 import pytest
 import torch
 from helpers import cosines, vectors_of
-from mixsp_ranges import main
 from scipy.stats import spearmanr
 
 import raycase
@@ -41,26 +38,6 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
     frame = pd.read_csv(scored["pairs"])
     expected = 100 * auc(scorer.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
     assert metrics["systems"][0]["figures"]["all"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
-
-
-def test_the_accuracy_of_a_router_by_hand(scored, tiny_model, tmp_path, capsys):
-    """A router that finds every pair in the lowest of three ranges is right where the score is below 2."""
-    system = mixsp(str(tiny_model), ranges=(2.0, 4.0)).trainable()
-    with torch.no_grad():
-        system.head.router.weight.zero_()
-        system.head.router.bias.copy_(torch.tensor([1.0, 0.0, 0.0]))
-    system.save(tmp_path / "mixsp")
-    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
-    frame = pd.read_csv(scored["validation"])
-    frame.assign(score=[0.0] * 10 + [2.0] * 24 + [4.0] * 6).to_csv(scored["validation"], index=False)
-    models = [str(tmp_path / "encoder"), str(tmp_path / "mixsp")]
-    main(Namespace(model=models, data=scored["validation"], output=str(tmp_path / "ranges"), compute=None))
-    printed = capsys.readouterr().out
-    encoder, routed = json.loads(printed.splitlines()[-1])["models"].values()
-    assert encoder["router"] is None
-    assert routed["router"]["value"] == pytest.approx(25) and routed["router"]["most_frequent"] == pytest.approx(60)
-    assert "| overlap | router | most frequent range |" in printed and "| n/a | n/a |" in printed
-    assert (tmp_path / "ranges" / "ranges.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
