@@ -21,7 +21,7 @@ from raycase.heads.plain_part import PlainPart
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.fine_tuned import training_options
-from raycase.training.condition_pairs import PairIndex, PairStates, ReadPairs
+from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
 from raycase.training.loop import (
     Batches,
     BatchLoss,
@@ -60,7 +60,7 @@ class HeadCosine(nn.Module):
 
     def read(self, pairs: ReadPairs) -> ReadPairs:
         """The pairs with states."""
-        return pairs if isinstance(pairs, PairStates) else replace(pairs, reader=self.reader, compute=self.compute)
+        return replace(pairs, reader=self.reader, compute=self.compute) if isinstance(pairs, PairTokens) else pairs
 
     def forward(self, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, M)."""
