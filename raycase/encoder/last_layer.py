@@ -62,18 +62,32 @@ def attend(
     return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
 
 
-class LastLayer(nn.Module):
-    """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
-
-    The result is exact: keys and values come from every token, queries and everything after them from the pooled
-    tokens. Wraps the library's layer. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
-    that has one.
-    """
+class LayerInParts(nn.Module):
+    """Wraps a layer of the library's. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
+    that has one."""
 
     def __init__(self, layer: Any, positions: Positions | None = None) -> None:
         super().__init__()
         self.layer = layer
         self.positions = positions
+
+    @property
+    def attention(self) -> AttentionParts:
+        """The modules of its attention."""
+        return AttentionParts.of(self.layer)
+
+    def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
+        """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
+        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
+        return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
+
+
+class LastLayer(LayerInParts):
+    """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
+
+    The result is exact: keys and values come from every token, queries and everything after them from the pooled
+    tokens.
+    """
 
     def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
         """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
@@ -82,9 +96,7 @@ class LastLayer(nn.Module):
         if self.positions is not None:
             bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
         heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
-        parts = AttentionParts.of(self.layer)
-        attended_BSD = parts.norm(parts.dropout(parts.dense(heads_BSD)) + pooled_BSD)
-        return self.layer.output(self.layer.intermediate(attended_BSD), attended_BSD)
+        return self.rest(pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
 
 
 def positions_of(model: Any) -> Positions | None:

@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.last_layer import LIKE_BERT, AttentionParts, Positions, attend, positions_of
+from raycase.encoder.last_layer import LIKE_BERT, LayerInParts, attend, positions_of
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
@@ -78,22 +78,11 @@ class Weight(StrEnum):
     EVEN = "Tw"  # ours: w times the number of weighted tokens, so 1 on average in tri form
 
 
-class RoutedLayer(nn.Module):
+class RoutedLayer(LayerInParts):
     """A layer of a BERT-like encoder in two halves; between them its attention output is weighted.
 
-    Wraps the library's layer. Without weights, both halves in sequence equal that layer. positions: states -> the bias
-    of relative positions, (B, H, T, T), of an encoder that has one.
+    Without weights, both halves in sequence equal the library's layer.
     """
-
-    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
-        super().__init__()
-        self.layer = layer
-        self.positions = positions
-
-    @property
-    def attention(self) -> AttentionParts:
-        """The modules of its attention."""
-        return AttentionParts.of(self.layer)
 
     def bias(self, hidden_BTD: Tensor) -> Tensor | None:
         """What relative positions add to the scores of attention, if anything: (1, H, T, T)."""
@@ -103,11 +92,6 @@ class RoutedLayer(nn.Module):
         """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
         heads_BTD, query_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, self.bias(hidden_BTD))
         return self.attention.dropout(self.attention.dense(heads_BTD)), query_BTD, key_BTD
-
-    def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
-        """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
-        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
-        return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
 
     def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
         """The library's layer."""
