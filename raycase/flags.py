@@ -20,10 +20,12 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     SearchJob.query_condition SearchJob.replicas
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     IndexJob.model OfIndex.model SearchJob.model
-    resamples seed activation alpha asks bias contradiction dropout dropout_at gate head_dim heads
-    intra layers loss nested plain_rise plain_share range_weight routed weight
+    resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested plain_rise plain_share
+    routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
+# fields for a paper's ablations, which grids of `raycase tune` and Python set
+NOT_FLAGS = {"alpha", "contradiction", "gate", "intra", "range_weight", "route", "similarity"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +42,8 @@ def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
     for flag in fields(kind):
+        if flag.name in NOT_FLAGS:
+            continue
         named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
         (advanced if named & ADVANCED else usual).append(flag)
     return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced

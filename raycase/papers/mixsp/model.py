@@ -78,7 +78,7 @@ class MixSpConfig(ScorerConfig):
         check_ranges(self, {"ranges": (rise, f"rising scores above 0, at most {MOST:g}")})
         if self.select is Select.NONE and (self.route, self.similarity) != (Route.CLS, Similarity.LINEAR):
             raise RequestError(
-                f"--select none: expected no --route and no --similarity, for it has no projectors, got {self.route} "
+                f"--select none: expected no other route or similarity, for it has no projectors, got {self.route} "
                 f"and {self.similarity}"
             )
 

@@ -96,7 +96,7 @@ def test_wrong_choices_are_refused(tiny_model):
         with pytest.raises(RequestError, match="--ranges: expected rising scores above 0, at most 5, got"):
             mixsp(str(tiny_model), ranges=ranges)
     for choice in ({"route": Route.OWN}, {"similarity": Similarity.COSINE}):
-        with pytest.raises(RequestError, match=r"--select none: expected no --route and no --similarity, .* got"):
+        with pytest.raises(RequestError, match=r"--select none: expected no other route or similarity, .* got"):
             mixsp(str(tiny_model), select=Select.NONE, **choice)
 
 
