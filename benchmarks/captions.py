@@ -151,7 +151,7 @@ def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model]) -> dic
 
     def share(vectors_TD: np.ndarray, *conditions: str) -> dict[str, np.ndarray]:
         neighbours_QK = nearest(vectors_TD[text_index_N], captions)
-        return {c: 100 * neighbour_share(neighbours_QK, attributes[c])[:, None] for c in conditions}
+        return {c: neighbour_share(neighbours_QK, attributes[c])[:, None] for c in conditions}
 
     systems: dict[str, RankedSystem] = {}
     for model, encoder in zip(models, encoder_names([m.config for m in models]), strict=True):

@@ -71,7 +71,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, 
     systems = []
     for name, what, score in scorers:
         measures_QM = rank_pools(cube, pairs, score)
-        values = {group: 100 * measures_QM[rows_Q] for group, rows_Q in groups.items()}
+        values = {group: measures_QM[rows_Q] for group, rows_Q in groups.items()}
         systems.append(RankedSystem(name=name, what=what, values=values))
     return rank_systems(
         job,

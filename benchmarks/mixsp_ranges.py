@@ -19,8 +19,9 @@ from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
 from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
-from raycase.evaluation.report import interval, mean_interval, number, table
+from raycase.evaluation.report import interval, number, table
 from raycase.io.rated import RatedPairs
 from raycase.job.vector_cache import VectorCache
 from raycase.papers.mixsp import task as sts
@@ -55,9 +56,10 @@ def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[s
     lowest_N = scorer.figures(scorer.config.tokens(pairs.sentences1, pairs.sentences2))[0][:, 1]
     ranges_N = np.digitize(lowest_N, np.array(model.config.ranges, dtype=lowest_N.dtype))
     wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
-    right_N = 100.0 * (ranges_N == wanted_N)
+    right_N = ranges_N == wanted_N
     most_frequent = 100 * np.bincount(wanted_N).max() / len(wanted_N)
-    return mean_interval(right_N, resamples=job.resamples, seed=job.seed) | {"most_frequent": float(most_frequent)}
+    found = estimate(mean_of, right_N, right_N, resamples=job.resamples, seed=job.seed) or {}
+    return found | {"most_frequent": float(most_frequent)}
 
 
 def draw(densities_of: dict[str, Densities]) -> bytes:

@@ -56,14 +56,33 @@ def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
     return float((rankdata(scores_N)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def bootstrap_interval(
-    metric: Correlation,
-    scores_N: np.ndarray,
-    ratings_N: np.ndarray,
-    **bootstrap: Any,
-) -> tuple[float, float]:
-    """95 % interval of a metric over pairs, by the percentile bootstrap; its options: those of `_resampled`."""
-    return _middle(_resampled(metric, [scores_N], ratings_N, **bootstrap)[0])
+def estimate(
+    metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
+) -> dict[str, float] | None:
+    """A metric x 100 with its 95 % interval by the percentile bootstrap over pairs: value, low, high; `bootstrap` are
+    options of `_resampled`. None where the metric is not defined."""
+    value = metric(scores_N, ratings_N)
+    if np.isnan(value):
+        return None
+    low, high = _middle(_resampled(metric, [scores_N], ratings_N, **bootstrap)[0])
+    return {"value": 100 * value, "low": 100 * low, "high": 100 * high}
+
+
+def estimate_difference(
+    metric: Correlation, scores_N: np.ndarray, others_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
+) -> dict[str, float] | None:
+    """The difference x 100 of two systems' metric over the same pairs, with its 95 % interval: difference, low, high,
+    p. None where the metric of one is not defined.
+
+    p is two-sided: twice the share of resamples in which the difference has the other sign or is 0.
+    """
+    difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
+    if np.isnan(difference):
+        return None
+    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, **bootstrap)
+    low, high = _middle(a_R - b_R)
+    other_sign = min(float(np.mean(a_R <= b_R)), float(np.mean(a_R >= b_R)))
+    return {"difference": 100 * difference, "low": 100 * low, "high": 100 * high, "p": min(1.0, 2 * other_sign)}
 
 
 def _middle(values_R: np.ndarray) -> tuple[float, float]:
@@ -72,54 +91,6 @@ def _middle(values_R: np.ndarray) -> tuple[float, float]:
         return float("nan"), float("nan")
     low, high = np.nanpercentile(values_R, [2.5, 97.5])
     return float(low), float(high)
-
-
-def paired_bootstrap(
-    metric: Correlation,
-    scores_N: np.ndarray,
-    others_N: np.ndarray,
-    ratings_N: np.ndarray,
-    **bootstrap: Any,
-) -> dict[str, float]:
-    """The difference of two systems' metric over the same pairs: `difference`, `low`, `high` (95 %) and `p`.
-
-    p is two-sided: twice the share of resamples in which the difference has the other sign or is 0. NaN if the metric
-    of one system is.
-    """
-    a_R, b_R = _resampled(metric, [scores_N, others_N], ratings_N, **bootstrap)
-    differences_R = a_R - b_R
-    difference = metric(scores_N, ratings_N) - metric(others_N, ratings_N)
-    if np.isnan(difference):
-        return dict.fromkeys(("difference", "low", "high", "p"), float("nan"))
-    low, high = _middle(differences_R)
-    below, above = float(np.mean(differences_R <= 0)), float(np.mean(differences_R >= 0))
-    return {
-        "difference": difference,
-        "low": low,
-        "high": high,
-        "p": min(1.0, 2 * min(below, above)),
-    }
-
-
-def estimate(
-    metric: Correlation, scores_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
-) -> dict[str, float] | None:
-    """A metric x 100 with its `bootstrap_interval`: value, low, high. None where the metric is not defined."""
-    value = metric(scores_N, ratings_N)
-    if np.isnan(value):
-        return None
-    low, high = bootstrap_interval(metric, scores_N, ratings_N, **bootstrap)
-    return {"value": 100 * value, "low": 100 * low, "high": 100 * high}
-
-
-def estimate_difference(
-    metric: Correlation, scores_N: np.ndarray, others_N: np.ndarray, ratings_N: np.ndarray, **bootstrap: Any
-) -> dict[str, float] | None:
-    """The `paired_bootstrap` of a metric x 100: difference, low, high, p. None where one of the two is not defined."""
-    paired = paired_bootstrap(metric, scores_N, others_N, ratings_N, **bootstrap)
-    if np.isnan(paired["difference"]):
-        return None
-    return {key: value if key == "p" else 100 * value for key, value in paired.items()}
 
 
 def _resampled(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from raycase.evaluation.job import REPORT, EvaluateJob
-from raycase.evaluation.metrics import bootstrap_interval, mean_of, paired_bootstrap
+from raycase.evaluation.metrics import Correlation, estimate, estimate_difference, mean_of
 from raycase.io.json_values import UNDEFINED
 from raycase.io.storage import Location
 from raycase.models.model_folder import METRICS
@@ -74,12 +75,6 @@ class RankedSystem:
     values: dict[str, np.ndarray]  # group of queries -> (Q, measures); every system has the same queries
 
 
-def mean_interval(values_Q: np.ndarray, *, resamples: int, seed: int) -> dict[str, float]:
-    """The mean over queries with its 95 % interval: value, low, high."""
-    low, high = bootstrap_interval(mean_of, values_Q, values_Q, resamples=resamples, seed=seed)
-    return {"value": float(values_Q.mean()), "low": low, "high": high}
-
-
 def rank_systems(
     job: EvaluateJob,
     *,
@@ -88,35 +83,39 @@ def rank_systems(
     data: dict[str, Any],
     measures: Sequence[str],
     systems: Sequence[RankedSystem],
+    metrics: Mapping[str, Correlation] = MappingProxyType({}),
+    ratings_Q: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """A task's part of `metrics.json`: each system's figures by group of queries and measure, and their differences
-    from the first system's."""
+    """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, and their
+    differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings."""
     settings = {"resamples": job.resamples, "seed": job.seed}
-    columns = list(enumerate(measures))
     first = systems[0]
-    compared = []
-    for system in systems:
-        figures = {
-            group: {name: mean_interval(values[:, i], **settings) for i, name in columns}
-            for group, values in system.values.items()
-        }
-        line: dict[str, Any] = {"name": system.name, "what": system.what, "figures": figures}
-        if system is not first:
-            line["against"] = {
-                group: {
-                    name: paired_bootstrap(mean_of, v[:, i], first.values[group][:, i], v[:, i], **settings)
-                    for i, name in columns
-                }
-                for group, v in system.values.items()
+
+    def figures(estimated: Callable[..., dict[str, float] | None], *compared: RankedSystem) -> dict[str, Any]:
+        """Those of each group and measure."""
+        return {
+            group: {
+                name: estimated(
+                    metrics.get(name, mean_of),
+                    *(s.values[group][:, i] for s in compared),
+                    values_QM[:, i] if ratings_Q is None else ratings_Q,
+                    **settings,
+                )
+                for i, name in enumerate(measures)
             }
-        compared.append(line)
+            for group, values_QM in first.values.items()
+        }
+
+    lines: list[dict[str, Any]] = [{"name": s.name, "what": s.what, "figures": figures(estimate, s)} for s in systems]
+    for line, system in zip(lines[1:], systems[1:], strict=True):
+        line["against"] = figures(estimate_difference, system, first)
     return {
         "title": title,
         "about": about,
         "data": data,
         "measures": list(measures),
         "groups": [{"name": name, "queries": len(of_group)} for name, of_group in first.values.items()],
-        "systems": compared,
+        "systems": lines,
         "settings": settings | {"compute": job.compute},
     }
 

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import auc
+from raycase.evaluation.metrics import auc, estimate, mean_of
 from raycase.evaluation.models import Model
-from raycase.evaluation.report import RankedSystem, interval, mean_interval, rank_systems
+from raycase.evaluation.report import RankedSystem, interval, rank_systems
 from raycase.io.inputs import find_input
 from raycase.io.labelled import LabelledTexts, labels_of, read_labelled
 from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -75,12 +75,13 @@ def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[s
         if told:  # in one call, since each text is encoded once in a call
             asked = [condition for condition, _ in told for _ in table.texts]
             states = np.split(loaded.states([*table.texts] * len(told), asked), len(told))
-            found += [100 * auc(of_column, said) for of_column, (_, said) in zip(states, told, strict=True)]
-    return mean_interval(np.array(found), resamples=job.resamples, seed=job.seed) if found else None
+            found += [auc(of_column, said) for of_column, (_, said) in zip(states, told, strict=True)]
+    aucs = np.array(found)
+    return estimate(mean_of, aucs, aucs, resamples=job.resamples, seed=job.seed) if found else None
 
 
 def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator[np.ndarray]:
-    """`MEASURES` x 100 of each text that has a label in a column, column after column: (N, M) each."""
+    """`MEASURES` of each text that has a label in a column, column after column: (N, M) each."""
     rows = [np.flatnonzero([bool(labels) for labels in column.labels]) for column in table.columns]
     if conditional:
         wordings = [column.wordings[0] for column in table.columns]
@@ -93,7 +94,7 @@ def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator
         labels = [column.labels[row] for row in of]
         kinds = [[column.coarse(cell) for cell in labels], labels]
         near = nearest(vectors_ND, NEAREST).tolist()
-        yield 100 * np.array(
+        yield np.array(
             [[np.mean([bool(kind[row] & kind[n]) for n in near[row]]) for kind in kinds] for row in range(len(of))]
         )
 

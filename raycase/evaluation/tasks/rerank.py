@@ -56,13 +56,13 @@ def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> d
 
 
 def rank_candidates(data: CandidateSets, score_of: dict[tuple[str, str], float]) -> np.ndarray:
-    """`MEASURES` of each query x 100, by the best score of any of its texts: (Q, 2)."""
+    """`MEASURES` of each query, by the best score of any of its texts: (Q, 2)."""
     found = []
     for row in data.rows:
         scores_N = np.array([score_of[pair] for pair in row.pairs]).reshape(len(row.query), -1).max(0)
         fits_N = np.arange(len(scores_N)) < len(row.positive)
         found.append([tied_average_precision(scores_N, fits_N), reciprocal_rank_at(scores_N, fits_N, FIRST)])
-    return 100 * np.array(found)
+    return np.array(found)
 
 
 def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:

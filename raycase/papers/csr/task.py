@@ -178,8 +178,8 @@ def filtered_ranks(
 
 
 def rank_measures(ranks_Q: np.ndarray) -> np.ndarray:
-    """`MEASURES` of each query, x 100: the reciprocal rank, and whether it is at most 1, 3 and 10: (Q, 4)."""
-    return 100 * np.stack([1 / ranks_Q, *(ranks_Q <= k for k in (1, 3, 10))], axis=1)
+    """`MEASURES` of each query: the reciprocal rank, and whether it is at most 1, 3 and 10: (Q, 4)."""
+    return np.stack([1 / ranks_Q, *(ranks_Q <= k for k in (1, 3, 10))], axis=1)
 
 
 def read(job: EvaluateJob) -> dict[str, Triples]:

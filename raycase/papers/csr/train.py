@@ -125,7 +125,7 @@ class GraphObjective(Objective):
                 entities_ED = system.encode_prepared(validation.alone).vectors
                 queries_QD = system.encode_prepared(validation.queries).vectors
             ranks_Q = filtered_ranks(queries_QD, entities_ED, triples, known)
-            return dict(zip(MEASURES, rank_measures(ranks_Q).mean(0).tolist(), strict=True))
+            return dict(zip(MEASURES, (100 * rank_measures(ranks_Q).mean(0)).tolist(), strict=True))
 
         return evaluate
 

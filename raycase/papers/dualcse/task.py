@@ -259,12 +259,12 @@ def _what(model: Model) -> str:
 
 
 def _system(name: str, what: str, correct_NH: np.ndarray) -> RankedSystem:
-    """The accuracy of each premise, over all its pairs and by kind: a premise's pairs share its vectors, so the
-    bootstrap draws premises."""
+    """The share of each premise's pairs that is right, over all and by kind: they share its vectors, so the bootstrap
+    draws premises."""
     kinds: dict[str, slice] = {"all": slice(None)}
     if correct_NH.shape[1] > 1:
         kinds |= {kind: slice(i, i + 1) for i, kind in enumerate(HYPOTHESES.values())}
-    values = {kind: 100.0 * correct_NH[:, columns].mean(1, keepdims=True) for kind, columns in kinds.items()}
+    values = {kind: correct_NH[:, columns].mean(1, keepdims=True) for kind, columns in kinds.items()}
     return RankedSystem(name=name, what=what, values=values)
 
 

@@ -1,6 +1,6 @@
 """Pairs of sentences without a condition: scored from 0 to 5 (STS), or related or not (MixSP, section 4.4).
 
-Shapes: N pairs.
+Shapes: N pairs, M measures.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import Correlation, auc, estimate, estimate_difference, spearman
+from raycase.evaluation.metrics import Correlation, auc, spearman
 from raycase.evaluation.models import Model, no_condition
 from raycase.evaluation.procedure import Task
+from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.rated import LABEL, SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER
 
@@ -42,29 +45,20 @@ def read(job: EvaluateJob) -> RatedPairs:
 
 def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each model with intervals, and their differences from the first model's."""
-    bootstrap: dict[str, Any] = {"resamples": job.resamples, "seed": job.seed}
-    measures = MEASURES[job.task]
-    scores = [model.scores(pairs.sentences1, pairs.sentences2) for model in models]
-    systems: list[dict[str, Any]] = []
-    for model, scores_N in zip(models, scores, strict=True):
-        figures = {name: estimate(metric, scores_N, pairs.ratings, **bootstrap) for name, metric in measures.items()}
-        system: dict[str, Any] = {"name": model.name, "what": model.config.label, "figures": {"all": figures}}
-        if systems:
-            differences = {
-                name: estimate_difference(metric, scores_N, scores[0], pairs.ratings, **bootstrap)
-                for name, metric in measures.items()
-            }
-            system["against"] = {"all": differences}
-        systems.append(system)
-    return {
-        "title": TITLES[job.task],
-        "about": f"{len(pairs):,} pairs. {ABOUT[job.task]} With 95 % intervals of the bootstrap over pairs.",
-        "data": {"rows": len(pairs), "sha256": pairs.data_sha256},
-        "measures": list(measures),
-        "groups": [{"name": "all", "queries": len(pairs)}],
-        "systems": systems,
-        "settings": {**bootstrap, "compute": job.compute},
-    }
+    measures, systems = MEASURES[job.task], []
+    for model in models:
+        scores_NM = np.stack([model.scores(pairs.sentences1, pairs.sentences2)] * len(measures), axis=1)
+        systems.append(RankedSystem(name=model.name, what=model.config.label, values={"all": scores_NM}))
+    return rank_systems(
+        job,
+        title=TITLES[job.task],
+        about=f"{len(pairs):,} pairs. {ABOUT[job.task]} With 95 % intervals of the bootstrap over pairs.",
+        data={"rows": len(pairs), "sha256": pairs.data_sha256},
+        measures=list(measures),
+        systems=systems,
+        metrics=measures,
+        ratings_Q=pairs.ratings,
+    )
 
 
 TASKS = dict.fromkeys(MEASURES, Task(read=read, measure=measure, expected=no_condition))

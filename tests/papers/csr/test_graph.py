@@ -107,10 +107,10 @@ def test_ranks_are_those_of_brute_force(triples_of):
 
 def test_measures_by_hand():
     assert rank_measures(np.array([1.0, 2.5, 10.0, 11.0])).tolist() == [
-        [100, 100, 100, 100],
-        [40, 0, 100, 100],
-        [10, 0, 0, 100],
-        [pytest.approx(100 / 11), 0, 0, 0],
+        [1, 1, 1, 1],
+        [0.4, 0, 1, 1],
+        [0.1, 0, 0, 1],
+        [pytest.approx(1 / 11), 0, 0, 0],
     ]
 
 
