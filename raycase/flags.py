@@ -24,8 +24,10 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
-# fields for a paper's ablations, which grids of `raycase tune` and Python set
-NOT_FLAGS = {"alpha", "contradiction", "gate", "intra", "range_weight", "route", "similarity"}
+NOT_FLAGS = {  # for a paper's ablations, KIND.NAME: grids of `raycase tune` and Python set them
+    *("DualCseJob.contradiction", "DualCseJob.intra", "HeadRecipe.gate", "LoraJob.alpha"),
+    *("MixSpJob.range_weight", "MixSpJob.route", "MixSpJob.similarity"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +44,9 @@ def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
     for flag in fields(kind):
-        if flag.name in NOT_FLAGS:
-            continue
         named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
-        (advanced if named & ADVANCED else usual).append(flag)
+        if not named & NOT_FLAGS:
+            (advanced if named & ADVANCED else usual).append(flag)
     return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced
 
 
