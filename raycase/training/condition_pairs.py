@@ -26,7 +26,7 @@ from raycase.models.pairs import RatedTexts
 SAYS = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
 # which sentences (B,), their states (B, T, W), which tokens are real (B, T), f(s) (B, P)
-Part = tuple[np.ndarray, Tensor, Tensor, Tensor]
+SentencePart = tuple[np.ndarray, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ReadPairs(PairIndex, ABC):
         """Mean states of these conditions: (C, W)."""
 
     @abstractmethod
-    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+    def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
         """States of these sentences and f of them, those of similar length together."""
 
 
@@ -84,7 +84,7 @@ class PairStates(ReadPairs):
     def means(self, conditions: np.ndarray) -> Tensor:
         return torch.from_numpy(self.conditions[conditions])
 
-    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+    def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
         for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):
             states_BTW, real_BT = self.sentences.padded(sentences[members])
             plain_BP = self.plain[sentences[members]]
@@ -129,7 +129,7 @@ class PairTokens(ReadPairs):
         order = np.argsort(np.concatenate([members for members, _ in parts]))
         return torch.cat([states.mean for _, states in parts])[torch.from_numpy(order)]
 
-    def states(self, sentences: np.ndarray) -> Iterator[Part]:
+    def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
         for members, states in self._read(self.sentences.take(sentences)):
             yield members, states.states, states.real, states.plain
 
