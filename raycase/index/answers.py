@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.errors import RequestError
 from raycase.io.columns import RESERVED_COLUMNS
 from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, STATED
 
@@ -25,6 +26,14 @@ TEXT = "text"  # the column with the texts, where no other is named
 def returned_columns(dataset: LanceDataset) -> list[str]:
     """Id and the kept columns."""
     return [name for name in dataset.schema.names if name not in (CONDITION, *RESERVED_COLUMNS)]
+
+
+def check_new_columns(columns: Sequence[str], *names: str) -> None:
+    """Raise RequestError where an index keeps columns with names that some answers have for their own."""
+    if same := sorted({*names} & {*columns}):
+        raise RequestError(
+            f"expected an index that keeps no column {same[0]!r}, which these answers have for their own"
+        )
 
 
 def answer_table(

@@ -18,6 +18,7 @@ from raycase.index.kept import keep_conditions
 from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
 from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
 from raycase.index.row_changes import delete_matching, delete_same_ids
+from raycase.index.text_index import Language, update_text_index
 from raycase.index.word_files import remove_unused
 from raycase.io.fetch import model_folder
 from raycase.io.lance_dataset import import_lance, is_index
@@ -56,6 +57,12 @@ class IndexJob:
     output again does not bring them back."""
     replace: bool = False
     """First delete all rows with the ids of the new --embeddings. Give all outputs of the changed texts at once."""
+    text_index: bool = False
+    """Index the words of the kept texts too, for `raycase search --match` and --hybrid. Rows that are added later are
+    indexed as well."""
+    text_language: Language | None = None
+    """Language in which --text-index stems words, so that "bicycles" is "bicycle", or none. Default: the index's,
+    English for a new one."""
     keep_condition: tuple[str, ...] = ()
     """Conditions to pool from stored tokens and keep, like conditions embedded in advance; new rows are pooled too."""
     model: str | None = None
@@ -83,7 +90,8 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset = _append(job, sources, dataset, metadata, root)
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
-        if added or deleted or settings != (metadata.kind, metadata.exact_below):
+        has_new_words = bool(job.text_index or job.text_language) and update_text_index(dataset, job.text_language)
+        if added or deleted or has_new_words or settings != (metadata.kind, metadata.exact_below):
             if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
                 most = fragment_rows(metadata.rows, metadata.shards)
                 dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))

@@ -26,7 +26,7 @@ from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.exact import Block, exact_nearest
 from raycase.index.lance_files import OFFSET, sql_in
 from raycase.index.metadata import IndexMetadata
-from raycase.io.schema import ASKED, CONDITION, ID, PARTS
+from raycase.io.schema import ASKED, CONDITION, ID
 from raycase.io.stored_words import BASIS
 
 if TYPE_CHECKING:
@@ -59,11 +59,9 @@ class Part:
     vectors: np.ndarray
 
 
-def check_weights(conditions: Mapping[str, Any], columns: Sequence[str]) -> list[Weighted]:
+def check_weights(conditions: Mapping[str, Any]) -> list[Weighted]:
     """Conditions with their weights, or with pairs of a phrase and a weight. Raises RequestError for a weight that is
-    no finite number, where none differs from 0, and for an index that keeps a column with the name of the answers'."""
-    if PARTS in columns:
-        raise RequestError(f"conditions: expected an index that keeps no column {PARTS!r}, which weighted answers have")
+    no finite number, and where none differs from 0."""
     found = []
     for asked, value in conditions.items():
         phrase, weight = value if isinstance(value, (tuple, list)) and len(value) == 2 else (None, value)

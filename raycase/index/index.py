@@ -6,6 +6,7 @@ Shapes: Q queries, C conditions, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from raycase.errors import RequestError, WorkError, is_words, note
 from raycase.heads.condition_head import Questions
-from raycase.index.answers import answer_table, no_answers, returned_columns
+from raycase.index.answers import answer_table, check_new_columns, no_answers, returned_columns
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.combined import Part, Weighted, check_weights, parts_column, shares
 from raycase.index.exact import FEW, Block
@@ -26,8 +27,9 @@ from raycase.index.metadata import IndexMetadata
 from raycase.index.pooled import cached_method
 from raycase.index.query_encoder import ask, embed_queries, resolve_query_encoder
 from raycase.index.shard import Limits, Nearest, Shard
+from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.io.lance_dataset import import_lance
-from raycase.io.schema import PLAIN, QUERY, RANK, VECTOR
+from raycase.io.schema import PARTS, PLAIN, QUERY, RANK, TEXT_RANK, VECTOR, VECTOR_RANK
 from raycase.io.shared import Shared, exclusive
 from raycase.io.storage import Location, locate
 from raycase.io.stored_words import BASIS, SKETCH
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 LEAST_STATED = 0.5  # probability
 TELLING = "that are pooled from stored tokens by a model trained on labelled texts"
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
+AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 # Numbers of queries, the condition under which they were searched, what `Index.nearest` gives, and more for their table
@@ -128,6 +131,8 @@ class Index(Shared):
         exact_condition: bool = False,
         phrases: bool = False,
         stated: bool = False,
+        match: str | None = None,
+        hybrid: bool = False,
         options: Options = DEFAULT_OPTIONS,
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
@@ -146,11 +151,14 @@ class Index(Shared):
             exact_condition: raise RequestError for a condition that the index does not have.
             phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
             stated: leave out rows that, by `states_at`, more likely than not say nothing about the condition.
+            match: words that each answer's text must have.
+            hybrid: fuse the ranks by vectors with those by words (`text_index.fused`).
             options: how an approximate index is used.
 
         Returns:
             A table with up to Q k rows: query (index in `sentences`), asked, condition (the one searched), pooled, rank
-            from 1, score, id and the kept columns; `parts` for weights, and `stated` where it is requested.
+            from 1, score, id and the kept columns; `parts` for weights, both ranks for `hybrid`, and `stated` where it
+            is requested.
 
         Raises:
             RequestError: a ValueError, for a wrong argument.
@@ -164,30 +172,53 @@ class Index(Shared):
         sentences = [sentences] if isinstance(sentences, str) else sentences
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
-        weighted = check_weights(conditions, self.columns) if isinstance(conditions, Mapping) else []
+        weighted = check_weights(conditions) if isinstance(conditions, Mapping) else []
         if conditions is not None and (unconditional or (not weighted and len(conditions) != len(sentences))):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
         own = phrases or any(one.phrase is not None for one in weighted)
         self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
+        check_new_columns(self.columns, *[PARTS] * bool(weighted), *(VECTOR_RANK, TEXT_RANK) * hybrid)
         passing = self._checked(where)
+        plain = unconditional or (conditions is None and not self.metadata.conditions)
         asked: Sequence[str | None] = [None] * len(sentences) if weighted or conditions is None else [*conditions]
         with filter_errors(self.dataset, passing), lance_errors(self.root):
-            if weighted or (conditions is None and not unconditional and self.metadata.conditions):
-                of_all = [Weighted(asked=name, weight=1.0) for name in self.metadata.conditions]
-                names = [self._condition_for(one.asked, exact_condition) or "" for one in weighted or of_all]
-                parts_of = partial(self._parts, weighted or of_all, names, query_condition, phrases)
-                found = self._combined(sentences, weighted, names, parts_of, k, passing, options)
-            else:
-                condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
-                searched = [condition_of[name] for name in asked]
-                nearest = partial(self._stated if stated else self._nearest, k=k, where=passing, options=options)
-                found = self._under(sentences, searched, nearest, query_condition, phrases=phrases)
+            passing = passing if match is None else matching(self.dataset, match, passing)
+            find = partial(self._found, sentences, asked, weighted, fused_ranks(k) if hybrid else k, passing, options)
+            found = find(query_condition, exact_condition, phrases=phrases, stated=stated, plain=plain)
             table_of = partial(answer_table, self.dataset, states=self.states_at if stated else None)
             answers = [table_of(b, [asked[i] for i in b], name, *best, **more) for b, name, best, more in found]
-        table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
-        return table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+            table = pa.concat_tables([no_answers(self.dataset), *answers], promote_options="default")
+            table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+            return fused(self.dataset, self.metadata, table, sentences, passing, k, plain=plain) if hybrid else table
+
+    def _found(
+        self,
+        sentences: Sequence[str],
+        asked: Sequence[str | None],
+        weighted: Sequence[Weighted],
+        k: int,
+        where: Filter | None,
+        options: Options,
+        query_condition: str | None,
+        exact_condition: bool,
+        *,
+        phrases: bool,
+        stated: bool,
+        plain: bool,
+    ) -> Iterator[Found]:
+        """By vectors: under the condition of each sentence, under all that have a weight, or under all of the index."""
+        if weighted or (not plain and None in asked):
+            of_all = [Weighted(asked=name, weight=1.0) for name in self.metadata.conditions]
+            names = [self._condition_for(one.asked, exact_condition) or "" for one in weighted or of_all]
+            parts_of = partial(self._parts, weighted or of_all, names, query_condition, phrases)
+            yield from self._combined(sentences, weighted, names, parts_of, k, where, options)
+            return
+        condition_of = {name: self._condition_for(name, exact_condition) for name in dict.fromkeys(asked)}
+        nearest = partial(self._stated if stated else self._nearest, k=k, where=where, options=options)
+        searched = [condition_of[name] for name in asked]
+        yield from self._under(sentences, searched, nearest, query_condition, phrases=phrases)
 
     def check_conditional(
         self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
@@ -260,7 +291,8 @@ class Index(Shared):
         rows, pooled = max(map(self.rows, names)), any(map(self.is_pooled, names))
         k = min(k, sum(map(self.rows, names)))
         if pooled or (weighted and self.metadata.words):
-            candidates = self._candidates(len(sentences), rows, k, where, options)
+            factor = options.factor * (AWAY if any(one.weight < 0 for one in weighted) else 1)
+            candidates = self._candidates(len(sentences), rows, k, where, replace(options, factor=factor))
         else:
             candidates = None if self._is_exact(rows, options) else 0
         at_once = min(self.limits.queries, self.limits.cosines // rows) if candidates is None else 1

@@ -70,6 +70,10 @@ class SearchJob(RayFlag):
     """Number of neighbours."""
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    match: str | None = None
+    """Words that the text of each answer must have, all of them. For an index built with --text-index."""
+    hybrid: bool = False
+    """Rank by the words of the queries too (BM25), and fuse both ranks. For an index built with --text-index."""
     stated: bool = False
     """Leave out texts that say nothing about the condition. Needs stored tokens and a model trained on labelled
     texts."""
@@ -194,6 +198,8 @@ def _answers(
             exact_condition=job.exact_condition,
             phrases=bool(job.phrase),
             stated=job.stated,
+            match=job.match,
+            hybrid=job.hybrid,
             options=EFFORTS[job.effort],
         )
         each = pa.Table.from_struct_array(table[PARTS].combine_chunks().flatten()) if weighted else table
@@ -226,6 +232,8 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
         raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
     if job.phrase and not job.condition:
         raise RequestError("--phrase: expected the --condition that it answers, got none")
+    if job.hybrid and (job.stated or job.rerank):
+        raise RequestError(f"--hybrid: expected no --{'rerank' if job.rerank else 'stated'} beside it, got both")
     weights = _weights(job.condition)
     if weights and job.explain:
         raise RequestError("--explain: expected one condition for each query, got conditions with weights")

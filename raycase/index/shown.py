@@ -15,20 +15,21 @@ from raycase.errors import MOST_SHOWN, RequestError, note, visible
 from raycase.index.answers import TEXT
 from raycase.index.index import Index
 from raycase.index.marks import has_styles, in_bold, in_words, looked_at
-from raycase.io.schema import CONDITION, PARTS, QUERY, RANK, SCORE
+from raycase.io.schema import CONDITION, PARTS, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
 
 SHOWN_CHARACTERS = 100  # of a kept column
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One answer; words: those that the condition looked at; cosines: those under each condition with a weight."""
+    """One answer; words: those that the condition looked at; figures: cosines under conditions with weights,
+    or ranks by vectors and words."""
 
     rank: int
     score: str
     text: str
     words: list[Word]
-    cosines: str
+    figures: str
 
 
 def print_answers(
@@ -47,7 +48,7 @@ def print_answers(
             line = in_bold(answer.text, answer.words if styles else (), SHOWN_CHARACTERS)
             if answer.words and not styles:
                 line += f"  ({in_words(answer.text, answer.words)})"
-            print(f"{answer.rank:>4}  {answer.score:>6}  {answer.cosines}{line}")
+            print(f"{answer.rank:>4}  {answer.score:>6}  {answer.figures}{line}")
         if query not in shown:
             print("      no rows pass the filter")
     print()
@@ -66,21 +67,26 @@ def print_replaced_condition(index: Index, asked: str, condition: str | None) ->
 
 def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) -> dict[int, list[Shown]]:
     """The answers to each query that has some; `column`: with what is shown of each."""
-    nothing = [None] * len(answers)
-    of_words = nothing if weights is None else weights.to_pylist()
-    of_parts = answers[PARTS].to_pylist() if PARTS in answers.column_names else nothing
+    of_words = [None] * len(answers) if weights is None else weights.to_pylist()
+    figures = [""] * len(answers)
+    if PARTS in answers.column_names:
+        of_parts = answers[PARTS].to_pylist()
+        figures = [f"({'  '.join(_figure(part['cosine']) for part in parts)})  " if parts else "" for parts in of_parts]
+    if TEXT_RANK in answers.column_names:
+        ranks = zip(*(answers[name].to_pylist() for name in (VECTOR_RANK, TEXT_RANK)), figures, strict=True)
+        figures = [f"(vectors {vector or '-'}, words {text or '-'})  {rest}" for vector, text, rest in ranks]
     columns = [answers[name].to_pylist() for name in (QUERY, RANK, SCORE, column)]
     found: dict[int, list[Shown]] = {}
-    for query, rows in groupby(zip(*columns, of_words, of_parts, strict=True), key=lambda row: row[0]):
+    for query, rows in groupby(zip(*columns, of_words, figures, strict=True), key=lambda row: row[0]):
         found[query] = [
             Shown(
                 rank=rank,
                 score=_figure(score),  # re-ranking gives none without words
                 text=str(text),
                 words=looked_at(words_of_row(words)),
-                cosines=f"({'  '.join(_figure(part['cosine']) for part in parts)})  " if parts else "",
+                figures=own,
             )
-            for _, rank, score, text, words, parts in rows
+            for _, rank, score, text, words, own in rows
         ]
     return found
 

@@ -18,6 +18,7 @@ QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an a
 POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
 STATED = "stated"  # of an answer, where the model tells: probability that the text says something of the condition
 PARTS = "parts"  # of an answer under weighted conditions: the cosine under each
+VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # of an answer by vectors and words
 WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
 Dtype = Literal["float16", "float32", "int8", "binary"]  # of written vectors
 FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read

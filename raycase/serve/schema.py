@@ -107,6 +107,8 @@ class SearchRequest(Body):
     unconditional: bool = False
     k: int = Field(10, ge=1, le=MOST_K)
     where: Where | None = None
+    match: Text | None = None
+    hybrid: bool = False
     effort: Literal["low", "usual", "high", "exact"] = "usual"
     exact_condition: bool = False
 

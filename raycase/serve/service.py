@@ -24,7 +24,7 @@ from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
 from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index
 from raycase.io.fetch import model_folder
-from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, Reason
+from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK, Reason
 from raycase.models.contracts import check_conditions
 from raycase.models.embeds import Embeds
 from raycase.models.pairs import tokens_of_pairs
@@ -147,11 +147,14 @@ class Service:
                 asked.where,
                 unconditional=asked.unconditional,
                 exact_condition=asked.exact_condition,
+                match=asked.match,
+                hybrid=asked.hybrid,
                 options=EFFORTS[asked.effort],
             )
         )
         answers: list[list[dict[str, Any]]] = [[] for _ in asked.queries]
         own = (ASKED, CONDITION, POOLED, RANK, SCORE, *[PARTS] * (asked.conditions is not None))
+        own += (VECTOR_RANK, TEXT_RANK) * asked.hybrid
         for row in table.to_pylist():
             answer = {name: row.pop(name) for name in own}
             answers[row.pop(QUERY)].append(answer | {"row": row})

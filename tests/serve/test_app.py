@@ -98,6 +98,11 @@ def test_answers_are_those_of_the_index(client, home):
     assert zeros.status_code == 422 and "expected a weight other than 0" in zeros.json()["error"]["message"]
     schema = client.get("/openapi.json").json()["components"]["schemas"]["SearchRequest"]["properties"]["conditions"]
     assert schema["anyOf"][0]["additionalProperties"]["anyOf"][0] == {"type": "number"}
+    words = {"match": "red", "hybrid": True, "k": 2}
+    [hybrid] = client.post("/search", json={"queries": "dog", "condition": "color", **words}).json()["answers"]
+    rows = Index.open(str(home / "i.lance")).search("dog", "color", **words).to_pylist()
+    ranks = [(a["row"]["id"], a["vector_rank"], a["text_rank"]) for a in hybrid]
+    assert ranks == [(row["id"], row["vector_rank"], row["text_rank"]) for row in rows] and len(rows) == 2
     plain = client.post("/search", json={"queries": "a red dress", "unconditional": True, "k": 1}).json()["answers"]
     assert plain[0][0]["condition"] is None and not plain[0][0]["pooled"]
     none = client.post("/search", json={"queries": "dog", "condition": "color", "where": "year > 9999"})

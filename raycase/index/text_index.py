@@ -1,0 +1,134 @@
+"""Words beside vectors: Lance's inverted index of the texts, by which words must hold, or rank rows by BM25.
+
+Words are in lower case and without accents, and stemmed in a language; none is left out for being frequent or long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.index.answers import TEXT, returned_columns
+from raycase.index.filters import Filter
+from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, sql_in
+from raycase.index.metadata import IndexMetadata
+from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
+from raycase.io.stored_words import BASIS
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+Language = Literal[
+    "none", "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian",
+    "Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
+]  # fmt: skip
+RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods
+LEAST_FUSED, FUSED = 100, 5  # ranks of each kind that are fused: as many, or times k
+
+
+def update_text_index(dataset: LanceDataset, language: Language | None) -> bool:
+    """Index the column of texts, `text` or the only kept one of strings, unless it is indexed in this language (None:
+    in any); returns whether it was not. Raises RequestError where there is no such column."""
+    strings = [name for name in returned_columns(dataset) if pa.types.is_string(dataset.schema.field(name).type)]
+    texts = [TEXT] if TEXT in strings else [name for name in strings if name != ID]
+    if len(texts) != 1:
+        kept = ", ".join(returned_columns(dataset))
+        raise RequestError(f"--text-index: expected a kept column {TEXT!r}, or only one of strings, got {kept}")
+    stems = {"stem": language != "none", "language": "English" if language in (None, "none") else language}
+    expected: dict[str, Any] = {} if language is None else stems
+    if any(expected.items() <= index.details.items() for index in _text_indices(dataset)):
+        return False
+    dataset.create_scalar_index(texts[0], "INVERTED", remove_stop_words=False, max_token_length=None, **stems)
+    return True
+
+
+def _text_indices(dataset: LanceDataset) -> list[Any]:
+    return [index for index in dataset.describe_indices() if index.type_url.endswith("InvertedIndexDetails")]
+
+
+def _hits(dataset: LanceDataset, words: str, where: str | None, *, limit: int | None, every: bool) -> pa.Table:
+    """Id, offset and BM25 score of the rows with every word, or with any. Raises RequestError without a text index."""
+    from lance.query import FullTextOperator, MatchQuery
+
+    if not (indices := _text_indices(dataset)):
+        flag = "match" if every else "hybrid"
+        raise RequestError(f"{flag}: expected an index of words, got none; add it with `raycase index --text-index`")
+    operator = FullTextOperator.AND if every else FullTextOperator.OR
+    query = MatchQuery(words, indices[0].field_names[0], operator=operator)
+    options = {"filter": where, "prefilter": where is not None, "limit": limit}
+    return dataset.scanner(columns=[ID, OFFSET, "_score"], full_text_query=query, **options).to_table()
+
+
+def matching(dataset: LanceDataset, words: str, where: Filter | None) -> Filter:
+    """The filter for the ids whose texts have every word, beside another one. Raises RequestError."""
+    if not re.search(r"\w", words):
+        raise RequestError(f"match: expected words, got {visible(repr(words), MOST_LABEL)}")
+    ids = sql_in(ID, _hits(dataset, words, where, limit=None, every=True)[ID].unique().to_pylist())
+    return Filter(f"({ids} AND {where})" if where else f"({ids})")
+
+
+def fused_ranks(k: int) -> int:
+    """How many ranks of each kind are fused for k answers."""
+    return max(LEAST_FUSED, FUSED * k)
+
+
+def fused(
+    dataset: LanceDataset,
+    metadata: IndexMetadata,
+    answers: pa.Table,
+    sentences: Sequence[str],
+    where: Filter | None,
+    k: int,
+    *,
+    plain: bool,
+) -> pa.Table:
+    """The k best answers to each query by reciprocal rank fusion (Cormack et al., 2009):
+
+        score = 1 / (60 + rank by vectors) + 1 / (60 + rank by BM25 of any of the query's words)
+
+    A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors, those without a condition by the
+    plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. Raises RequestError.
+    """
+    tables = [_with_ranks(answers.slice(0, 0), [], {}, {})]
+    for query in answers[QUERY].unique().to_pylist():
+        own = answers.filter(pc.equal(answers[QUERY], query))
+        first = own.slice(0, 1).to_pylist()[0]
+        kinds = [f"{BASIS} IS NOT NULL"] if first[POOLED] else []
+        if plain or (first[CONDITION] is not None and not kinds):
+            kinds = [sql_equals(CONDITION, first[CONDITION])]
+        elif first[CONDITION] is None:
+            kinds.append(f"{CONDITION} IS NOT NULL")
+        passing = f"({' OR '.join(kinds)})" + (f" AND {where}" if where else "")
+        copies = len(metadata.conditions) + 1  # rows that an id may have
+        hits = _hits(dataset, sentences[query], passing, limit=fused_ranks(k) * copies, every=False)
+        hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))
+        offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))
+        by_text = {one: rank for rank, one in enumerate(hits[ID].unique().to_pylist()[: fused_ranks(k)], 1)}
+        by_vector = dict(zip(own[ID].to_pylist(), own[RANK].to_pylist(), strict=True))
+        others = [one for one in by_text if one not in by_vector]
+        rows = dataset.take([offset_of[one] for one in others], columns=returned_columns(dataset))
+        for name in (QUERY, ASKED, CONDITION, POOLED):
+            rows = rows.append_column(name, pa.array([first[name]] * len(others), own.schema.field(name).type))
+        own = pa.concat_tables([own, rows], promote_options="default")
+        tables.append(_with_ranks(own, own[ID].to_pylist(), by_vector, by_text).slice(0, k))
+    return pa.concat_tables(tables)
+
+
+def _with_ranks(answers: pa.Table, ids: Sequence[Any], by_vector: dict[Any, int], by_text: dict[Any, int]) -> pa.Table:
+    """The answers to a query, with these ids, in the order of their fused scores."""
+    ranks = [[ranks.get(one) for one in ids] for ranks in (by_vector, by_text)]
+    scores_N = np.array([sum(1 / (RRF_K + rank) for rank in pair if rank) for pair in zip(*ranks, strict=True)])
+    order_N = np.argsort(-scores_N, kind="stable")
+    names = answers.column_names
+    answers = answers.take(order_N.astype(np.int64))
+    answers = answers.set_column(names.index(SCORE), SCORE, pa.array(scores_N[order_N], pa.float32()))
+    answers = answers.set_column(names.index(RANK), RANK, pa.array(range(1, len(ids) + 1), pa.int32()))
+    for name, of_kind in zip((VECTOR_RANK, TEXT_RANK), ranks, strict=True):
+        answers = answers.append_column(name, pa.array(of_kind, pa.int32()).take(pa.array(order_N, pa.int64())))
+    return answers

@@ -1,0 +1,145 @@
+"""Words beside vectors: what must hold, ranks by BM25, and both ranks fused; kept up to date with the rows."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import storing
+from helpers import embedded
+from indexed import refuse
+
+from raycase.errors import RequestError
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.index.search_job import SearchJob, search
+from raycase.index.text_index import _with_ranks, fused_ranks
+
+KNOWN, ASKED = "number of people", "what they wear on their heads"
+QUERY = "a woman with two dogs in a red dress"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """An index of 250 rows with stored words, the same under `KNOWN`, and their texts' words; `later`: 40 rows more."""
+    home = tmp_path_factory.mktemp("words")
+    storing.words_later_and_out(home, KNOWN)
+    outputs = tuple(str(home / name) for name in ("words", "out"))
+    build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), text_index=True))
+    return home
+
+
+@pytest.fixture(scope="module")
+def index(home):
+    return Index.open(str(home / "i.lance"))
+
+
+def having(words, rows):
+    """The ids of rows whose texts have all these words; the texts have a plural nowhere."""
+    stems = {word.removesuffix("s") for word in words.lower().split()}
+    return {row["id"] for row in rows if stems <= set(row["text"].split())}
+
+
+@pytest.mark.parametrize("condition", [KNOWN, ASKED, None, {KNOWN: 1, ASKED: -1}, {ASKED: 2}])
+@pytest.mark.parametrize("where", [None, "year < 2010"])
+def test_every_word_must_hold(index, condition, where):
+    rows = [row for row in storing.texts(250) if where is None or row["year"] < 2010]
+    for words in ("RED dogs", "a", "with a", "red zebra", "17"):
+        found = index.search([QUERY, "dog"], condition, 300, where, match=words)
+        wanted = index.search([QUERY, "dog"], condition, 300, where).to_pylist()
+        expected = having(words, rows)
+        assert [(r["query"], r["id"], r["score"]) for r in found.to_pylist()] == [
+            (row["query"], row["id"], row["score"]) for row in wanted if row["id"] in expected
+        ]
+        assert found["rank"].to_pylist() == [*range(1, len(expected) + 1)] * 2
+    assert len(index.search(QUERY, condition, 300, where, match="red dogs")) > 0
+
+
+def test_ranks_are_fused_as_by_hand():
+    answers = pa.table({"id": list("abcd"), "rank": pa.nulls(4, pa.int32()), "score": pa.nulls(4, pa.float32())})
+    found = _with_ranks(answers, list("abcd"), {"a": 1, "b": 2, "c": 3}, {"c": 1, "d": 2}).to_pylist()
+    assert [(row["id"], row["rank"], row["vector_rank"], row["text_rank"]) for row in found] == [
+        ("c", 1, 3, 1),
+        ("a", 2, 1, None),
+        ("b", 3, 2, None),
+        ("d", 4, None, 2),
+    ]
+    assert [row["score"] for row in found] == pytest.approx([1 / 63 + 1 / 61, 1 / 61, 1 / 62, 1 / 62])
+    assert [fused_ranks(k) for k in (1, 20, 100)] == [100, 100, 500]
+
+
+@pytest.mark.parametrize("asked", [KNOWN, ASKED, None, {KNOWN: 1, ASKED: -1}, "unconditional"])
+def test_hybrid_answers_have_both_ranks(index, asked):
+    condition = {"unconditional": True} if asked == "unconditional" else {"conditions": asked}
+    where = "year >= 2003"
+    found = index.search([QUERY, "dog"], k=30, where=where, hybrid=True, **condition)
+    by_vector = index.search([QUERY, "dog"], k=150, where=where, **condition).to_pylist()
+    vector_rank = {(row["query"], row["id"]): row["rank"] for row in by_vector}
+    assert found["rank"].to_pylist() == [*range(1, 31)] * 2
+    best = {}
+    for row in found.to_pylist():
+        ranks = [rank for rank in (row["vector_rank"], row["text_rank"]) if rank]
+        assert row["score"] == pytest.approx(sum(1 / (60 + rank) for rank in ranks)) and row["year"] >= 2003
+        assert row["vector_rank"] == vector_rank.get((row["query"], row["id"]))
+        assert row["text"] == storing.texts(1, first=row["id"])[0]["text"]
+        best.setdefault(row["query"], []).append(row["score"])
+    assert all(scores == sorted(scores, reverse=True) for scores in best.values())
+    dogs = {row["id"] for row in found.to_pylist() if row["query"] == 1 and row["text_rank"]}
+    assert dogs and dogs <= having("dog", storing.texts(250))
+    both = index.search("dog", k=30, where=where, hybrid=True, match="red", **condition)
+    assert {*both["id"].to_pylist()} <= having("red", storing.texts(250)) and len(both) == 30
+
+
+def test_rows_that_come_change_and_go_are_found_by_their_words(home, tmp_path):
+    job = IndexJob(output=str(tmp_path / "i.lance"), shards=3, text_language="none")
+    build(replace(job, embeddings=(str(home / "words"),)))
+    assert having("bar", storing.texts(250)) == ids(job.output, "bar") and not ids(job.output, "bars")
+    version = Index.open(job.output).dataset.version
+    assert build(replace(job, text_index=True))["rows"] == 250 and Index.open(job.output).dataset.version == version
+    build(IndexJob(embeddings=(str(home / "later"),), output=job.output))
+    rows = [*storing.texts(250), *storing.texts(40, first=1000)]
+    assert ids(job.output, "bar") == having("bar", rows) != having("bar", rows[:250])
+    [words] = [i for i in Index.open(job.output).dataset.describe_indices() if i.field_names == ["text"]]
+    assert words.num_rows_indexed == 290
+    build(IndexJob(output=job.output, delete="id % 3 > 0"))
+    assert ids(job.output, "bar") == {one for one in having("bar", rows) if one % 3 == 0}
+    build(IndexJob(output=job.output, text_language="English"))
+    assert ids(job.output, "bars") == ids(job.output, "bar")
+
+
+def ids(uri, words):
+    return set(Index.open(uri).search("dog", ASKED, 300, match=words)["id"].to_pylist())
+
+
+def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
+    asked = {"query": (QUERY,), "condition": (KNOWN, ASKED), "match": "red", "k": 3}
+    job = SearchJob(index=str(home / "i.lance"), hybrid=True, **asked)
+    search(replace(job, output=str(tmp_path / "a.parquet")))
+    written = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    assert [(row["query"], row["rank"]) for row in written] == [(0, 1), (0, 2), (0, 3)] * 2
+    search(job)
+    first = written[0]
+    shown = f"(vectors {first['vector_rank'] or '-'}, words {first['text_rank'] or '-'})"
+    assert f"   1   {first['score']:.3f}  {shown}  {first['text']}" in capsys.readouterr().out
+
+
+def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
+    asked = {"index": str(home / "i.lance"), "query": ("dog",)}
+    refuse(SearchJob(**asked, match=" .. "), "^match: expected words, got ' .. '", search)
+    refuse(SearchJob(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
+    refuse(SearchJob(**asked, hybrid=True, stated=True), "^--hybrid: expected no --stated beside it", search)
+    plain = str(tmp_path / "plain.lance")
+    build(IndexJob(embeddings=(str(home / "words"),), output=plain))
+    for flags in ({"match": "dog"}, {"hybrid": True}):
+        with pytest.raises(RequestError, match=f"^{next(iter(flags))}: expected an index of words, got none; add it"):
+            Index.open(plain).search("dog", ASKED, **flags)
+    rows = [{"id": i, "text": "a dog", "title": "red", "text_rank": 1} for i in range(5)]
+    two = embedded(tmp_path / "t", tiny_model, rows, conditions=("color",), keep_columns=("title", "text_rank"))
+    build(IndexJob(embeddings=(two,), output=str(tmp_path / "two.lance"), text_index=True))
+    titled = Index.open(str(tmp_path / "two.lance"))
+    assert len(titled.search("dog", "color", match="red")) == 5
+    with pytest.raises(RequestError, match="expected an index that keeps no column 'text_rank'"):
+        titled.search("dog", "color", hybrid=True)
+    none = embedded(tmp_path / "n", tiny_model, rows, conditions=("color",), keep_columns=("text_rank",))
+    job = IndexJob(embeddings=(none,), output=str(tmp_path / "none.lance"), text_index=True)
+    refuse(job, "^--text-index: expected a kept column 'text', or only one of strings, got id, text_rank")
