@@ -8,6 +8,7 @@ python docs/flags.py --check    exit with 1 where it is out of date (`make lint`
 import inspect
 import io
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -174,7 +175,7 @@ def help_pages() -> Iterator[tuple[Path, str]]:
     for name in {*COMMANDS, *all_kinds()}:
         with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
             cli.parse([*name.split(), "--help"])
-        yield cli.HELP / f"{name.replace(' ', '-')}.txt", said.getvalue()
+        yield cli.HELP / f"{name.replace(' ', '-')}.txt", re.sub(r" +\n", "\n", said.getvalue())
 
 
 def main() -> int:
