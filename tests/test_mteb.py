@@ -146,7 +146,7 @@ def test_what_has_no_vector_stops_the_run(tiny_model, pooling):
 
 
 def test_a_wrapper_around_the_model_does_not_lose_the_instructions_of_a_search(pooling):
-    with pytest.raises(ValueError, match="do not wrap"):
+    with pytest.raises(ValueError, match="without a wrapper"):
         mteb.evaluate(
             mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling)), mocks.MockInstructionRetrieval(), cache=None
         )

@@ -278,7 +278,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
     def questions(self, conditions: Sequence[str]) -> Questions:
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
-        check_accepted(prepared.refused, conditions)
+        check_accepted(prepared.refused, conditions, numbered=False)
         states_CW, row_C, _ = self._condition_states(prepared, prepared.rows)
         return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
@@ -291,7 +291,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         """
         gate = self.questions([condition]).gate
         prepared = self.config.prepare(phrases, None)
-        check_accepted(prepared.refused, phrases)
+        check_accepted(prepared.refused, phrases, numbered=False)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
         pair_index = accepted_pairs(prepared)
 
