@@ -111,7 +111,8 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
         assert own["id"].to_pylist() == [ids[i] for i in best]
         assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
     if make is mixsp:  # which knows no conditions
-        assert search(SearchJob(**asked | {"condition": ()}, rerank=str(tmp_path / "scorer")))["answers"] == 8
+        for other in ((), ("color=-2",)):
+            assert search(SearchJob(**asked | {"condition": other}, rerank=str(tmp_path / "scorer")))["answers"] == 8
     search(SearchJob(**asked, rerank=str(tmp_path / "scorer")))
     assert '"red dog" under "color"' in capsys.readouterr().out
     more = search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
