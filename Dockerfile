@@ -7,4 +7,4 @@ WORKDIR /home/ray/raycase
 COPY --chown=ray:users pyproject.toml README.md LICENSE constraints.txt ./
 COPY --chown=ray:users raycase raycase
 COPY --chown=ray:users jobs jobs
-RUN pip install --no-cache-dir -c constraints.txt -e '.[explore,facets,gpu,lora,minilm,search,serve]'
+RUN pip install --no-cache-dir -c constraints.txt -e '.[documents,explore,facets,gpu,lora,minilm,search,serve]'

@@ -27,6 +27,7 @@ from raycase.io.schema import VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_words import WORDS
 from raycase.job.manifest import read_manifest
+from raycase.job.pair_result import PairResult
 from raycase.job.written import Written, open_written
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ def _open_or_begin(
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job.config
         name = read_manifest(sources[0].output)["model"]["name"]
-        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"])
+        chunk = config.get(PairResult.CHUNK, [])
+        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=chunk)
     dataset, metadata = ready
     if job.shards not in (None, metadata.shards):
         raise RequestError(
@@ -201,7 +203,13 @@ def _check_job(job: IndexJob, root: Location) -> None:
 
 
 def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> None:
-    """Raise RequestError for an output of another model."""
+    """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk."""
+    if (chunk := source.job.config.get(PairResult.CHUNK, [])) != metadata.chunk:
+        wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
+        raise RequestError(
+            f"--embeddings: expected the index's --chunk and --overlap ({wanted}), got others ({got}) in "
+            f"{source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
+        )
     model = source.job.config["model"]
     if source.unconditional and not source.has_words and CUT in metadata.model:
         model = model | {CUT: metadata.model[CUT]}

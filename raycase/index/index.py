@@ -20,6 +20,7 @@ from raycase.heads.condition_head import Questions
 from raycase.index.answers import answer_table, check_new_columns, no_answers, returned_columns
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.combined import Part, Weighted, check_weights, parts_column, shares
+from raycase.index.distinct import check_distinct, distinct_answers
 from raycase.index.exact import FEW, Block
 from raycase.index.filters import Filter, checked_filter, filter_errors
 from raycase.index.lance_files import lance_errors, open_newest, open_ready
@@ -133,6 +134,7 @@ class Index(Shared):
         stated: bool = False,
         match: str | None = None,
         hybrid: bool = False,
+        per: str | None = None,
         options: Options = DEFAULT_OPTIONS,
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
@@ -153,6 +155,7 @@ class Index(Shared):
             stated: leave out rows that, by `states_at`, more likely than not say nothing about the condition.
             match: words that each answer's text must have.
             hybrid: fuse the ranks by vectors with those by words (`text_index.fused`).
+            per: a column, such as `document` of chunks: k of its values, each by its best row.
             options: how an approximate index is used.
 
         Returns:
@@ -180,6 +183,19 @@ class Index(Shared):
         own = phrases or any(one.phrase is not None for one in weighted)
         self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
         check_new_columns(self.columns, *[PARTS] * bool(weighted), *(VECTOR_RANK, TEXT_RANK) * hybrid)
+        if per is not None:
+            check_distinct(self.dataset, per)
+            flags: dict[str, Any] = {"unconditional": unconditional, "exact_condition": exact_condition}
+            flags |= {
+                "query_condition": query_condition,
+                "phrases": phrases,
+                "stated": stated,
+                "match": match,
+                "hybrid": hybrid,
+            }
+            return distinct_answers(
+                partial(self.search, where=where, options=options, **flags), sentences, conditions, k, per
+            )
         passing = self._checked(where)
         plain = unconditional or (conditions is None and not self.metadata.conditions)
         asked: Sequence[str | None] = [None] * len(sentences) if weighted or conditions is None else [*conditions]

@@ -34,7 +34,6 @@ from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_words import BASIS, SKETCH, WORD_COLUMNS
 from raycase.io.vectors import l2_normalize
 from raycase.job.listing import UnitFile
-from raycase.job.manifest import read_manifest
 from raycase.job.written import Written
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-    most = fragment_rows(_pairs(source), metadata.shards, metadata.rows)
+    most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
     dataset = write_batches(root, schema, _batches(source, schema, sketcher), mode, most)
     _count_rows(source, metadata)
     return dataset
@@ -83,22 +82,14 @@ def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> I
         yield from rows.select(schema.names).cast(schema).to_batches()
 
 
-def _pairs(source: Written) -> int:
-    """About how many rows of an index an output has: where conditions are a column, each row may have any number."""
-    rows_out = sum(unit.rows_out for unit in source.units)
-    written = read_manifest(source.output)
-    return -(-rows_out * written["pairs"] // max(1, written["rows_out"]))
-
-
 def _count_rows(source: Written, metadata: IndexMetadata) -> None:
     """Add the rows under each condition; a job with listed conditions has every row under each."""
-    rows_out = sum(unit.rows_out for unit in source.units)
     counts: Counter[str] = Counter(metadata.conditions)
     if source.unconditional:
-        metadata.plain += rows_out
-        metadata.words += rows_out if source.has_words else 0
+        metadata.plain += source.pairs
+        metadata.words += source.pairs if source.has_words else 0
     elif listed := source.job.config["conditions"]:
-        counts.update(dict.fromkeys(listed, rows_out))
+        counts.update(dict.fromkeys(listed, source.pairs // len(listed)))
     else:
         for table in source.tables([CONDITION]):
             counts.update({row["values"]: row["counts"] for row in table[CONDITION].value_counts().to_pylist()})

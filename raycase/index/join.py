@@ -120,9 +120,9 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
 def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
     """The files of an output in groups of about so many pairs: the first of each, and how many."""
     groups: list[tuple[int, int]] = []
-    held, conditions = rows, len(written.job.config["conditions"] or "a")
-    for file, unit in enumerate(unit for unit in written.units if unit.rows_out):
-        pairs = unit.rows_out * conditions
+    held = rows
+    for file, name in enumerate(written.names):
+        pairs = written.pairs_of[name]
         if held + pairs > rows:
             groups.append((file, 0))
             held = 0

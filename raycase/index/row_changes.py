@@ -15,7 +15,7 @@ from raycase.index.filters import Filter, checked_filter
 from raycase.index.index_rows import check_output_columns, index_schema, without_covered
 from raycase.index.lance_files import sql_in
 from raycase.index.metadata import IndexMetadata
-from raycase.io.schema import CONDITION, ID
+from raycase.io.schema import CONDITION, DOCUMENT, ID
 from raycase.io.storage import Location
 from raycase.io.stored_words import BASIS
 from raycase.job.written import Written
@@ -44,20 +44,22 @@ def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, 
 def delete_same_ids(
     dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written], ids_at_once: int = IDS
 ) -> int:
-    """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many.
+    """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many: all
+    chunks of their documents, which may have had more, where the outputs have chunks.
 
     Raises RequestError for an output with other columns.
     """
     new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
     for source in new:
         check_output_columns(dataset.schema, index_schema(source, metadata), source)
-    tables = (table for source in new for table in source.tables([ID]))
+    of = DOCUMENT if metadata.chunk else ID
+    tables = (table for source in new for table in source.tables([of]))
     ids = (
-        one for table in tables for one in table[ID].unique().to_pylist()
+        one for table in tables for one in table[of].unique().to_pylist()
     )  # one in several files comes several times
     deleted = 0
     while batch := list(islice(ids, ids_at_once)):
-        deleted += _delete(dataset, metadata, Filter(f"({sql_in(ID, batch)})"))
+        deleted += _delete(dataset, metadata, Filter(f"({sql_in(of, batch)})"))
     return deleted
 
 

@@ -74,6 +74,9 @@ class SearchJob(RayFlag):
     """Words that the text of each answer must have, all of them. For an index built with --text-index."""
     hybrid: bool = False
     """Rank by the words of the queries too (BM25), and fuse both ranks. For an index built with --text-index."""
+    per: str | None = None
+    """Answer each value of this column once, by its best row: --per document gives -k documents and the chunk of each
+    that answered."""
     stated: bool = False
     """Leave out texts that say nothing about the condition. Needs stored tokens and a model trained on labelled
     texts."""
@@ -200,6 +203,7 @@ def _answers(
             stated=job.stated,
             match=job.match,
             hybrid=job.hybrid,
+            per=job.per,
             options=EFFORTS[job.effort],
         )
         each = pa.Table.from_struct_array(table[PARTS].combine_chunks().flatten()) if weighted else table

@@ -15,7 +15,7 @@ from raycase.errors import MOST_SHOWN, RequestError, note, visible
 from raycase.index.answers import TEXT
 from raycase.index.index import Index
 from raycase.index.marks import has_styles, in_bold, in_words, looked_at
-from raycase.io.schema import CONDITION, PARTS, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
+from raycase.io.schema import CHUNK, CONDITION, DOCUMENT, END, PARTS, QUERY, RANK, SCORE, START, TEXT_RANK, VECTOR_RANK
 
 SHOWN_CHARACTERS = 100  # of a kept column
 
@@ -30,6 +30,7 @@ class Shown:
     text: str
     words: list[Word]
     figures: str
+    place: str  # of a chunk in its document
 
 
 def print_answers(
@@ -48,7 +49,7 @@ def print_answers(
             line = in_bold(answer.text, answer.words if styles else (), SHOWN_CHARACTERS)
             if answer.words and not styles:
                 line += f"  ({in_words(answer.text, answer.words)})"
-            print(f"{answer.rank:>4}  {answer.score:>6}  {answer.figures}{line}")
+            print(f"{answer.rank:>4}  {answer.score:>6}  {answer.figures}{line}{answer.place}")
         if query not in shown:
             print("      no rows pass the filter")
     print()
@@ -75,9 +76,12 @@ def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) ->
     if TEXT_RANK in answers.column_names:
         ranks = zip(*(answers[name].to_pylist() for name in (VECTOR_RANK, TEXT_RANK)), figures, strict=True)
         figures = [f"(vectors {vector or '-'}, words {text or '-'})  {rest}" for vector, text, rest in ranks]
+    of_chunk = (DOCUMENT, START, END) if CHUNK in answers.column_names else ()
+    spans = zip(*(answers[name].to_pylist() for name in of_chunk), strict=True)
+    places = [f"  [{visible(str(document))} {start}:{end}]" for document, start, end in spans] or [""] * len(answers)
     columns = [answers[name].to_pylist() for name in (QUERY, RANK, SCORE, column)]
     found: dict[int, list[Shown]] = {}
-    for query, rows in groupby(zip(*columns, of_words, figures, strict=True), key=lambda row: row[0]):
+    for query, rows in groupby(zip(*columns, of_words, figures, places, strict=True), key=lambda row: row[0]):
         found[query] = [
             Shown(
                 rank=rank,
@@ -85,8 +89,9 @@ def by_query(answers: pa.Table, column: str, weights: pa.ChunkedArray | None) ->
                 text=str(text),
                 words=looked_at(words_of_row(words)),
                 figures=own,
+                place=place,
             )
-            for _, rank, score, text, words, own in rows
+            for _, rank, score, text, words, own, place in rows
         ]
     return found
 

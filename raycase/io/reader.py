@@ -25,6 +25,7 @@ from raycase.io.source import InputFile, Line, Source, Span, SpanRows
 from raycase.io.stored_words import WORD_COLUMNS
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
+CHUNKS = "chunks"  # of the text of a row
 TEXTS = (TEXT, SECOND)
 
 
@@ -247,9 +248,8 @@ def _python_value(value: Any) -> Any:
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
     """The rejection of a row of a unit's table, given as a dictionary."""
-    content = {
-        name.removeprefix(KEEP): value for name, value in values.items() if name not in (ROW, FILE, *WORD_COLUMNS)
-    }
+    others = (ROW, FILE, CHUNKS, *WORD_COLUMNS)
+    content = {name.removeprefix(KEEP): value for name, value in values.items() if name not in others}
     id_ = values.get(ID)
     return Rejection(
         row=values[ROW],

@@ -24,6 +24,8 @@ Dtype = Literal["float16", "float32", "int8", "binary"]  # of written vectors
 FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read
 ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}
 BITS = 8  # dimensions in a byte of a binary vector
+DOCUMENT, CHUNK, START, END = "document", "chunk", "start", "end"  # of a chunk: whose, which, and its characters
+CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from raycase.errors import visible
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.io.source import InputFile
+from raycase.job.documents import as_texts
 from raycase.job.encode_step import EncodeUnits, encode_rows
 from raycase.job.plan import Plan, make_plan
 from raycase.job.read_step import prepare_rows
@@ -56,7 +57,7 @@ def dry_run(job: EmbedJob, runner: Runner) -> dict[str, Any]:
 
 
 def _scaled(request: Request, plan: Plan, files: list[InputFile], runner: Runner) -> dict[str, Any]:
-    rows, sampled = sample_rows(request.kind.columns, plan, files)
+    rows, sampled = sample_rows(request, plan, files)
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "tokens": 0, "output_bytes": 0}
     rows = rows.take(np.random.default_rng(0).permutation(len(rows)))
@@ -79,9 +80,10 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], runner: Runner
 def encode_sample(rows: pa.Table, *, step: dict[str, Any], threads: int | None, **of: Any) -> MeasuredRate:
     """Encode some of the rows by a step with these arguments; `of`: `encoders` and `where`."""
     encoder, config, kind = EncodeUnits(**step, threads=threads).encoder, step["config"], step["kind"]
+    at_once = max(1, AT_ONCE * len(rows) // max(1, len(as_texts(rows, kind)[0])))
     batches = [
-        (part := rows[start : start + AT_ONCE], prepare_rows(config, part, kind))
-        for start in range(0, len(rows), AT_ONCE)
+        (part := rows[start : start + at_once], prepare_rows(config, part, kind))
+        for start in range(0, len(rows), at_once)
     ]
     encode_rows(encoder, *batches[0], kind)  # the first batch is slower
     began, written, tokens, count = time.perf_counter(), [], 0, 0

@@ -24,6 +24,7 @@ from raycase.io.schema import (
     in_input_order,
     rejected_table,
 )
+from raycase.job.documents import as_texts
 from raycase.job.pair_result import PairResult
 from raycase.job.read_step import pairs_of, plain_row, prepare_rows, without
 from raycase.job.records import EncodedUnit, EncodeStats, ReadUnit
@@ -176,11 +177,14 @@ def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResul
     A row with one bad pair is rejected with all its pairs (`rejected_rows`).
     """
     done = kind.compute(system, prepared, rows)
-    row_N, conditions = pairs_of(rows, kind)
+    texts, row_T = as_texts(rows, kind)
+    text_N, conditions = pairs_of(texts, kind)
+    row_N = row_T[text_N]
     reasons = rejected_rows(done, row_N, kind)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
+    table = output_table(texts, text_N, conditions, pair_K, done, kind)
     return EncodedRows(
-        table=output_table(rows, row_N, conditions, pair_K, done, kind),
+        table=table.append_column(ROW_OF_PAIR, pa.array(row_N[pair_K])),
         rejections=[rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())],
         work=done.work,
         distinct_pairs=done.distinct,
@@ -200,25 +204,24 @@ def rejected_rows(done: Any, row_N: np.ndarray, kind: PairResult) -> dict[int, R
 
 
 def output_table(
-    rows: pa.Table, row_N: np.ndarray, conditions: Indexed | None, pair_K: np.ndarray, done: Any, kind: PairResult
+    texts: pa.Table, text_N: np.ndarray, conditions: Indexed | None, pair_K: np.ndarray, done: Any, kind: PairResult
 ) -> pa.Table:
-    """The K pairs `pair_K` of N in chunks of about `kind.chunk_bytes`: id, condition, the columns kept from the input,
-    those that were computed, and last the unit's row of each pair."""
-    columns = kind.columns
-    chunks = 1 + rows.nbytes * len(pair_K) // max(1, len(rows)) // kind.chunk_bytes
+    """The K pairs `pair_K` of N in parts of about `kind.part_bytes`: id, condition, the kept columns, and those that
+    were computed. text_N: the text of each pair."""
+    id_type, kept = kind.written_columns(texts)
+    parts = 1 + texts.nbytes * len(pair_K) // max(1, len(texts)) // kind.part_bytes
     tables: list[pa.Table] = []
-    for pairs in np.array_split(pair_K, chunks):
-        chunk = rows.take(row_N[pairs])
-        table = pa.table({ID: chunk[ID].cast(columns.id_type)})
+    for pairs in np.array_split(pair_K, parts):
+        part = texts.take(text_N[pairs])
+        table = pa.table({ID: part[ID].cast(id_type)})
         if conditions is not None or kind.NULL_CONDITIONS:
-            under = pa.nulls(len(chunk), pa.string())
+            under = pa.nulls(len(part), pa.string())
             if conditions is not None:
                 under = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
             table = table.append_column(pa.field(CONDITION, pa.string()), under)
-        for name in columns.keep:
-            kind_of_column = columns.types[name]
-            table = table.append_column(pa.field(name, kind_of_column), chunk[KEEP + name].cast(kind_of_column))
+        for name, kind_of_column in kept.items():
+            table = table.append_column(pa.field(name, kind_of_column), part[KEEP + name].cast(kind_of_column))
         for field, column in kind.results(done, pairs):
             table = table.append_column(field, column)
-        tables.append(table.append_column(ROW_OF_PAIR, pa.array(row_N[pairs])))
+        tables.append(table)
     return pa.concat_tables(tables)

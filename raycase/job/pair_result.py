@@ -16,9 +16,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycase.encoder.chunks import Chunking
 from raycase.io.columns import Columns
+from raycase.io.reader import KEEP
 from raycase.io.schema import (
+    CHUNK,
+    CHUNK_COLUMNS,
     CONDITION,
+    DOCUMENT,
     EMBEDDING,
     ID,
     Dtype,
@@ -35,7 +40,7 @@ from raycase.job.output import EMBEDDINGS, SCORES
 if TYPE_CHECKING:
     from raycase.encoder.prepared import Prepared
 
-CHUNK_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
+PART_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
 
 
@@ -44,10 +49,11 @@ class PairResult:
     """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
 
     conditions: those of every row; None where each row has its own (a condition column) or none. normalize: vectors of
-    length 1. word_bytes: of a stored word; 0: none are stored. chunk_bytes: about how large a chunk of the output table
-    may be.
+    length 1. word_bytes: of a stored word; 0: none are stored. part_bytes: about how large a part of the output table
+    may be. chunking: how texts are cut; each chunk is then a row of the output.
     """
 
+    CHUNK: ClassVar[str] = "chunk"  # of the configuration, where texts are cut: tokens of a chunk, of its overlap
     KEY: ClassVar[str]  # of the configuration in job.json, which no other kind has
     FOLDER: ClassVar[str] = EMBEDDINGS  # of the units
     UNIQUE: ClassVar[bool] = True  # whether an id is there once under a condition
@@ -60,7 +66,8 @@ class PairResult:
     normalize: bool = False
     on_long: str
     word_bytes: int = 0
-    chunk_bytes: int = CHUNK_BYTES
+    part_bytes: int = PART_BYTES
+    chunking: Chunking | None = None
 
     @property
     def unconditional(self) -> bool:
@@ -69,14 +76,15 @@ class PairResult:
     @property
     def config(self) -> dict[str, Any]:
         """The configuration in job.json, without the model."""
-        columns = self.columns
-        return ({"normalize": True} if self.normalize else {}) | {  # else as before there was the flag
+        columns, chunked = self.columns, self.chunking
+        later = {"normalize": self.normalize, self.CHUNK: chunked and [chunked.tokens, chunked.overlap]}
+        return {name: value for name, value in later.items() if value} | {  # else as before there were these flags
             "dtype": self.dtype,
             "on_long": self.on_long,
             "text_column": columns.texts[0] if columns.texts else None,
             "id_column": columns.id,
             "types": {name: str(kind) for name, kind in sorted(columns.types.items())},
-            "keep_columns": columns.keep,
+            "keep_columns": columns.keep if chunked is None else (*CHUNK_COLUMNS, *columns.keep),
             "condition_column": columns.condition,
             "conditions": self.conditions,
             "unconditional": self.unconditional,
@@ -86,6 +94,14 @@ class PairResult:
     def needs_direction(self) -> bool:
         """Whether what is written of a vector is its direction, which zeros have none of."""
         return self.normalize or self.dtype in SMALL
+
+    def written_columns(self, texts: pa.Table) -> tuple[pa.DataType, dict[str, pa.DataType]]:
+        """The type of the ids in an output of these texts, and its kept columns with their types."""
+        columns = self.columns
+        kept = {name: columns.types[name] for name in columns.keep}
+        if KEEP + CHUNK not in texts.column_names or self.chunking is None:
+            return columns.id_type, kept
+        return pa.string(), dict(zip(CHUNK_COLUMNS, (columns.id_type, *[pa.int64()] * 3), strict=True)) | kept
 
     def open(self, system: Any) -> Any:
         """What encodes, of a loaded system."""
@@ -202,8 +218,15 @@ def kind_of(config: Mapping[str, Any]) -> type[PairResult]:
     return next((kind for kind in (WordResult, ScoreResult) if kind.KEY in config), PairResult)
 
 
-def count_defects(rows: int, pairs: int, config: Mapping[str, Any]) -> Iterator[str]:
-    """A number of pairs that so many rows cannot have under the job's conditions, in words."""
+def count_defects(rows: int, table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:
+    """What the pairs of so many rows cannot be under the job's conditions, in words: too many or few, or of documents
+    whose chunks are not all there."""
     each = 1 if config["unconditional"] else len(config["conditions"] or ())
-    if pairs != rows * each if each else pairs < rows:
-        yield f"{pairs} pairs of {rows} rows"
+    if PairResult.CHUNK in config and "words" not in config:  # rows pooled from stored tokens are chunks already
+        counts = [(CHUNK, "max"), (CHUNK, "count_distinct"), (CHUNK, "count")]
+        of = table.group_by(DOCUMENT).aggregate(counts)
+        last, distinct, count = (of[f"{CHUNK}_{name}"].to_numpy() for _, name in counts)
+        if len(of) != rows or (distinct != last + 1).any() or (each and (count != each * distinct).any()):
+            yield f"chunks of other documents than {rows}, or not all of each"
+    elif len(table) != rows * each if each else len(table) < rows:
+        yield f"{len(table)} pairs of {rows} rows"

@@ -58,7 +58,7 @@ class Run:
         text = f"{rates['tokens_per_second']:,.0f} tokens/s"
         if rates["sharing"] > 1.05:
             text += f" ({rates['sharing']:.1f} times shared)"
-        text += f", unit {self.units:,} of {self.units_planned:,}"
+        text += f", unit {self.units:,} of {max(self.units, self.units_planned):,}"
         self.bar.set_postfix_str(text, refresh=False)
         self.bar.update(line.rows_out + line.rows_rejected)
         return line

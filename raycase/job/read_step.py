@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.encoder.chunks import Chunking
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.columns import Columns
 from raycase.io.inputs import source_of
-from raycase.io.reader import CONDITIONS, FILE, TEXTS, python_rows, read_span, rejection
-from raycase.io.schema import Reason, Rejection, in_input_order, rejected_table
+from raycase.io.reader import CHUNKS, CONDITIONS, FILE, TEXT, TEXTS, python_rows, read_span, rejection
+from raycase.io.schema import END, START, Reason, Rejection, in_input_order, rejected_table
 from raycase.io.source import InputFile, Span
+from raycase.job.documents import SPANS, as_texts, bounded
 from raycase.job.pair_result import PairResult
 from raycase.job.records import Interval, ReadTask, ReadUnit, SpanUnits, naming
 from raycase.models.pairs import Indexed
@@ -26,23 +28,24 @@ READERS = 16  # small files fetched at once
 def read_units(task: ReadTask, *, config: Any, kind: PairResult) -> Iterator[ReadUnit]:
     """Read the units of a task, and tokenise them: on CPUs and ahead of the encoder, which then never waits for it."""
     for part in task.spans:
-        units = read_intervals(part, kind.columns)
-        uri = part.files[0].uri
+        units = read_intervals(part, config, kind)
+        uri, files = part.files[0].uri, {file.uri: number for number, file in enumerate(part.files)}
         for start, end in part.units:
             with naming(f"reading rows {start} to {end} of {uri}"):
-                rows, rejected = next(units)
-            rows, prepared, failed = tokenised(config, rows, kind)
-            if failed:
-                rejected = in_input_order(pa.concat_tables([rejected, rejected_table(uri, failed)]))
-            yield ReadUnit(
-                uri=uri,
-                file=part.span.file,
-                start=start,
-                rows_in=end - start,
-                rows=rows,
-                rejected=rejected,
-                prepared=prepared,
-            )
+                read = next(units)
+            for first, last, rows, rejected in bounded(files, start, end, *read, kind):
+                rows, prepared, failed = tokenised(config, rows, kind)
+                if failed:
+                    rejected = in_input_order(pa.concat_tables([rejected, rejected_table(uri, failed)]))
+                yield ReadUnit(
+                    uri=uri,
+                    file=part.span.file,
+                    start=first,
+                    rows_in=last - first,
+                    rows=rows,
+                    rejected=rejected,
+                    prepared=prepared,
+                )
 
 
 def read_row(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
@@ -84,9 +87,27 @@ def _failure(config: Any, rows: pa.Table, kind: PairResult) -> str:
     return ""
 
 
-def read_intervals(part: SpanUnits, columns: Columns) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The rows of each unit of a span, and those rejected, in order. Raises RequestError for a file that cannot be
-    read."""
+def read_intervals(part: SpanUnits, config: Any, kind: PairResult) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The rows of each unit of a span, with their chunks where the job cuts them, and those rejected, in order. Raises
+    RequestError for a file that cannot be read."""
+    for rows, rejected in _intervals(part, kind.columns):
+        if kind.chunking is not None:
+            rows, empty = with_chunks(rows, config, kind.chunking)
+            rejected = in_input_order(pa.concat_tables([rejected, rejected_table(part.files[0].uri, empty)]))
+        yield rows, rejected
+
+
+def with_chunks(rows: pa.Table, config: Any, chunking: Chunking) -> tuple[pa.Table, list[Rejection]]:
+    """A unit's rows with the chunks of their texts in the column `CHUNKS`, and those that have nothing to be seen."""
+    cut = [
+        [{START: start, END: end} for start, end in chunking.cut(config.encoder, text)]
+        for text in rows[TEXT].to_pylist()
+    ]
+    empty = {row: "nothing that can be seen" for row, chunks in enumerate(cut) if not chunks}
+    return without(rows.append_column(CHUNKS, pa.array(cut, SPANS)), empty, Reason.EMPTY_TEXT)
+
+
+def _intervals(part: SpanUnits, columns: Columns) -> Iterator[tuple[pa.Table, pa.Table]]:
     if not part.span.parts:
         for rows, rejections in read_span(source_of(part.files[0]), part.span, columns, part.units):
             yield rows, rejected_table(part.files[0].uri, rejections)
@@ -109,7 +130,7 @@ def _read_part(file: InputFile, span: Span, columns: Columns, unit: list[Interva
 
 
 def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | None]:
-    """The row of each pair in the unit's table, (N,), and the pairs' conditions (None: unconditional)."""
+    """The row of each pair in a table of texts, (N,), and the pairs' conditions (None: unconditional)."""
     row_R = np.arange(len(rows))
     if kind.unconditional:
         return row_R, None
@@ -123,6 +144,7 @@ def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | No
 
 def prepare_rows(config: Any, rows: pa.Table, kind: PairResult) -> Prepared:
     """Tokenise the pairs of a unit for a system. Loads no weights."""
+    rows, _ = as_texts(rows, kind)
     row_N, conditions = pairs_of(rows, kind)
     texts = [_indexed(rows[name]).take(row_N) for name in TEXTS[: len(kind.columns.texts)]]
     return kind.prepare(config, texts, conditions)
@@ -130,7 +152,7 @@ def prepare_rows(config: Any, rows: pa.Table, kind: PairResult) -> Prepared:
 
 def plain_row(config: Any, rows: pa.Table) -> pa.Table:
     """The first row with texts and conditions that any system can encode, to tell a row's fault from the model's."""
-    row = rows.slice(0, 1)
+    row = rows.slice(0, 1).select([name for name in rows.column_names if name != CHUNKS])
     plain = dict.fromkeys(TEXTS, "a") | {CONDITIONS: [*(config.known_conditions or ()), "a"][:1]}
     for name in plain.keys() & set(rows.column_names):
         row = row.set_column(row.schema.get_field_index(name), name, pa.array([plain[name]], row[name].type))

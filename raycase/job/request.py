@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
 from raycase.flags import RayFlag
@@ -16,10 +17,11 @@ from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
 from raycase.io.places import check_paths, index_folder
-from raycase.io.schema import BITS, FLOATS, Dtype
+from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_words import MOST_WORD_BYTES
+from raycase.job.documents import PAIRS_OF_UNIT
 from raycase.job.job_record import Job, Sharing, find_job, read_job
 from raycase.job.listing import Units
 from raycase.job.output import Output, output_at, output_folder
@@ -31,8 +33,8 @@ from raycase.models.registry import resolve_embedder, stores_words
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
 WORD_BYTES = 288  # of a token; 4 KB a caption
-OF_TEXTS = ("text_column", "id_column", "dim", "prompt", "pooling", "subtract", "on_long")
-PAIRS_OF_UNIT, ROWS_OF_UNIT = 32768, 4096  # at most, by default
+OF_TEXTS = ("chunk", "overlap", "text_column", "id_column", "dim", "prompt", "pooling", "subtract", "on_long")
+ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class CorpusFlags:
     """Column of the ids. Default: `id` if it exists, else the number of file and row, `file:row`."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: the text."""
+    chunk: int | None = None
+    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded by itself, under the id
+    `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
+    overlap: int | None = None
+    """Tokens, at most, that a chunk has in common with the one before. Default: 0."""
     conditions: tuple[str, ...] = ()
     """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
     condition_column: str | None = None
@@ -82,7 +89,8 @@ class RunFlags(RayFlag, PromptFlags):
     batch_tokens: int | None = None
     """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: int | None = None
-    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, fewer with many conditions."""
+    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, or 256 with --chunk; fewer with many
+    conditions."""
     actors: str | None = None
     """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
     else one per four CPUs."""
@@ -203,9 +211,10 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             id=job.id_column,
             condition=job.condition_column,
             keep=job.keep_columns,
+            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
         )
         model = model or find_model(job, job.model, begun, output, resolve_embedder)
-        kind = PairResult(columns=columns, **written)
+        kind = PairResult(columns=columns, chunking=_chunking(job, model, conditions), **written)
     if job.any_condition:
         if not stores_words(model):
             raise RequestError(
@@ -228,7 +237,8 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         name=job.model or model.model,
         kind=kind,
         output=output,
-        unit_rows=job.unit_rows or min(ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
+        unit_rows=job.unit_rows
+        or min(DOCUMENTS_OF_UNIT if kind.chunking else ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
     )
     if job.dtype == "binary" and request.dim % BITS:
         raise RequestError(
@@ -244,6 +254,29 @@ def _check_pooled(job: EmbedJob) -> None:
     if given or not job.conditions:
         got = f"{given[0]} beside them; leave it out" if given else "none"
         raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got {got}")
+
+
+def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
+    """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
+    chunks or of whole ones, and without the package that cuts."""
+    most, overlap = model.encoder.max_tokens, job.overlap or 0
+    if job.chunk is None:
+        if job.overlap is not None:
+            raise RequestError(f"--overlap: expected --chunk beside it, got none with --overlap {job.overlap}")
+        return None
+    if job.chunk < 1 or not 0 <= overlap < job.chunk:
+        raise RequestError(
+            f"--chunk: expected at least 1 token, and fewer in --overlap, got {job.chunk} and --overlap {overlap}"
+        )
+    asked = conditions or ([*(model.known_conditions or ("a",))][:1] if job.condition_column else None)
+    text, chunking = " ".join("a" * min(job.chunk, most)), Chunking(tokens=job.chunk, overlap=overlap)
+    if job.chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any():
+        raise RequestError(
+            f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
+            f"condition that it reads beside them, got {job.chunk}"
+        )
+    next(chunking.cut(model.encoder, "a"))
+    return chunking
 
 
 def _with_sample(job: EmbedJob) -> EmbedJob:

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError
-from raycase.io.columns import Columns
 from raycase.io.reader import TEXT
 from raycase.io.source import InputFile
+from raycase.job.documents import as_texts
 from raycase.job.plan import Plan
 from raycase.job.read_step import read_intervals
 from raycase.job.records import ReadTask
@@ -22,7 +22,7 @@ SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
 SAMPLED_TEXTS = 2000  # by which a basis is chosen
 
 
-def sample_rows(columns: Columns, plan: Plan, files: Sequence[InputFile]) -> tuple[pa.Table, int]:
+def sample_rows(request: Request, plan: Plan, files: Sequence[InputFile]) -> tuple[pa.Table, int]:
     """The accepted rows of the sample among those that are left to do, and the number of rows read."""
     left = np.flatnonzero(plan.left).tolist()
     span_index = np.unique(np.linspace(0, len(left) - 1, SAMPLES).astype(int))
@@ -34,7 +34,7 @@ def sample_rows(columns: Columns, plan: Plan, files: Sequence[InputFile]) -> tup
         rows = [(start, min(end, start + SAMPLED_ROWS)) for start, end in (units[i] for i in places)]
         sampled += sum(end - start for start, end in rows)
         part = ReadTask.of(files, [(span, rows)]).spans[0]
-        tables += [table for table, _ in read_intervals(part, columns)]
+        tables += [table for table, _ in read_intervals(part, request.model, request.kind)]
     return pa.concat_tables(tables, promote_options="default"), sampled
 
 
@@ -54,9 +54,9 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
     from raycase.heads.word_codes import fit_codes, typical_conditions
 
     dtype = request.job.compute and getattr(torch, request.job.compute)
-    rows, _ = sample_rows(request.kind.columns, plan, files)
+    texts = as_texts(sample_rows(request, plan, files)[0], request.kind)[0][TEXT].to_pylist()
     model: Any = replace(request.model, basis=None).load(dtype=dtype)
-    words = model.words(rows[TEXT].to_pylist()[:SAMPLED_TEXTS])
+    words = model.words(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
     if not words:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
     typical = model.questions(typical_conditions())

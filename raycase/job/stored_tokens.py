@@ -14,7 +14,7 @@ from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError
 from raycase.io.columns import Columns, check_once
 from raycase.io.inputs import Listing
-from raycase.io.schema import CONDITION, EMBEDDING, ID
+from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_words import PLAIN_PART, WORDS, StoredWords
@@ -38,7 +38,7 @@ class PooledResult(PairResult):
     @property
     def config(self) -> dict[str, Any]:
         own = {"text_column": self.of["text_column"], "id_column": self.of["id_column"], "words": self.words}
-        return super().config | own
+        return super().config | own | {name: self.of[name] for name in [self.CHUNK] if name in self.of}
 
     def open(self, system: Any) -> TokenPooler:
         return TokenPooler(system, self.conditions or ())
@@ -110,7 +110,8 @@ def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
     kept = [field.name for field in tokens.schema if field.name not in of_output]
     for name in keep or ():
         check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
-    wanted = tuple(kept if keep is None else dict.fromkeys(keep))
+    chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job.config else ()
+    wanted = tuple(kept if keep is None else dict.fromkeys((*chunk, *keep)))
     types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
     return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(WORDS, PLAIN_PART))
 

@@ -71,7 +71,7 @@ class FileCheck:
             return
         if len(table) != line["pairs"]:
             yield f"{len(table)} pairs, the manifest says {line['pairs']}"
-        yield from count_defects(line["rows_out"], len(table), self.config)
+        yield from count_defects(line["rows_out"], table, self.config)
         yield from kind.defects(table, self.config, self.dim, self.basis)
 
 

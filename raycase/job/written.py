@@ -35,6 +35,7 @@ class Written:
     job: Job
     units: tuple[UnitFile, ...]
     sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
+    pairs_of: Mapping[str, int]  # and its pairs
 
     @property
     def unconditional(self) -> bool:
@@ -49,6 +50,11 @@ class Written:
     def names(self) -> list[str]:
         """Names of the files that hold vectors."""
         return [u.name(self.job.print8) for u in self.units if u.rows_out]
+
+    @property
+    def pairs(self) -> int:
+        """The rows of all files."""
+        return sum(self.pairs_of[name] for name in self.names)
 
     def summed(self, names: Iterable[str]) -> dict[str, str]:
         """Files by name with their sha256."""
@@ -111,11 +117,13 @@ def open_written(uri: str, flag: str) -> Written:
             "programs; embed again with --dtype float16"
         )
     lines = manifest_lines(output)
-    sums = dict(zip(*(lines[name].to_pylist() for name in ("name", "sha256")), strict=True))
+    sums, pairs = (
+        dict(zip(lines["name"].to_pylist(), lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs")
+    )
     units = tuple(finished_units(output, job.print8)[0])
     if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:
         raise WorkError(
             f"{flag}: expected the {len(sums)} files of the manifest in {output.embeddings.uri}, got {len(units)}; the "
             f"first that differs is {min(missing)}; run its job again"
         )
-    return Written(output=output, job=job, units=units, sums=sums)
+    return Written(output=output, job=job, units=units, sums=sums, pairs_of=pairs)

@@ -42,7 +42,7 @@ def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: i
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
-        ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most), encoded=len(plan.done) > 0
+        (ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most)) * plan.unit_rows, encoded=len(plan.done) > 0
     )
     output = request.output
     write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
@@ -50,9 +50,9 @@ def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: i
         with _data_context(request.job.stall_timeout):
             written = _stages(request, opened, plan, pool, in_flight, write)
         for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-            in_flight.add_written.remote(len(batch))
-            for i in range(len(batch)):
-                yield WrittenUnit.from_arrow(batch.slice(i, 1))
+            units = [WrittenUnit.from_arrow(batch.slice(i, 1)) for i in range(len(batch))]
+            in_flight.add_written.remote(sum(unit.line.rows_out + unit.line.rows_rejected for unit in units))
+            yield from units
         for row in ray.get(in_flight.take_rejected.remote()):
             unit = WrittenUnit.from_arrow(write(row))
             note(f"rejected {unit.line.name}, which killed the encoder {DEATHS} times")

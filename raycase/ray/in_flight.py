@@ -29,21 +29,21 @@ def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHa
     fed = 0
     for pieces in planned[0].tasks():
         ray.get(in_flight.wait_for_room.remote(fed))
-        fed += sum(len(units) for _, units in pieces)
+        fed += sum(end - start for _, units in pieces for start, end in units)
         yield ReadTask.of(planned[1], pieces).to_arrow()
 
 
 @ray.remote(num_cpus=0, max_concurrency=8)
 class InFlight:
-    """Bounds the units that Ray has received and not yet written, and counts the encoders that died at each.
+    """Bounds the rows in units that Ray has received and not yet written, and counts the encoders that died at each.
 
     It outlives the encoders: Ray itself tries a unit whose encoder dies again without end.
     """
 
     def __init__(self, ahead: int, *, encoded: bool = False) -> None:
-        """ahead: most units in Ray. encoded: whether an earlier run has encoded any."""
+        """ahead: most rows in Ray. encoded: whether an earlier run has encoded any."""
         self.ahead = ahead
-        self.left = 0  # units that are written or rejected
+        self.left = 0  # rows in units that are written or rejected
         self.changed = asyncio.Condition()
         self.begun: Counter[Key] = Counter()  # of units that are not encoded: how often each was begun
         self.encoded = encoded
@@ -52,13 +52,13 @@ class InFlight:
     async def is_there(self) -> None:
         """Return: the job goes on."""
 
-    async def add_written(self, units: int) -> None:
+    async def add_written(self, rows: int) -> None:
         async with self.changed:
-            self.left += units
+            self.left += rows
             self.changed.notify_all()
 
     async def wait_for_room(self, fed: int) -> None:
-        """Return when Ray, which has received `fed` units so far, may receive another task."""
+        """Return when Ray, which has received `fed` rows so far, may receive another task."""
         async with self.changed:
             await self.changed.wait_for(lambda: fed - self.left < self.ahead)
 
@@ -79,7 +79,7 @@ class InFlight:
         self.rejected[unit] = row
         if len(self.rejected) >= HOPELESS:
             self._check_encoded()
-        await self.add_written(1)
+        await self.add_written(row["rows_in"][0].as_py())
 
     async def take_rejected(self) -> list[pa.Table]:
         """The rejected units, to be written once all others are. Raises WorkError where no unit was encoded."""

@@ -109,6 +109,7 @@ class SearchRequest(Body):
     where: Where | None = None
     match: Text | None = None
     hybrid: bool = False
+    per: Where | None = None
     effort: Literal["low", "usual", "high", "exact"] = "usual"
     exact_condition: bool = False
 

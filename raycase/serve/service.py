@@ -149,6 +149,7 @@ class Service:
                 exact_condition=asked.exact_condition,
                 match=asked.match,
                 hybrid=asked.hybrid,
+                per=asked.per,
                 options=EFFORTS[asked.effort],
             )
         )

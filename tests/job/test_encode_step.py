@@ -44,7 +44,7 @@ def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
     request = check_embed(chunked)
-    request = replace(request, kind=replace(request.kind, chunk_bytes=1000))
+    request = replace(request, kind=replace(request.kind, part_bytes=1000))
     run(request, time.time(), Runner())
     assert read_output(chunked.output).equals(read_output(job.output))
 

@@ -37,7 +37,7 @@ def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
 
 def test_a_unit_is_rejected_after_three_deaths_and_the_others_count_on(cluster):
     in_flight = InFlight.remote(10)
-    row = pa.table({"file": [0], "start": [8]})
+    row = pa.table({"file": [0], "start": [8], "rows_in": [1]})
     assert [ray.get(in_flight.begin.remote((0, 8))) for _ in range(5)] == [True] * 3 + [False] * 2
     for _ in range(2):  # again after its node was lost
         ray.get(in_flight.reject.remote((0, 8), row))

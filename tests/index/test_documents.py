@@ -1,0 +1,246 @@
+"""Long texts in chunks: what is written of each document, resumed alike, searched and replaced by document."""
+
+import json
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import storing
+from helpers import embed_here, embedded, read_output, sentences, vectors
+from indexed import refuse
+
+from raycase.encoder.chunks import Chunking
+from raycase.errors import RequestError
+from raycase.index.build import IndexJob, build
+from raycase.index.index import Index
+from raycase.index.search_job import SearchJob, search
+from raycase.job import documents
+from raycase.job.pair_result import count_defects
+from raycase.job.request import EmbedJob
+from raycase.job.verify import verify
+from raycase.models.registry import resolve_embedder
+
+CONDITIONS = ("color", "number of people")
+CUT = {"chunk": 12, "overlap": 4}
+
+
+def documents_of(count, seed=0, sentences_of=6):
+    texts, chance = sentences(count * sentences_of, seed), random.Random(seed)
+    parts = [texts[i : i + sentences_of] for i in range(0, len(texts), sentences_of)]
+    return [
+        {"id": i, "text": ". ".join(p[: chance.randint(1, sentences_of)]) + ".", "year": i % 5}
+        for i, p in enumerate(parts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, tiny_model):
+    """`out`: 40 documents in chunks under two conditions, of which one is rejected; `index`: of it."""
+    home = tmp_path_factory.mktemp("documents")
+    rows = documents_of(40)
+    rows[7]["text"] = "\u200b\n\u200b"
+    embedded(
+        home,
+        tiny_model,
+        rows,
+        output=str(home / "out"),
+        conditions=CONDITIONS,
+        keep_columns=("text", "year"),
+        **CUT,
+        max_rejected=1,
+        dtype="float32",
+    )
+    build(IndexJob(embeddings=(str(home / "out"),), output=str(home / "i.lance")))
+    return home, rows
+
+
+def files(folder):
+    return {f.name: f.read_bytes() for f in sorted(Path(folder, "embeddings").iterdir())}
+
+
+def test_a_chunk_is_whole_sentences_as_they_stand_and_no_text_is_lost(tiny_model):
+    spec = resolve_embedder(str(tiny_model)).encoder
+    texts = ["One dog. Two cats run! Three\nmen sit? " * 20, "  ", "x" * 3000, "a \u200b. " * 50, "日本語。犬。" * 40]
+    texts += ["".join(map(chr, random.Random(seed).choices(range(32, 0x3000), k=400))) for seed in range(10)]
+    from raycase.encoder.sources import load_tokenizer
+
+    count = lambda text: len(load_tokenizer(spec).tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
+    for text in texts:
+        for chunking in (Chunking(tokens=9), Chunking(tokens=9, overlap=4), Chunking(tokens=1)):
+            spans = list(chunking.cut(spec, text))
+            covered = {i for start, end in spans for i in range(start, end)}
+            assert all(text[i].isspace() or not text[i].isprintable() for i in set(range(len(text))) - covered)
+            assert all(count(text[a:b]) <= chunking.tokens and text[a:b] == text[a:b].strip() for a, b in spans)
+            assert all(a < c < d and b < d for (a, b), (c, d) in pairwise(spans))
+    ends = [texts[0][b - 1] for _, b in Chunking(tokens=12).cut(spec, texts[0])]
+    assert len(ends) > 10 and set(ends) <= set(".!?")
+
+
+def test_a_giant_document_is_cut_in_parts_of_bounded_size(tiny_model, monkeypatch):
+    spec, text = resolve_embedder(str(tiny_model)).encoder, "A dog runs. Two men sit on a ball. " * 400
+    whole = list(Chunking(tokens=10).cut(spec, text))
+    monkeypatch.setattr("raycase.encoder.chunks.AT_ONCE", 300)
+    assert list(Chunking(tokens=10).cut(spec, text)) == whole
+    assert list(Chunking(tokens=10).cut(spec, "x" * 1000 + " y" * 9))[-1][1] == 1018
+
+
+def test_chunks_have_the_vectors_of_their_texts_and_count_by_document(home, tiny_model):
+    home, rows = home
+    table = read_output(str(home / "out"))
+    assert table.schema.names[:8] == ["id", "condition", "document", "chunk", "start", "end", "text", "year"]
+    assert (table["id"].type, table["document"].type) == (pa.string(), pa.int64())
+    for row in table.to_pylist():
+        assert row["id"] == f"{row['document']}#{row['chunk']}" and row["year"] == row["document"] % 5
+        assert row["text"] == rows[row["document"]]["text"][row["start"] : row["end"]]
+    pieces = [{"id": i, "text": text} for i, text in enumerate(dict.fromkeys(table["text"].to_pylist()))]
+    embedded(home / "p", tiny_model, pieces, output=str(home / "pieces"), conditions=CONDITIONS, dtype="float32")
+    alone = read_output(str(home / "pieces"))
+    wanted = dict(
+        zip(zip(alone["text"].to_pylist(), alone["condition"].to_pylist(), strict=True), vectors(alone), strict=True)
+    )
+    got = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
+    assert np.allclose(vectors(table), [wanted[pair] for pair in got], atol=1e-5)
+    assert verify(str(home / "out")) == {
+        "rows_in": 40,
+        "rows_out": 39,
+        "rows_rejected": 1,
+        "pairs": len(table),
+        "units": 1,
+    }
+    config = json.loads(Path(home, "out", "job.json").read_text())["config"]
+    assert config["chunk"] == [12, 4]
+    assert not list(count_defects(39, table, config))
+    for broken in (
+        table.slice(0, len(table) - 1),
+        table.filter(pa.array([d != 3 for d in table["document"].to_pylist()])),
+    ):
+        assert list(count_defects(39, broken, config))
+
+
+def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tmp_path, monkeypatch):
+    home, rows = home
+    rows = [*rows[:20], {"id": 99, "text": "A dog runs on a red ball today. " * 300, "year": 0}, *rows[20:]]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for number, some in enumerate((rows[:15], rows[15:18], rows[18:])):  # the first two share units
+        folder.joinpath(f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
+    config = json.loads(Path(home, "out", "job.json").read_text())
+    job = EmbedJob(
+        input=str(folder),
+        output=str(tmp_path / "a"),
+        conditions=CONDITIONS,
+        model=config["model"],
+        max_rejected=1,
+        unit_rows=20,
+        dtype="float32",
+        prompt="concat-sc",
+        pooling="mean",
+        subtract=True,
+        **CUT,
+    )
+    for module in (documents,):
+        monkeypatch.setattr(module, "PAIRS_OF_UNIT", 40)
+    result = embed_here(job)
+    assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
+    table, units = read_output(str(tmp_path / "a")), files(tmp_path / "a")
+    assert len(units) > 8 and table["document"].to_pylist().count(99) > 400  # one unit, of this document alone
+    names = sorted(units)
+    for gone in (names[:1], names[2:4], names[-3:], names[1::2]):
+        for name in gone:
+            Path(tmp_path, "a", "embeddings", name).unlink()
+        assert embed_here(job)["units_done"] == len(gone)
+        assert files(tmp_path / "a") == units
+
+
+@pytest.mark.parametrize("conditions", [["color"], None, {"color": 2, "number of people": -1}])
+def test_a_search_per_document_is_brute_force(home, conditions):
+    home, rows = home
+    index = Index.open(str(home / "i.lance"))
+    for where in (None, "year < 2", "document = 5"):
+        every = index.search(["a red dress"], conditions, 10_000, where).to_pylist()
+        best = {}
+        for row in every:
+            best.setdefault(row["document"], row)
+        for k in (1, 5, 39, 50):
+            found = index.search(["a red dress"], conditions, k, where, per="document").to_pylist()
+            assert [(r["id"], r["score"], r["rank"]) for r in found] == [
+                (r["id"], r["score"], i) for i, r in enumerate(list(best.values())[:k], 1)
+            ]
+            assert all(r["text"] == rows[r["document"]]["text"][r["start"] : r["end"]] for r in found)
+    two = index.search(["a red dress", "two people", "dog"], ["color", "color", "number of people"], 4, per="document")
+    assert two["query"].to_pylist() == [0] * 4 + [1] * 4 + [2] * 4 and two["rank"].to_pylist() == [1, 2, 3, 4] * 3
+    with pytest.raises(RequestError, match=r"per: expected a column of texts or whole numbers .* got 'pages'"):
+        index.search(["a"], "color", per="pages")
+
+
+def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, capsys):
+    home, _ = home
+    uri, kept = (
+        str(tmp_path / "i.lance"),
+        {"keep_columns": ("text", "year"), "conditions": CONDITIONS, "dtype": "float32"},
+    )
+    build(IndexJob(embeddings=(str(home / "out"),), output=uri))
+    old = Index.open(uri)
+    chunks = {d: old.dataset.count_rows(f"document = {d}") for d in (0, 1, 2, 3)}
+    assert max(chunks.values()) > 2
+    new = [{"id": d, "text": "A short one.", "year": 1} for d in (0, 1, 2)]
+    embedded(tmp_path / "n", tiny_model, new, output=str(tmp_path / "new"), **kept, **CUT)
+    job = IndexJob(embeddings=(str(tmp_path / "new"),), output=uri)
+    refuse(job, "expected rows that are new to the index, got id '[012]#0'")
+    result = build(replace(job, replace=True))
+    assert (result["rows_deleted"], result["rows_added"]) == (sum(chunks[d] for d in (0, 1, 2)), 6)
+    index = Index.open(uri)
+    assert index.dataset.count_rows() == index.metadata.rows == old.metadata.rows - result["rows_deleted"] + 6
+    assert index.dataset.count_rows("document < 3") == 6
+    assert build(IndexJob(output=uri, delete="document = 3"))["rows_deleted"] == chunks[3]
+    embedded(tmp_path / "o", tiny_model, new, output=str(tmp_path / "other"), **kept, chunk=9)
+    embedded(tmp_path / "w", tiny_model, new, output=str(tmp_path / "whole"), **kept)
+    for other in ("other", "whole"):
+        refuse(IndexJob(embeddings=(str(tmp_path / other),), output=uri, replace=True), "expected the index's --chunk")
+    capsys.readouterr()
+    search(SearchJob(index=uri, query=("a short one",), condition=("color",), k=3, per="document"))
+    lines = capsys.readouterr().out.splitlines()
+    assert sorted(line.split("[")[1] for line in lines if "short one." in line) == ["0 0:12]", "1 0:12]", "2 0:12]"]
+
+
+def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
+    model = storing.model_folder(tmp_path)
+    rows = [
+        {"id": str(i), "text": " . ".join(t["text"] for t in storing.texts(30)[3 * i : 3 * i + 3])} for i in range(10)
+    ]
+    storing.stored(tmp_path / "a", model, rows, output=str(tmp_path / "words"), keep_columns=("text",), **CUT)
+    build(IndexJob(embeddings=(str(tmp_path / "words"),), output=str(tmp_path / "i.lance")))
+    index, table = Index.open(str(tmp_path / "i.lance")), read_output(str(tmp_path / "words"))
+    assert index.metadata.words == len(table) > 20
+    found = index.search(["a dog"], "number of people", 10, per="document")
+    assert sorted(found["document"].to_pylist()) == [str(i) for i in range(10)]
+    pooled = EmbedJob(input=str(tmp_path / "words"), output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
+    embed_here(pooled)
+    assert verify(str(tmp_path / "p"))["pairs"] == len(table)
+    assert build(IndexJob(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)
+    assert read_output(str(tmp_path / "p"))["document"].to_pylist() == table["document"].to_pylist()
+    for changes in ({"chunk": 9}, {"overlap": 0}):
+        with pytest.raises(RequestError, match=r"stored tokens in .*, got --(chunk|overlap) beside them"):
+            embed_here(replace(pooled, **changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"chunk": 0}, "--chunk: expected at least 1 token, and fewer in --overlap, got 0"),
+        ({"chunk": 9, "overlap": 9}, "--chunk: .* got 9 and --overlap 9"),
+        ({"chunk": 9, "overlap": -1}, "--chunk: .* got 9 and --overlap -1"),
+        ({"overlap": 3}, "--overlap: expected --chunk beside it, got none"),
+        ({"chunk": 600}, "--chunk: expected chunks that .* reads whole"),
+        ({"chunk": 2**40}, "--chunk: expected chunks that .* reads whole"),
+        ({"chunk": 9, "keep_columns": ("chunk",)}, "--keep-columns: 'chunk' is a column of the output"),
+    ],
+)
+def test_what_is_refused(tmp_path, tiny_model, changes, words):
+    rows = [{"id": 1, "text": "A dog.", "chunk": 1}]
+    with pytest.raises(RequestError, match=words):
+        embedded(tmp_path, tiny_model, rows, output=str(tmp_path / "out"), **{"conditions": ("color",)} | changes)
