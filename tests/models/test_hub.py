@@ -136,7 +136,7 @@ def test_a_model_of_the_hub_names_no_encoder_of_this_machine(trained, source):
 
 @pytest.mark.parametrize("name", ["../bi", "/nowhere/bi", "a/b/c"])
 def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
-    with pytest.raises(RequestError, match=f"--model: expected a model folder, got '{name}', where there is none"):
+    with pytest.raises(RequestError, match=f"--model: expected a model folder, got '{name}', which does not exist"):
         resolve(name)
 
 
