@@ -47,16 +47,24 @@ def figures_of(model, column, texts, plain_ND, under_ND, shots, draw):
     left_n = np.concatenate([asked for _, asked in rows])
     label_n = np.repeat(np.arange(len(names)), [len(asked) for _, asked in rows])
 
-    def unconditional(sentences, condition, named, *, phrases=False):
-        return l2_normalize(model.embed(sentences, None))
+    place = {text: i for i, text in enumerate(texts)}
 
-    def conditional(sentences, condition, named, *, phrases=False):
-        return l2_normalize((model.embed_phrases if phrases else model.embed)(sentences, condition))
+    def vectors_of(texts_ND, condition):
+        """As `Index.embed`; texts of the table have their vectors."""
+
+        def embed(sentences, _, named, *, phrases=False):
+            if named == "--examples":
+                return texts_ND[[place[text] for text in sentences]]
+            return l2_normalize(
+                model.embed_phrases(sentences, condition) if condition else model.embed(sentences, None)
+            )
+
+        return embed
 
     found = []
     for given in (None, examples):
-        for embed, vectors_ND in ((unconditional, plain_ND), (conditional, under_ND)):
-            labels_LD = label_vectors(embed, [*examples], column.wordings[0], given)
+        for vectors_ND, condition in ((plain_ND, None), (under_ND, column.wordings[0])):
+            labels_LD = label_vectors(vectors_of(vectors_ND, condition), [*examples], condition, given)
             found.append(macro_f1(nearest_labels(vectors_ND[left_n], labels_LD)[0], label_n, len(names)))
     return found
 
