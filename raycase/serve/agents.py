@@ -74,7 +74,7 @@ def mcp_server(engine: Engine) -> Server[Any]:
             log.error("%s: %s", asked.name, error)
         except Exception:
             log.exception("%s failed", asked.name)
-        return _said("the server could not do it now; its log says why", is_error=True)
+        return _said("the server could not do it now; see the server's log", is_error=True)
 
     return Server("raycase", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 

@@ -171,5 +171,5 @@ def test_an_encoder_that_fails_at_every_text_is_no_fault_of_the_texts(client, se
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(service.encoder, "encode_prepared", fail)
-    assert "its log says why" in refusal(embed(client, input=TEXTS), 500)
+    assert "see the server's log" in refusal(embed(client, input=TEXTS), 500)
     assert "the encoder failed" in refusal(embed(client, input=TEXTS[0]), 422)
