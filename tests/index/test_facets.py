@@ -78,7 +78,7 @@ def test_too_few_rows_are_refused():
     vectors_ND, _ = planted()
     with pytest.raises(RequestError, match="--clusters: expected at most the 4 rows there are to group, got 5"):
         find_clusters(in_blocks(vectors_ND[:4]), 5, most=20)
-    with pytest.raises(RequestError, match="--clusters: expected a number to group 2 rows"):
+    with pytest.raises(RequestError, match="--clusters: expected a number for 2 rows"):
         find_clusters(in_blocks(vectors_ND[:2]), most=20)
     for clusters in (None, 5):
         with pytest.raises(RequestError, match="--where: expected a filter that leaves rows to group"):

@@ -7,7 +7,9 @@ from raycase.errors import RequestError
 from raycase.io.hub import file_of, pinned_uri
 
 RESOLVE = "/{repo_id}/resolve/{revision}/{filename}"
-OFFLINE = r"^--model: expected an answer .* about b.json of me/x, got: .*: run this once with the network, or pass"
+OFFLINE = (
+    r"^--model: expected b.json of me/x on the Hugging Face hub .*, got: .*: run this once with the network, or pass"
+)
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def answer(repository, monkeypatch):
 def test_a_hub_that_does_not_answer_is_none_without_the_file(answer, revision):
     assert answer("a.json", revision).read_text() == "{}"
     assert answer("none.json", revision) is None
-    with pytest.raises(RequestError, match=r"expected an answer .* about b.json of me/x, got: .*403.*HF_HUB_OFFLINE=1"):
+    with pytest.raises(RequestError, match=r"expected b.json of me/x on .*, got: .*403.*HF_HUB_OFFLINE=1"):
         answer("b.json", revision)
 
 
@@ -49,7 +51,7 @@ def test_a_published_model_is_none_without_training_because_the_hub_fails(reposi
     (repository / "raycase.json").write_text("{}")
     with fake_hub({"me/x": repository}, refused={"raycase.json"}) as (endpoint, _):
         monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", endpoint + RESOLVE)
-        with pytest.raises(RequestError, match=r"about raycase.json of me/x, got: .*403"):
+        with pytest.raises(RequestError, match=r"expected raycase.json of me/x on .*, got: .*403"):
             pinned_uri("me/x", "raycase.json")
 
 
@@ -69,7 +71,9 @@ def test_without_a_network_the_cache_is_asked_too(answer, monkeypatch):
     monkeypatch.setattr("huggingface_hub.file_download._get_metadata_or_catch_error", _not_reached)
     assert file_of("me/x", "a.json", None).read_text() == "{}"
     assert file_of("me/x", "none.json", None) is None
-    with pytest.raises(RequestError, match=r"about b.json of me/x, got: .*; try again, or set HF_HUB_OFFLINE=1"):
+    with pytest.raises(
+        RequestError, match=r"expected b.json of me/x on .*, got: .*; try again, or set HF_HUB_OFFLINE=1"
+    ):
         file_of("me/x", "b.json", None)
 
 

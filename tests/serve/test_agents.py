@@ -60,7 +60,7 @@ async def looked_up(connection):
         wrong = [
             said(await client.call_tool(name, asked), wrong=True)
             for name, asked in (
-                ("search", ASKED | {"conditions": "color"}),
+                ("search", ASKED | {"colour": "red"}),
                 ("search", ASKED | {"k": "3"}),
                 ("search", ASKED | {"where": "no_column = 1"}),
                 ("delete", {}),
@@ -78,7 +78,7 @@ def test_over_http_as_the_other_routes(home, service):
     assert tools == {"search", "facets", "explain", "conditions"}
     rows = Index.open(str(home / "i.lance")).search(["a red dress"], "color", k=3, where="year > 2010")
     assert ids(found) == rows["id"].to_pylist()
-    assert wrong[0] == "conditions: Extra inputs are not permitted" and wrong[1].startswith("k: ")
+    assert wrong[0] == "colour: Extra inputs are not permitted" and wrong[1].startswith("k: ")
     assert "no_column" in wrong[2] and str(home) not in wrong[2]
     assert wrong[3] == "expected one of the tools search, facets, explain, conditions, got 'delete'"
     assert {route for route, status, _ in counted if status == 200} == {"/mcp"}

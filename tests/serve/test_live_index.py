@@ -69,7 +69,7 @@ def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkey
     storing.stored(tmp_path / "c", other, storing.texts(5), output=str(tmp_path / "others"))
     build(IndexJob(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True))
     assert live.newest().metadata.rows == 60
-    assert "searched on" in (said := capsys.readouterr().err) and "restart the service" in said
+    assert "still using the open version" in (said := capsys.readouterr().err) and "restart the service" in said
 
     def lost():
         raise WorkError("a store that does not answer")

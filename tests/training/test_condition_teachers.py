@@ -109,9 +109,9 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
         slope, offset = np.polyfit(of_rated[applies], (rated.ratings[applies] - 1) / 4, 1)
         assert saying[rows] == pytest.approx(slope * scores + offset, abs=1e-3)
         assert np.ptp(saying) > 0.01
-    assert capsys.readouterr().err.count("scoring ") == 2
+    assert capsys.readouterr().err.count("Scoring ") == 2
     jobs.train(replace(taught, overwrite=True), open_trainer)
-    assert "scoring " not in capsys.readouterr().err
+    assert "Scoring " not in capsys.readouterr().err
 
 
 def test_scores_of_any_scale_become_ratings():
