@@ -273,7 +273,7 @@ def test_the_end_answers_what_is_under_way_and_nothing_new(server):
             assert (answer.status_code, answer.headers.get("Retry-After")) == (503, "1"), answer.text
             assert answer.json()["error"]
     assert (status, said) == (128 + signal.SIGTERM, "")
-    assert "ending" in errors and "Traceback" not in errors and TOKEN not in errors
+    assert "stopping" in errors and "Traceback" not in errors and TOKEN not in errors
     with pytest.raises(OSError):
         socket.create_connection(server.address, timeout=5)
 
