@@ -1,6 +1,6 @@
 """Long texts in chunks: does the right document, and the right place in it, come back?
 
-    .venv/bin/python benchmarks/documents.py --most 250 --chunk 40
+    .venv/bin/python benchmarks/documents.py --most 1500 --chunk 40
 
 Documents are the first captions of 20 images each; a query is the second caption of one of these images.
 """
