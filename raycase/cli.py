@@ -77,12 +77,15 @@ def with_config(words: Sequence[str]) -> Sequence[str]:
         given: list[str] = []
         for name, value in flags.items():
             flag = str(name).replace("_", "-")
-            if isinstance(value, dict | NoneType):
-                raise ValueError(f"{name}: {value}")
-            given.append(f"--no-{flag}" if value is False else f"--{flag}")
-            given += [
-                str(each) for each in (value if isinstance(value, list) else [value]) if not isinstance(each, bool)
-            ]
+            if isinstance(value, bool):
+                given.append(f"--{flag}" if value else f"--no-{flag}")
+                continue
+            values = value if isinstance(value, list) else [value]
+            if wrong := [
+                each for each in values if isinstance(each, dict | list | bool | NoneType)
+            ]:  # as YAML reads yes
+                raise ValueError(f"{wrong[0]} for {name}; quote it if it is a text")
+            given += [f"--{flag}", *map(str, values)]
     except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
         _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
     command = list(takewhile(lambda word: not word.startswith("-"), words))

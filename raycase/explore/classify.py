@@ -144,11 +144,8 @@ def _label(job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     index.check_conditional([job.condition], phrases=True, stated=job.stated)
     labels_LD = label_vectors(index.embed, labels, condition, examples)
-    found, names, writer = (
-        _Labelled(condition=condition, counts=np.zeros(len(labels), np.int64)),
-        pa.array(labels),
-        None,
-    )
+    found = _Labelled(condition=condition, counts=np.zeros(len(labels), np.int64))
+    names, writer = pa.array(labels), None
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
     for offsets_N, vectors_ND in blocks():
         for start in range(0, len(offsets_N), step):

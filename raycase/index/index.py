@@ -185,17 +185,9 @@ class Index(Shared):
         check_new_columns(self.columns, *[PARTS] * bool(weighted), *(VECTOR_RANK, TEXT_RANK) * hybrid)
         if per is not None:
             check_distinct(self.dataset, per)
-            flags: dict[str, Any] = {"unconditional": unconditional, "exact_condition": exact_condition}
-            flags |= {
-                "query_condition": query_condition,
-                "phrases": phrases,
-                "stated": stated,
-                "match": match,
-                "hybrid": hybrid,
-            }
-            return distinct_answers(
-                partial(self.search, where=where, options=options, **flags), sentences, conditions, k, per
-            )
+            again = partial(self.search, where=where, unconditional=unconditional, exact_condition=exact_condition)
+            again = partial(again, query_condition=query_condition, phrases=phrases, stated=stated, match=match)
+            return distinct_answers(partial(again, hybrid=hybrid, options=options), sentences, conditions, k, per)
         passing = self._checked(where)
         plain = unconditional or (conditions is None and not self.metadata.conditions)
         asked: Sequence[str | None] = [None] * len(sentences) if weighted or conditions is None else [*conditions]

@@ -267,9 +267,7 @@ def _weights(conditions: Sequence[str]) -> dict[str, float]:
             raise RequestError(f"--condition: expected a finite number after '=', as in \"color=2\", got {got}")
         name = name.strip()
         if name in weights:
-            raise RequestError(
-                f"--condition: expected each condition once, got {visible(repr(name), MOST_LABEL)} twice"
-            )
+            raise RequestError(f"--condition: expected each condition once, got {visible(name, MOST_LABEL)!r} twice")
         weights[name] = weight
     return weights
 

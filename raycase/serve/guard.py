@@ -111,7 +111,7 @@ class Guard:
         except Exception:
             log.exception("%s failed", scope["path"] if scope["path"] in self.routes else "a request")
             if not begun():
-                await problem(500, "the server failed; its log says why")(scope, receive, send)
+                await problem(500, "the server failed; see the server's log")(scope, receive, send)
         finally:
             self.door.within -= 1
 
