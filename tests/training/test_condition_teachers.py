@@ -131,7 +131,7 @@ def test_what_is_no_teacher_is_refused_at_once(job, monkeypatch, tmp_path):
     jobs.train(replace(job, output=trained), open_trainer)
     refused("expected a model folder", str(tmp_path / "none"))
     refused("expected trained models that read conditions", job.model)
-    refused("", trained, output=trained, overwrite=True)
+    refused("another place than --teacher-models", trained, output=trained, overwrite=True)
     config = SimpleNamespace(folder="x", known_conditions=("explicit", "implicit"))
     monkeypatch.setattr(condition_head_job, "resolve", lambda _: config)
     refused("expected trained models that read conditions", "dualcse")
