@@ -14,7 +14,7 @@ import numpy as np
 
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
-from raycase.index.metadata import IndexMetadata, Kind
+from raycase.index.metadata import APPROXIMATE, IndexMetadata
 from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 
 if TYPE_CHECKING:
@@ -101,9 +101,11 @@ def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> boo
     return fits and metadata.is_approximate(metadata.most_rows(column))
 
 
-def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> Kind:
-    """How the condition with most rows is searched: exact or ivf-rq."""
-    return "ivf-rq" if any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN)) else "exact"
+def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> str:
+    """How the condition with most rows is searched: exact, or an approximate kind."""
+    return (
+        metadata.approximate_kind if any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN)) else "exact"
+    )
 
 
 def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
@@ -111,7 +113,7 @@ def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> Non
     indexed = _indexed_columns(dataset)
     if indexed:
         add_new_rows(dataset)
-    for column in sorted({ID, CONDITION} - indexed):
+    for column in sorted({ID, CONDITION} - indexed.keys()):
         bitmap = column == CONDITION and len(metadata.conditions) <= BITMAP_CONDITIONS
         dataset.create_scalar_index(column, "BITMAP" if bitmap else "BTREE")
 
@@ -129,15 +131,16 @@ def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
     """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
     missing."""
     update_scalar_indices(dataset, metadata)
-    indexed = _indexed_columns(dataset)
+    indexed, options = _indexed_columns(dataset), APPROXIMATE[metadata.approximate_kind]
     for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
         approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
-        if approximate and column not in indexed:
-            partitions = max(1, rows // ROWS_A_PARTITION)  # and a bit a dimension (RaBitQ)
-            dataset.create_index(column, "IVF_RQ", metric="dot", num_partitions=partitions, num_bits=1)
+        if approximate and indexed.get(column) != options["index_type"]:
+            partitions = max(1, rows // ROWS_A_PARTITION)
+            dataset.create_index(column, metric="dot", num_partitions=partitions, replace=True, **options)
         elif column in indexed and not approximate:
             dataset.drop_index(f"{column}_idx")
 
 
-def _indexed_columns(dataset: LanceDataset) -> set[str]:
-    return {index.field_names[0] for index in dataset.describe_indices()}
+def _indexed_columns(dataset: LanceDataset) -> dict[str, str]:
+    """The columns with an index, and what Lance calls its kind."""
+    return {index.field_names[0]: index.index_type for index in dataset.describe_indices()}

@@ -12,6 +12,8 @@ CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditiona
 EXACT_BELOW = 100_000
 MOST_SHARDS = 1024
 Kind = Literal["auto", "exact", "ivf-rq"]
+# kind -> how Lance makes it: RaBitQ codes, a bit a dimension
+APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "num_bits": 1}}
 
 
 @dataclass(kw_only=True)
@@ -59,5 +61,10 @@ class IndexMetadata:
         return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
 
     def is_approximate(self, rows: int) -> bool:
-        """Whether a condition with so many rows is searched approximately: by IVF-RQ, or pooled in two stages."""
-        return self.kind == "ivf-rq" or (self.kind == "auto" and rows >= self.exact_below)
+        """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""
+        return self.kind in APPROXIMATE or (self.kind == "auto" and rows >= self.exact_below)
+
+    @property
+    def approximate_kind(self) -> str:
+        """The kind of conditions that are searched approximately; auto has the first."""
+        return self.kind if self.kind in APPROXIMATE else next(iter(APPROXIMATE))

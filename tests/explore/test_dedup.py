@@ -30,9 +30,9 @@ def same(one, other):
     return len(set(zip(one, other, strict=True))) == len(set(one)) == len(set(other))
 
 
-@pytest.mark.parametrize("threshold", [-1, 0.5, 0.8, 0.9, 0.95, 0.99, 1])
+@pytest.mark.parametrize("threshold", [-1, 0.8, 0.95, 1])
 def test_groups_are_those_of_all_pairs_in_any_order_and_tiles(threshold, monkeypatch):
-    for name, size in {"ROWS": 7, "COLUMNS": 11, "HELD_ROWS": 50, "RESCORED": 5}.items():
+    for name, size in {"ROWS": 20, "COLUMNS": 30, "HELD_ROWS": 60, "RESCORED": 5}.items():
         monkeypatch.setattr(module, name, size)
     draw = np.random.default_rng(0)
     base = draw.normal(size=(50, 16))
@@ -50,12 +50,12 @@ def test_groups_are_those_of_all_pairs_in_any_order_and_tiles(threshold, monkeyp
     assert len(set(groups.tolist())) <= 200
 
 
-@pytest.mark.parametrize("threshold", [-1, 0.95, 1])
+@pytest.mark.parametrize("threshold", [0.95, 1])
 def test_equal_rows_are_one_group_without_their_pairs_in_memory(threshold, monkeypatch):
     joined, largest = module._joined, []
     monkeypatch.setattr(module, "_joined", lambda *given: largest.append(len(given[2])) or joined(*given))
-    vectors_ND = torch.nn.functional.normalize(torch.ones(5000, 3), dim=1)
-    assert len(set(link(lambda: iter([(np.arange(5000), vectors_ND)]), 5000, threshold)[1].tolist())) == 1
+    vectors_ND = torch.nn.functional.normalize(torch.ones(3000, 3), dim=1)
+    assert len(set(link(lambda: iter([(np.arange(3000), vectors_ND)]), 3000, threshold)[1].tolist())) == 1
     assert max(largest) <= module.ROWS * module.COLUMNS and len(largest) <= 8  # tiles of one group are skipped
 
 
