@@ -1,4 +1,4 @@
-"""C-STS as a task of MTEB: a draft to contribute, which needs nothing of raycase (docs/other-benchmarks.md).
+"""C-STS as a task of MTEB: a draft to contribute, which needs nothing of raycase (docs/benchmarks.md).
 
 Cosines of two sentences under a condition are compared with what people rated. A model that reads `text` finds the
 condition behind the sentence, as mteb writes the instruction of a query. One that reads `query` and `instruction` finds

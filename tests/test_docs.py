@@ -18,7 +18,7 @@ from raycase.commands import COMMANDS
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
-LONG = {"gpu", "models", "pairs", "tickets"}  # tutorials that train, or load several models
+LONG = {"gpu", "pairs", "tickets"}  # tutorials that train, or load several models
 NOT_RUN = "not run by the tests"  # the title of a block of a tutorial
 CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
 

@@ -9,6 +9,8 @@ from raycase.io.json_values import figure
 from raycase.models.contracts import SystemConfig
 from raycase.models.fine_tuned import FineTunedConfig
 
+MOST_FILES, MOST_LETTERS = 4, 300  # of the data and of the command; metrics.json has all
+
 
 def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder."""
@@ -81,16 +83,19 @@ vectors = model.embed(["Two girls in red dresses play soccer."], ["color of the 
 def _card(
     name: str, what: str, figures: dict[str, Any], metrics: dict[str, Any], *, usage: str = "", behind: str = ""
 ) -> str:
-    """What a model is, how it is loaded, its figures, epochs, data, recipe and provenance."""
-    history = "\n".join(
-        f"| {int(h['epoch'])} | {h['loss']:.4f} | {h['seconds']:.0f} | {h['mib']:,} |" for h in metrics["history"]
-    )
-    data = "\n".join(
+    """What a model is, how it is loaded, its figures, data, recipe and provenance."""
+    data = [
         f"| {part} | {read['file']} | {read['rows']} | `{read['sha256'][:16]}` |"
         for part, read in metrics["data"].items()
-    )
+    ]
+    if more := list(metrics["data"].values())[MOST_FILES:]:
+        data[MOST_FILES:] = [f"| {len(more)} more | | {sum(read['rows'] for read in more)} | |"]
     settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
     made = metrics["provenance"]
+    rows = "\n".join(data)
+    command = made["command"]
+    if len(command) > MOST_LETTERS:
+        command = f"{command[:MOST_LETTERS].rpartition(' ')[0]} ..."
     return f"""# {name}
 
 {what}
@@ -106,20 +111,17 @@ model = raycase.load("{name}")  # the path of this folder
 {_table({key: figure(value) for key, value in figures.items()})}
 
 The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
-
-| epoch | loss | seconds | peak MiB |
-|---|---|---|---|
-{history}
+`metrics.json` has every epoch, file and argument.
 
 | data | file | rows | sha256 |
 |---|---|---|---|
-{data}
+{rows}
 
 | recipe | |
 |---|---|
 {_table(metrics["recipe"] | settings)}
 
-    {made["command"]}
+    {command}
 
 Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
 """

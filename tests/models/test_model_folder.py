@@ -123,3 +123,13 @@ def test_the_card_has_the_figures_of_the_metrics_and_what_the_model_is(tmp_path,
     wanted = ["epoch 17 of 27", "python jobs/train.py case --train 'learn.csv'", "1234abc", "98.7 s", "8 cores"]
     wanted += [f"| train | learn.csv | 11342 | `{'a1' * 8}` |", model(spec, **options)[0].describe()["weights"]]
     assert [value for value in wanted if value not in card] == []
+
+
+def test_a_card_of_many_files_counts_them_and_ends_a_long_command(tmp_path, spec):
+    data = {str(n): {"file": f"{n}.csv", "rows": 10, "sha256": "a1" * 32} for n in range(6)}
+    command = "python jobs/train.py case --train " + "learn.csv " * 60
+    metrics = METRICS_OF | {"data": data, "provenance": METRICS_OF["provenance"] | {"command": command}}
+    write_case_folder(tmp_path / "model", *model(spec), metrics | {"fingerprint": "one"})
+    card = (tmp_path / "model" / CARD).read_text(encoding="utf-8")
+    assert "| 3 | 3.csv | 10 |" in card and "| 2 more | | 20 | |" in card and "4.csv" not in card
+    assert card.count("learn.csv") < 30 and " learn.csv ...\n" in card
