@@ -16,9 +16,9 @@ from raycase.cli import main, parse, subcommand
 from raycase.commands import COMMANDS
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
-TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+TUTORIALS = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), ROOT / "docs" / "gpu.md"]
 REQUIRED = ("--train", "--validation", "--output")  # of `raycase train`
-LONG = {"gpu", "pairs", "tickets"}  # tutorials that train, or load several models
+LONG = {"pairs", "tickets"}  # tutorials that train
 NOT_RUN = "not run by the tests"  # the title of a block of a tutorial
 CALLS = re.compile(r"(?:^|[\s/])(?:raycase |python jobs/(\w+)\.py )")
 
