@@ -41,7 +41,7 @@ def browser(site, tmp_path):
 
 
 def test_the_search_finds_a_page_and_asks_no_other_host(site, browser):
-    browser.open(f"{site}/docs/tutorials/ask/")
+    browser.open(f"{site}/docs/tutorials/captions/")
     browser.wait("!!document.querySelector('.md-search__button')")
     inside = "[...document.querySelectorAll('*')].find(each => each.shadowRoot)?.shadowRoot"
     browser.ask("document.querySelector('.md-search__button').click()")
