@@ -6,6 +6,7 @@ JSON object; errors go to standard error.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import io
 import json
@@ -47,6 +48,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
 
     SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to resume.
     """
+    gc.set_threshold(50_000)  # imports make objects that stay; to look for garbage among them takes a tenth of a start
     words = sys.argv[1:] if arguments is None else list(arguments)
     quiet, words = QUIET in words, [word for word in words if word != QUIET]
     with _printing():

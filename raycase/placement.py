@@ -12,16 +12,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from raycase.errors import RequestError, note
-from raycase.job import run
-from raycase.job.job_record import Job
-from raycase.job.plan import Plan
-from raycase.job.records import WrittenUnit
-from raycase.job.request import EmbedJob, Request, RunFlags, actor_range
 from raycase.job.runner import Runner
 
 if TYPE_CHECKING:
     from raycase.index.index import Index
     from raycase.index.search_job import SearchJob
+    from raycase.job.job_record import Job
+    from raycase.job.plan import Plan
+    from raycase.job.records import WrittenUnit
+    from raycase.job.request import EmbedJob, Request, RunFlags
     from raycase.training.job import TrainingJob
     from raycase.training.trainer import Trainer
 
@@ -51,6 +50,8 @@ def several_encoders(job: RunFlags, units: int) -> str:
     """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or so many units on so many
     processors."""
     import torch
+
+    from raycase.job.request import actor_range
 
     wanted = actor_range(job.actors)
     if wanted and wanted[1] > 1:
@@ -94,6 +95,8 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
+    from raycase.job import run
+
     result = run.embed(job, ByRule(job.ray))
     return result | {"index": _indexed(job.index, result["output"])} if job.index and not job.dry_run else result
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from raycase.encoder.loading import is_causal, learned_positions, without_weights
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
 from raycase.encoder.published import read_layout, read_published
-from raycase.encoder.sources import check_encoder, encoder_errors, load_config, published_tokenizer
+from raycase.encoder.sources import check_encoder, encoder_errors, library_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
 from raycase.io.fetch import INSIDE, is_remote
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
 UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this
@@ -97,7 +98,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     """The row of a Hugging Face id or a folder: with this pooling, else as sentence-transformers pools it; under a
     prompt, its pooling is over the text, as CASE has it, and there is no default prompt."""
     _check_place(name)
-    layout, config = read_layout(name), load_config(name)
+    layout, config = read_layout(name), library_config(name)
     if pooling in LATENT_POOLINGS and not hasattr(config, "latent_attention"):
         raise RequestError(f"--pooling {pooling}: expected an NV-Embed, got a {config.model_type} at {name}")
     tokenizer = published_tokenizer(name)

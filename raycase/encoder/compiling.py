@@ -81,6 +81,8 @@ def compile_layers(encoder: TextEncoder) -> None:
     if fixed:
         allow_graphs()
     for layer in layers:
+        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):  # are called as they are
+            hooks.update({key: torch._dynamo.disable(hook) for key, hook in hooks.items()})
         layer.compile(dynamic=not fixed)
     try:
         _warm_up(encoder, fixed=fixed)

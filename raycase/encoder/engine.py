@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.encoder.attention import KNOWN, NAME, VARLEN, RowInputs, layers_window, send_row, whole_chunks
-from raycase.encoder.last_layer import LastLayer
+from raycase.encoder.bert import LastLayer
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.packing import (
     Cut,

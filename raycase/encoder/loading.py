@@ -12,24 +12,24 @@ from contextlib import contextmanager
 from functools import cache
 from inspect import signature
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PretrainedConfig
-from transformers.utils import is_accelerate_available
-from transformers.utils import logging as library_log
 
 from raycase.encoder.attention import KNOWN, NAME, register
+from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer, positions_of
 from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder, is_matrix, padded_output
-from raycase.encoder.last_layer import LIKE_BERT, LastLayer, positions_of
 from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
     encoder_errors,
+    library_config,
     load_config,
     load_tokenizer,
     published_tokenizer,
@@ -37,9 +37,10 @@ from raycase.encoder.sources import (
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.errors import RequestError
+from raycase.io.fetch import ENCODER_WEIGHTS
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 
 log = logging.getLogger(__name__)
@@ -61,17 +62,20 @@ def load_encoder(
     batch_tokens: int | None = None,
     unpadded: bool | None = None,
     adapt: Callable[[PreTrainedModel], None] | None = None,
+    trained: bool = False,
 ) -> TextEncoder:
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
     `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded. Raises RequestError where weights, tokenizer or pooling do not fit the row.
+    model once it is loaded; what is `trained` is the library's, too. Raises RequestError where weights, tokenizer or
+    pooling do not fit the row.
     """
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     on_gpu = device.type == "cuda"
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
     unpadded = on_gpu if unpadded is None else unpadded
-    config = load_config(spec.source)
+    by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER
+    config = library_config(spec.source) if by_library else load_config(spec.source)
     known = config.model_type in KNOWN
     _set_for_inference(config, causal=spec.causal or not known)
     in_rows = known and (unpadded or spec.causal)
@@ -88,8 +92,8 @@ def load_encoder(
             raise ValueError("one without linear layers")
         if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
             raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
-        by_library = spec.published is not None and spec.published.by_library
-        after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if by_library else None
+        pools = spec.published is not None and spec.published.by_library
+        after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if pools else None
     encoder = TextEncoder(
         spec=spec,
         model=model,
@@ -188,11 +192,20 @@ def _made_by_amd() -> bool:
 def _load_weights(
     spec: EncoderSpec, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, *, in_rows: bool
 ) -> tuple[PreTrainedModel, LatentAttention | None]:
-    """The library's model, and NV-Embed's latent attention where the row pools with it."""
-    from transformers import MistralModel  # takes seconds to import, and is not needed without weights
+    """The model, the library's unless its configuration is ours, and NV-Embed's latent attention where the row pools
+    with it."""
+    folder = weights_folder(spec.source, large=True)
+    if isinstance(config, SimpleNamespace):
+        config._attn_implementation = NAME if in_rows else config._attn_implementation
+        with torch.device("meta"):
+            ours = Bert(config)
+        with encoder_errors(f"readable weights at {spec.source}"):
+            ours.load_state_dict(load_file(Path(folder) / ENCODER_WEIGHTS), strict=False, assign=True)
+            return ours.to(device, dtype), None
+    from transformers import MistralModel  # takes seconds to import
+    from transformers.utils import is_accelerate_available
 
     register()
-    folder = weights_folder(spec.source, large=True)
     options: dict[str, Any] = {"config": config, "dtype": dtype, "weights_only": True}
     if in_rows:
         options["attn_implementation"] = NAME
@@ -261,6 +274,8 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Without the library's progress bars and its report, all of which is checked here."""
+    from transformers.utils import logging as library_log
+
     bars, level = library_log.is_progress_bar_enabled(), library_log.get_verbosity()
     library_log.disable_progress_bar()
     library_log.set_verbosity_error()

@@ -9,11 +9,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, check_encoder, encoder_errors, hub_uri, weights_folder
@@ -21,6 +20,9 @@ from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 from raycase.io.hub import PINNED, file_of
 from raycase.io.json_values import loads
 from raycase.io.storage import locate
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it

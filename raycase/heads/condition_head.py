@@ -183,16 +183,18 @@ class ZeroShotHead(Head):
 
 
 class ConditionHead(Head):
-    """The trained head. Queries and keys start as one orthogonal map, so that cosines begin as those of the states."""
+    """The trained head. Queries and keys start as one orthogonal map, so that cosines begin as those of the states:
+    not where weights are loaded, for that map takes a tenth of a second."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: HeadConfig, *, loaded: bool = False) -> None:
         super().__init__()
         self.config = config
         self.output_dim = config.output_dim
         width, inner = config.states_dim, config.heads * config.head_dim
         self.keys = nn.Linear(width, inner, bias=False)
         self.queries = nn.Linear(width, inner, bias=False)
-        nn.init.orthogonal_(self.keys.weight)
+        if not loaded:
+            nn.init.orthogonal_(self.keys.weight)
         self.queries.weight.data.copy_(self.keys.weight.data)
         function = ACTIVATIONS[Activation(config.activation)]() if config.activation else nn.Identity()
         self.values = nn.Sequential(nn.Linear(width, config.output_dim), function)
@@ -239,7 +241,7 @@ class ConditionHead(Head):
 
 def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
     """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
-    head = ConditionHead(config)
+    head = ConditionHead(config, loaded=True)
     load_weights(head, folder / WEIGHTS, f"weights of {config}")
     return head
 

@@ -16,13 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
-import torch
 import tyro
-from torch import Tensor
 
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
 from raycase.flags import RayFlag
-from raycase.index.topk import top_k
 from raycase.io.claim import check_held, claim_or_begin
 from raycase.io.places import Folder, check_paths
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
@@ -190,43 +187,48 @@ def _rows(written: Written, first: int, count: int, columns: list[str]) -> pa.Ta
 
 def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None) -> pa.Table:
     """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
+    import torch
+
+    from raycase.index.topk import top_k  # takes seconds to import, too
+
     query_ND, vector_ND = _unit_vectors(queries), _unit_vectors(vectors)
-    query_groups, groups = _groups(queries, vectors, exclude_same)
+    group_N, group_M = _groups(queries, vectors, exclude_same)
     own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
     row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for condition, rows in own.items():
         if condition not in theirs:
             continue
         among = theirs[condition]
-        scores_Qk, found_Qk = top_k(
-            query_ND[rows], [vector_ND[among]], k, query_groups=query_groups[rows], groups=groups[among]
+        asked_QD, there_BD, group_Q, group_B = map(
+            torch.from_numpy, (query_ND[rows], vector_ND[among], group_N[rows], group_M[among])
         )
+        scores_Qk, found_Qk = top_k(asked_QD, [there_BD], k, query_groups=group_Q, groups=group_B)
         query_H, rank_H = (found_Qk >= 0).nonzero()
-        row_H.append(rows.numpy()[query_H])
-        neighbour_H.append(among.numpy()[found_Qk[query_H, rank_H]])
+        row_H.append(rows[query_H])
+        neighbour_H.append(among[found_Qk[query_H, rank_H]])
         score_H.append(scores_Qk[query_H, rank_H])
     neighbours = vectors[ID].take(np.concatenate(neighbour_H))
     return pa.table({QUERY_ROW: np.concatenate(row_H), NEIGHBOUR: neighbours, SCORE: np.concatenate(score_H)})
 
 
-def _unit_vectors(rows: pa.Table) -> Tensor:
+def _unit_vectors(rows: pa.Table) -> np.ndarray:
     """(N, D) float32, of length 1."""
-    return torch.from_numpy(l2_normalize(embedding_numbers(rows[EMBEDDING])))
+    return l2_normalize(embedding_numbers(rows[EMBEDDING]))
 
 
-def _rows_by_condition(rows: pa.Table) -> dict[str | None, Tensor]:
+def _rows_by_condition(rows: pa.Table) -> dict[str | None, np.ndarray]:
     """The indices of the rows under each condition, int64."""
     codes = rows[CONDITION].combine_chunks().dictionary_encode(null_encoding="encode")
-    code_N = torch.from_numpy(codes.indices.to_numpy().copy())
-    return {name: (code_N == i).nonzero()[:, 0] for i, name in enumerate(codes.dictionary.to_pylist())}
+    code_N = codes.indices.to_numpy()
+    return {name: np.flatnonzero(code_N == i) for i, name in enumerate(codes.dictionary.to_pylist())}
 
 
-def _groups(queries: pa.Table, vectors: pa.Table, column: str | None) -> tuple[Tensor, Tensor]:
+def _groups(queries: pa.Table, vectors: pa.Table, column: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the values by which a query's own are excluded, of queries and vectors: (N,) int64 each; a null
     equals none."""
     if column is None:
-        return torch.full((len(queries),), -1), torch.full((len(vectors),), -2)
+        return np.full(len(queries), -1), np.full(len(vectors), -2)
     values = pa.chunked_array([*queries[column].chunks, *vectors[column].chunks]).combine_chunks().dictionary_encode()
     code_N = values.indices.fill_null(-1).to_numpy().astype(np.int64)
     code_N[len(queries) :][code_N[len(queries) :] < 0] = -2
-    return torch.from_numpy(code_N[: len(queries)]), torch.from_numpy(code_N[len(queries) :])
+    return code_N[: len(queries)], code_N[len(queries) :]

@@ -13,8 +13,6 @@ from raycase.errors import RequestError
 from raycase.index.answers import returned_columns
 from raycase.index.lance_files import fragment_rows, sql_equals, write_batches
 from raycase.index.metadata import IndexMetadata
-from raycase.index.pooled import PooledVectors, StoredRows
-from raycase.index.query_encoder import ask, resolve_query_encoder
 from raycase.io.schema import CONDITION, VECTOR, embedding_array, embedding_type
 from raycase.io.storage import Location
 from raycase.io.stored_words import WORDS
@@ -41,6 +39,9 @@ def keep_conditions(
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
     if not stale:
         return dataset
+    from raycase.index.pooled import PooledVectors, StoredRows  # take seconds to import
+    from raycase.index.query_encoder import ask, resolve_query_encoder
+
     model = model or metadata.name
     encoder = resolve_query_encoder(metadata, model).load()
     asked = cache(lambda name: ask(encoder, [name], model=model, named="--keep-condition"))

@@ -15,8 +15,6 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
 from raycase.errors import RequestError, WorkError
 from raycase.index.metadata import READY, IndexMetadata
@@ -28,6 +26,7 @@ from raycase.job.job_record import ModelFile
 if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.dataset import LanceScanner
+    from torch import Tensor
 
 
 def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
@@ -191,6 +190,8 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
     """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would hide what is near."""
+    import torch  # takes seconds, and building an index needs none
+
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
     vectors_ND = torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast

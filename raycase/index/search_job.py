@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
-from transformers.utils.logging import disable_progress_bar
 
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
 from raycase.flags import RayFlag
@@ -131,7 +130,6 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     began = time.time()
     _check_job(job)
     sentences, conditions = _queries(job)
-    disable_progress_bar()  # the weights load in a moment
     limits = Limits(words_bytes=int(job.memory * 2**30))
 
     def open_index() -> Index:

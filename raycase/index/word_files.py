@@ -15,8 +15,6 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError
-from raycase.heads.word_codes import WordCodes
-from raycase.heads.word_sketch import WordSketch
 from raycase.index.metadata import IndexMetadata
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
@@ -26,6 +24,9 @@ from raycase.job.written import Written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+    from raycase.heads.word_codes import WordCodes
+    from raycase.heads.word_sketch import WordSketch
 
 WORD_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
@@ -50,6 +51,9 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> S
     """Copy the basis of an output's words into the index, and choose centroids for sketches beside it, unless rows
     there were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises
     RequestError."""
+    from raycase.heads.word_codes import WordCodes
+    from raycase.heads.word_sketch import WordSketch
+
     source.check_basis("--embeddings")
     form = WordFormat.of(source.schema)
     assert form is not None
@@ -77,12 +81,16 @@ def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
 
 def read_basis(root: Location, basis: str) -> WordCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
+    from raycase.heads.word_codes import WordCodes
+
     file = _basis_file(root, basis)
     return WordCodes.from_bytes(_read(file, basis), file.uri)
 
 
 def read_sketch(root: Location, sketch: str) -> WordSketch:
     """The centroids of this hash. Raises RequestError where they are gone or others."""
+    from raycase.heads.word_sketch import WordSketch
+
     file = _sketch_file(root, sketch)
     return WordSketch.from_bytes(_read(file, sketch), file.uri)
 

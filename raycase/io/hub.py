@@ -7,16 +7,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from huggingface_hub import constants, hf_hub_download, is_offline_mode, snapshot_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    GatedRepoError,
-    LocalEntryNotFoundError,
-    RepositoryNotFoundError,
-    RevisionNotFoundError,
-)
-from huggingface_hub.file_download import repo_folder_name
-from huggingface_hub.utils import HFValidationError
+import huggingface_hub as hub  # which imports its client when it is used
+from huggingface_hub import constants
 
 from raycase.errors import RequestError, first_line
 from raycase.errors import named as said
@@ -27,8 +19,8 @@ PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repos
 COMMIT = re.compile("[0-9a-f]{40}")
 RETRY = "try again, or set HF_HUB_OFFLINE=1 to read its cache alone"
 ADVICE = {
-    GatedRepoError: "accept its terms on the hub, and log in: hf auth login",
-    RevisionNotFoundError: "name a revision that it has",
+    "GatedRepoError": "accept its terms on the hub, and log in: hf auth login",
+    "RevisionNotFoundError": "name a revision that it has",
 }
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
@@ -55,19 +47,23 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
     A hub that fails to answer is no answer. Offline, what the cache lacks counts as none, but where `sure`: there the
     cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
     """
-    offline, commit = is_offline_mode(), _commit(name, revision)
+    offline, commit = hub.is_offline_mode(), _commit(name, revision)
     lacks = commit is not None and _is_known_to_lack(name, commit, file)
     if lacks and (offline or commit == revision):
         return None
     try:
-        return Path(hf_hub_download(name, file, revision=revision))
+        return Path(hub.hf_hub_download(name, file, revision=revision))
     except Exception as error:  # of the hub, of its client, or of the network
-        advice = next((words for kind, words in ADVICE.items() if isinstance(error, kind)), RETRY)
-        if isinstance(error, LocalEntryNotFoundError):  # offline, or the hub was not reached
+        from huggingface_hub import errors
+
+        advice = ADVICE.get(type(error).__name__, RETRY)
+        if isinstance(error, errors.LocalEntryNotFoundError):  # offline, or the hub was not reached
             none = lacks or (offline and not sure)
         else:
-            none = isinstance(error, (HFValidationError, EntryNotFoundError)) or (
-                isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError) and commit is None
+            none = isinstance(error, (errors.HFValidationError, errors.EntryNotFoundError)) or (
+                isinstance(error, errors.RepositoryNotFoundError)
+                and not isinstance(error, errors.GatedRepoError)
+                and commit is None
             )
         if none:
             return None
@@ -99,6 +95,8 @@ def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
 
 
 def _cache(name: str) -> Path:
+    from huggingface_hub.file_download import repo_folder_name
+
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
 
 
@@ -118,9 +116,11 @@ def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
     patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
     patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
     try:
-        folder = snapshot_download(name, revision=commit, allow_patterns=patterns)
+        folder = hub.snapshot_download(name, revision=commit, allow_patterns=patterns)
         if large and not any(Path(folder, inside or "").glob(f"*.{WEIGHTS}")):
-            folder = snapshot_download(name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"])
+            folder = hub.snapshot_download(
+                name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"]
+            )
     except (OSError, ValueError) as error:
         raise RequestError(f"--model: expected a readable model at {uri}, got: {first_line(error)}") from error
     return Path(folder) / (inside or "")

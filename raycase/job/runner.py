@@ -12,9 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from raycase.io.storage import Location
-from raycase.job.encode_step import EncodeUnits
 from raycase.job.progress import progress_bar
-from raycase.job.read_step import read_units
 from raycase.job.records import ReadTask, ReadUnit, WrittenUnit, naming, write_encoded
 
 if TYPE_CHECKING:
@@ -73,6 +71,8 @@ class Runner:
         Ray the encoders are a pool of actors. A row that kills its encoder ends this process; only on Ray is its unit
         rejected.
         """
+        from raycase.job.encode_step import EncodeUnits
+
         encode = EncodeUnits(**request.step, units=plan.units)
         output, ahead = request.output, AHEAD if self.ahead is None else self.ahead
         write = partial(write_encoded, output=output.root.uri, results=output.results, print8=opened.print8)
@@ -96,6 +96,8 @@ def _results(function: Callable[[Item], Mapped], items: Sequence[Item], threads:
 
 
 def _read(request: Request, opened: Job, plan: Plan) -> Iterator[ReadUnit]:
+    from raycase.job.read_step import read_units
+
     for pieces in plan.tasks():
         yield from read_units(ReadTask.of(opened.files, pieces), config=request.model, kind=request.kind)
 

@@ -14,7 +14,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -181,6 +180,8 @@ def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
 
 def pair_hashes(table: pa.Table) -> np.ndarray:
     """A 64-bit hash of the (id, condition) of each pair, the same in every process: (N,) uint64."""
+    import pandas as pd
+
     pairs = table.select(PAIR).to_pandas()
     return pd.util.hash_pandas_object(pairs, index=False, categorize=True).to_numpy()
 

@@ -25,7 +25,7 @@ from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
 from raycase.encoder.published import WRITTEN_MODES, write_modules
-from raycase.encoder.sources import load_config, load_tokenizer, published_tokenizer
+from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
@@ -145,7 +145,7 @@ class Scorer(FineTuned):
 def training_options() -> dict[str, Any]:
     """Options of `load_encoder` for training: 32-bit weights, padded batches."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    return {"dtype": torch.float32, "unpadded": False, "batch_tokens": TRAIN_TOKENS[kind]}
+    return {"trained": True, "dtype": torch.float32, "unpadded": False, "batch_tokens": TRAIN_TOKENS[kind]}
 
 
 def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:
@@ -343,7 +343,7 @@ def read_elsewhere(spec: EncoderSpec) -> bool:
     alike = not spec.published and not spec.end_token and spec.pooling[0] in WRITTEN_MODES
     return (
         alike
-        and spec.causal == is_causal(without_weights(load_config(spec.source)))
+        and spec.causal == is_causal(without_weights(library_config(spec.source)))
         and published_tokenizer(spec.source).pad_token is not None
     )
 

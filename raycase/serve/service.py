@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
-from transformers.utils.logging import disable_progress_bar
 
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, named, visible, with_arguments
 from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
@@ -62,7 +61,6 @@ class Service:
     @classmethod
     def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
         """Load the model and open the index; shard: of `open_index`. Raises RequestError."""
-        disable_progress_bar()
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
             encoder = resolve_embedder(settings.model).load()

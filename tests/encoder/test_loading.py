@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from raycase.encoder import loading
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
@@ -23,7 +22,7 @@ def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, 
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(source / name, tmp_path)
-    monkeypatch.setattr(loading, "is_accelerate_available", lambda: accelerate)
+    monkeypatch.setattr("transformers.utils.is_accelerate_available", lambda: accelerate)
     for dtype in (torch.float32, torch.bfloat16):
         found, wanted = (
             load_encoder(replace(ENCODERS["qwen3-embedding-0.6b"], source=str(folder)), dtype=dtype)

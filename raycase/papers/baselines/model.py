@@ -26,7 +26,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.several_texts import separated
-from raycase.encoder.sources import load_config, load_tokenizer
+from raycase.encoder.sources import library_config, load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.models.fine_tuned import (
@@ -249,7 +249,7 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     _import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    encoder = load_config(spec.source)
+    encoder = library_config(spec.source)
     if not attention_maps(without_weights(encoder)):
         raise RequestError(
             f"--model: expected an encoder with linear layers in its attention, got a {encoder.model_type}, without"

@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from raycase.encoder.bert import LIKE_BERT, LayerInParts, attend, positions_of
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.last_layer import LIKE_BERT, LayerInParts, attend, positions_of
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean

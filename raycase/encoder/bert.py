@@ -1,0 +1,238 @@
+"""BERT-like encoders: attention in its parts, the last layer for the pooled tokens only, and two by torch alone.
+
+Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from raycase.encoder import attention
+
+FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
+LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `AttentionParts` can name
+Positions = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionParts:
+    """The attention of an encoder layer, by one set of names for BERT's code and MPNet's."""
+
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    dense: nn.Module  # projects what the heads give
+    dropped: nn.Dropout  # of the shares of attention
+    dropout: nn.Dropout  # of the projection's output
+    norm: nn.Module
+    head_size: int
+
+    @classmethod
+    def of(cls, layer: Any) -> AttentionParts:
+        """The parts of a layer of one of `LIKE_BERT`."""
+        if (mpnet := getattr(layer.attention, "attn", None)) is not None:
+            names = {"query": mpnet.q, "key": mpnet.k, "value": mpnet.v, "dense": mpnet.o}
+            inner, outer = mpnet, layer.attention
+        else:
+            inner, outer = layer.attention.self, layer.attention.output
+            names = {"query": inner.query, "key": inner.key, "value": inner.value, "dense": outer.dense}
+        size = int(inner.attention_head_size)
+        return cls(**names, dropped=inner.dropout, dropout=outer.dropout, norm=outer.LayerNorm, head_size=size)
+
+
+def attend(
+    layer: Any,
+    asking_BSD: Tensor,
+    hidden_BTD: Tensor,
+    keep_BT: Tensor | None,
+    bias_BHST: Tensor | None = None,
+    row: attention.AttentionMask | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), with
+    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T)
+    where it is the same for all texts. row: what the tokens of one row see."""
+    parts = AttentionParts.of(layer)
+    query_BSD, key_BTD, value_BTD = parts.query(asking_BSD), parts.key(hidden_BTD), parts.value(hidden_BTD)
+    q_BHSK, k_BHTK, v_BHTK = (
+        states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2) for states in (query_BSD, key_BTD, value_BTD)
+    )
+    if row is not None:
+        heads_BSHK, _ = attention.attend(layer, q_BHSK, k_BHTK, v_BHTK, None, row=row)
+        return heads_BSHK.flatten(2), query_BSD, key_BTD
+    mask = None if keep_BT is None else keep_BT[:, None, None, :]
+    if bias_BHST is not None:
+        bias_BHST = bias_BHST.to(q_BHSK.dtype)
+        mask = bias_BHST if mask is None else bias_BHST.masked_fill(~mask, float("-inf"))
+    dropout = parts.dropped.p if layer.training else 0.0
+    heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
+    return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
+
+
+class LayerInParts(nn.Module):
+    """Wraps a layer of the library's. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
+    that has one."""
+
+    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
+        super().__init__()
+        self.layer = layer
+        self.positions = positions
+
+    @property
+    def attention(self) -> AttentionParts:
+        """The modules of its attention."""
+        return AttentionParts.of(self.layer)
+
+    def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
+        """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
+        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
+        return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
+
+
+class LastLayer(LayerInParts):
+    """The last layer of a BERT-like encoder, for the pooled tokens only: the states of the others are not used.
+
+    The result is exact: keys and values come from every token, queries and everything after them from the pooled
+    tokens.
+    """
+
+    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, position_BS: Tensor) -> Tensor:
+        """States before the layer, attention mask (None: no padding), positions to compute -> (B, S, D)."""
+        pooled_BSD = hidden_BTD.gather(1, position_BS.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1]))
+        bias_BHST = None
+        if self.positions is not None:
+            bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
+        heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
+        return self.rest(pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
+
+
+def positions_of(model: Any) -> Positions | None:
+    """What gives an encoder's bias of relative positions, if it has one."""
+    return getattr(model.encoder, "compute_position_bias", None)  # MPNet's
+
+
+# ------------------------------------------------------------------------------------------------- whole encoders
+
+
+class _Linear(nn.Linear):
+    """One whose weights are loaded: those that torch draws on the device "meta" need its compiler, for seconds."""
+
+    def reset_parameters(self) -> None:
+        pass
+
+
+def _norm(config: Any) -> dict[str, nn.Module]:
+    """What stands behind the embeddings and each half of a layer."""
+    norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+    return {"LayerNorm": norm, "dropout": nn.Dropout(config.hidden_dropout_prob)}
+
+
+class _Output(nn.ModuleDict):
+    """The end of a layer: a product, residual and norm."""
+
+    def forward(self, inner_BTI: Tensor, attended_BTD: Tensor) -> Any:
+        return self["LayerNorm"](self["dropout"](self["dense"](inner_BTI)) + attended_BTD)
+
+
+class _Layer(nn.Module):
+    """One layer."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        size, inner = config.hidden_size, config.intermediate_size
+        names = ("q", "k", "v", "o") if config.model_type == "mpnet" else ("query", "key", "value", "dense")
+        of_heads: Any = nn.ModuleDict({name: _Linear(size, size) for name in names})
+        of_heads["dropout"] = nn.Dropout(config.attention_probs_dropout_prob)
+        of_heads.attention_head_size = size // config.num_attention_heads
+        if config.model_type == "mpnet":
+            self.attention = nn.ModuleDict({"attn": of_heads, **_norm(config)})
+        else:
+            behind = nn.ModuleDict({"dense": of_heads.pop("dense"), **_norm(config)})
+            self.attention = nn.ModuleDict({"self": of_heads, "output": behind})
+        self.intermediate = nn.Sequential()
+        self.intermediate.add_module("dense", _Linear(size, inner))
+        self.intermediate.append(nn.GELU())
+        self.output = _Output({"dense": _Linear(inner, size), **_norm(config)})
+
+    def forward(
+        self, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHTT: Tensor | None, row: attention.AttentionMask | None
+    ) -> Tensor:
+        parts = AttentionParts.of(self)
+        heads_BTD, _, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT, row)
+        attended_BTD = parts.norm(parts.dropout(parts.dense(heads_BTD)) + hidden_BTD)
+        return self.output(self.intermediate(attended_BTD), attended_BTD)
+
+
+class Bert(nn.Module):
+    """BERT or MPNet: token ids -> the states of the last layer, and those before each layer where they are asked for.
+
+    Modules and weights have the library's names; the library's own classes take seconds to import.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.config = config
+        size, rows_of = config.hidden_size, {"word": config.vocab_size, "position": config.max_position_embeddings}
+        rows_of |= {"token_type": config.type_vocab_size} if config.model_type == "bert" else {}
+        tables = {f"{n}_embeddings": nn.Embedding(r, size, _weight=torch.empty(r, size)) for n, r in rows_of.items()}
+        self.embeddings: Any = nn.ModuleDict({**tables, **_norm(config)})
+        layers = nn.ModuleList(_Layer(config) for _ in range(config.num_hidden_layers))
+        self.encoder: Any = nn.ModuleDict({"layer": layers})
+        if config.model_type == "mpnet":
+            buckets, heads = config.relative_attention_num_buckets, config.num_attention_heads
+            self.encoder["relative_attention_bias"] = nn.Embedding(buckets, heads, _weight=torch.empty(buckets, heads))
+            self.encoder.compute_position_bias = self._position_bias  # type: ignore[assignment]
+
+    device = property(lambda self: self.embeddings.word_embeddings.weight.device)
+    dtype = property(lambda self: self.embeddings.word_embeddings.weight.dtype)
+
+    def _position_bias(self, hidden_BTD: Tensor) -> Tensor:
+        """MPNet's, by the distance of two tokens and its direction; longer distances share buckets: (1, H, T, T)."""
+        token_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
+        away_TT = token_T[:, None] - token_T
+        a_side = self.config.relative_attention_num_buckets // 2
+        exact = a_side // 2
+        far_TT = (away_TT.abs().float() / exact).log() / math.log(FARTHEST / exact) * (a_side - exact)
+        far_TT = (exact + far_TT.long()).clamp(max=a_side - 1)
+        bucket_TT = torch.where(away_TT.abs() < exact, away_TT.abs(), far_TT) + (away_TT < 0) * a_side
+        bias_1HTT: Tensor = self.encoder.relative_attention_bias(bucket_TT).permute(2, 0, 1)[None]
+        return bias_1HTT
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        row: attention.AttentionMask | None = None,
+        output_hidden_states: bool = False,
+    ) -> Any:
+        """attention_mask: (B, T) or (B, 1, T, T), the same for all queries; row: what the tokens of one row see."""
+        tables, keep_BT, bias_BHTT = self.embeddings, None, None
+        if attention_mask is not None and row is None:
+            keep_BT = (attention_mask if attention_mask.ndim == 2 else attention_mask[:, 0, 0]).bool()
+        hidden_BTD = tables.word_embeddings(input_ids)
+        if positions := positions_of(self):
+            real_BT = input_ids != self.config.pad_token_id
+            position_ids = real_BT.cumsum(1) * real_BT + self.config.pad_token_id
+            bias_BHTT = positions(hidden_BTD)
+            if keep_BT is not None:  # once for all layers
+                bias_BHTT, keep_BT = bias_BHTT.masked_fill(~keep_BT[:, None, None], float("-inf")), None
+        else:
+            if position_ids is None:
+                position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+            types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
+            hidden_BTD = hidden_BTD + tables.token_type_embeddings(types)
+        hidden_BTD = tables.dropout(tables.LayerNorm(hidden_BTD + tables.position_embeddings(position_ids)))
+        states = [hidden_BTD]
+        for layer in self.encoder.layer:
+            states = [*(states if output_hidden_states else ()), layer(states[-1], keep_BT, bias_BHTT, row)]
+        return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)

@@ -1,0 +1,98 @@
+"""BERT and MPNet by torch alone beside transformers' own, and what commands import with the encoders that ship."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from helpers import ROOT
+from kinds import save_kind
+from safetensors.torch import load_file
+from transformers import AutoModel
+
+from raycase.encoder.bert import Bert
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.sources import SHIPPED_WITH, load_tokenizer, published_tokenizer
+from raycase.encoder.table import ENCODERS
+from raycase.encoder.token_batch import TokenBatch
+from raycase.io.fetch import MPNET
+
+MINILM = ENCODERS["minilm"]
+TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet"])
+def test_its_states_are_the_librarys(tmp_path, kind):
+    folder = save_kind(tmp_path / kind, kind)
+    theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    ours = Bert(SimpleNamespace(**theirs.config.to_dict())).eval()
+    lacks = ours.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
+    assert not lacks.missing_keys and all(name.startswith("pooler.") for name in lacks.unexpected_keys)
+    pad, generator = theirs.config.pad_token_id, torch.Generator().manual_seed(0)
+    ids_BT = torch.randint(4, 90, (3, 150), generator=generator)  # MPNet's bias ends at a distance of 128
+    keep_BT = torch.arange(150) < torch.tensor([[150], [90], [1]])
+    ids_BT = ids_BT.masked_fill(~keep_BT, pad)
+    types = {"token_type_ids": (torch.arange(150) > 70).int().expand(3, -1)} if kind == "bert" else {}
+    with torch.inference_mode():
+        wanted = theirs(input_ids=ids_BT, attention_mask=keep_BT.long(), output_hidden_states=True, **types)
+        for mask in (keep_BT, keep_BT.long(), keep_BT[:, None, None].expand(-1, 1, 150, -1)):
+            found = ours(input_ids=ids_BT, attention_mask=mask, output_hidden_states=True, **types)
+            for theirs_BTD, ours_BTD in zip(wanted.hidden_states, found.hidden_states, strict=True):
+                assert torch.allclose(ours_BTD[keep_BT], theirs_BTD[keep_BT], atol=2e-5)
+            assert found.last_hidden_state is found.hidden_states[-1]
+
+
+def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
+    tokenizer = load_tokenizer(MINILM)
+    theirs = published_tokenizer(MINILM.source).backend_tokenizer
+    theirs.no_padding()
+    theirs.no_truncation()
+    theirs.encode_special_tokens = True
+    assert json.loads(tokenizer.tokenizer.to_str()) == json.loads(theirs.to_str())
+    tokens = tokenizer([SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS])
+    batch = TokenBatch.of(tokens)
+    options = {"device": "cpu", "dtype": torch.float32}
+    library = load_encoder(MINILM, trained=True, **options)
+    ours, in_rows = (load_encoder(MINILM, unpadded=unpadded, **options) for unpadded in (False, True))
+    assert type(ours.model).__module__ == type(in_rows.model).__module__ == "raycase.encoder.bert"
+    assert in_rows.in_rows and type(library.model).__module__.startswith("transformers.")
+    wanted = library.encode(batch)[0]
+    assert np.array_equal(ours.encode(batch)[0], wanted)
+    assert np.allclose(in_rows.encode(batch)[0], wanted, atol=1e-5)
+    typed = replace(batch, second=np.minimum(batch.lengths, 3))
+    wanted = library.encode(typed)[0]
+    assert np.array_equal(ours.encode(typed)[0], wanted)
+    assert np.allclose(in_rows.encode(typed)[0], wanted, atol=1e-5)
+
+
+def test_others_are_the_librarys(tmp_path):
+    assert {MINILM.source, f"hf://{MPNET}"} < {*SHIPPED_WITH}
+    spec = replace(MINILM, source=str(save_kind(tmp_path / "bert", "bert")), max_tokens=100)
+    for other in (spec, replace(MINILM, pooling=(Pooling.POOLER,))):  # whose dense layer ours has not
+        assert type(load_encoder(other, device="cpu").model).__module__.startswith("transformers.")
+
+
+def test_commands_import_no_more_than_they_use(tmp_path):
+    """index and verify only move vectors; search and embed encode by an encoder that ships."""
+
+    def imported(*words):
+        code = f"import sys, raycase.cli as c\nc.main({[str(word) for word in words]})\nprint(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+        assert not done.returncode, done.stderr
+        return set(done.stdout.splitlines()[-1].split())
+
+    out, index = tmp_path / "out", tmp_path / "index.lance"
+    encoding = {"transformers", "torch._dynamo", "torch._inductor", "sympy", "scipy", "jinja2", "PIL", "httpx", "ray"}
+    rows = tmp_path / "in.csv"
+    rows.write_text("text\nTwo girls in red play.\nA man sleeps.\n")
+    embed = imported("embed", "--input", rows, "--conditions", "place", "--output", out, "--no-ray")
+    moved = [imported("index", "--embeddings", out, "--output", index), imported("verify", out, "--no-ray")]
+    search = imported("search", "--index", index, "--query", "a beach", "--condition", "place")
+    assert not (embed | search) & encoding and not set.union(*moved) & (encoding | {"torch"})
+    assert "torch" in search, "the names are those of modules"
