@@ -36,7 +36,8 @@ from raycase.job.vector_cache import VectorCache
 from raycase.ray.cluster import cause, nodes
 from raycase.ray.resources import join_cluster
 from raycase.ray.runner import RayRunner
-from raycase.training.loop import FitState, rank, show
+from raycase.training.loop import FitState, rank
+from raycase.training.track import Tracker
 from raycase.training.trainer import STATE, Fitting, Trainer
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def fit_on_ray(
     seed: int,
     checkpoints: Location,
     resume: bool = False,
+    tracker: Tracker,
 ) -> FitState:
     """`raycase.training.trainer.fit_here` on data-parallel workers."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
@@ -87,20 +89,19 @@ def fit_on_ray(
     ended: list[Result | Exception] = []
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
     run = threading.Thread(target=lambda: ended.append(_run(trainer)), daemon=True)
-    shown = len(history.read_json()) if history.exists() else 0
-    run.start()
-    while run.is_alive():
-        run.join(POLL_S)
-        for line in (history.read_json() if history.exists() else [])[shown:]:
-            show(line)
-            shown += 1
-    [result] = ended
-    if isinstance(result, Exception):
-        raise cause(result) from result
-    with result.checkpoint.as_directory() as folder:
-        state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
-    for line in state.history[shown:]:
-        show(line)
+    with tracker.fit(
+        recipe.record | {"seed": seed}, shown=len(history.read_json()) if history.exists() else 0
+    ) as report:
+        run.start()
+        while run.is_alive():
+            run.join(POLL_S)
+            report(history.read_json() if history.exists() else [])
+        [result] = ended
+        if isinstance(result, Exception):
+            raise cause(result) from result
+        with result.checkpoint.as_directory() as folder:
+            state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
+        report(state.history)
     return state
 
 

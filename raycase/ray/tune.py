@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -36,6 +37,7 @@ from raycase.training.sweep import (
     text_of,
     write_results,
 )
+from raycase.training.track import names_for_all
 
 FINALISTS = 3  # cells of a search that are run with every seed
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
@@ -158,13 +160,40 @@ def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, A
             name="tune",
             storage_path=str(job.training.folder),
             verbose=0,
-            callbacks=[_Recorder(job, phase)],
+            callbacks=[_Recorder(job, phase), *_trackers(job.training)],
             failure_config=ray.tune.FailureConfig(max_failures=FAILURES),
         ),
     )
     tuner.fit()
     for file in (job.training.folder / "tune").rglob("*.pkl"):  # Tune's own, which nothing reads again
         file.unlink()
+
+
+def _trackers(training: TrainingJob) -> list[ray.tune.Callback]:
+    """Ray's callback of the service that trials report to; that of TensorBoard is one of Tune's own loggers."""
+    if training.track == "mlflow":
+        import mlflow
+        from ray.air.integrations.mlflow import MLflowLoggerCallback
+
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME")
+        return [MLflowLoggerCallback(mlflow.get_tracking_uri(), experiment_name=name)]
+    if training.track == "wandb":
+        import wandb
+        from ray.air.integrations.wandb import WandbLoggerCallback
+
+        class WithoutKey(WandbLoggerCallback):
+            """Ray's would give its actors the key as a variable of the environment, which Ray writes into its logs."""
+
+            def _start_logging_actor(self, *args: Any, **options: Any) -> None:
+                key = os.environ.pop("WANDB_API_KEY", None)
+                try:
+                    super()._start_logging_actor(*args, settings=wandb.Settings(api_key=key), **options)
+                finally:
+                    os.environ |= {"WANDB_API_KEY": key} if key else {}
+
+        group, mode = training.folder.name, os.environ.get("WANDB_MODE")
+        return [WithoutKey(os.environ["WANDB_PROJECT"], group, mode=mode)]
+    return []
 
 
 def resources(training: TrainingJob) -> tuple[float, float]:
@@ -197,9 +226,9 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended
-            ray.tune.report(figures | {"epoch": len(state.history), "figures": figures})
+            ray.tune.report(names_for_all(state.line) | {"score": figures["score"], "figures": json.dumps(figures)})
     except (RequestError, WorkError) as error:  # a retry would not help
-        ray.tune.report({"score": LOWEST, "epoch": 0, "figures": {"error": str(error)}})
+        ray.tune.report({"score": LOWEST, "epoch": 0, "figures": json.dumps({"error": str(error)})})
 
 
 class _Recorder(ray.tune.Callback):
@@ -210,7 +239,7 @@ class _Recorder(ray.tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **_: Any) -> None:
         """Record a trial that ended or that ASHA stopped."""
-        figures = trial.last_result["figures"]
+        figures = json.loads(trial.last_result["figures"])
         is_scored = figures.get("score", LOWEST) > LOWEST
         self._record(trial, figures if is_scored else {"error": "no epoch has a score"} | figures | {"score": None})
 

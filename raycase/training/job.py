@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +25,7 @@ from raycase.models.contracts import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
 from raycase.training.recipe import FitRecipe
+from raycase.training.track import Track, Tracker, check_track
 from raycase.training.trainer import Fitting, Trainer
 
 
@@ -49,6 +51,8 @@ class TrainingJob(RayFlag, ABC):
     output."""
     overwrite: bool = False
     """Replace an earlier result in the folder."""
+    track: Track | None = None
+    """Also report the figures of each epoch, and the parameters, to TensorBoard, MLflow or Weights & Biases."""
     seed: int = 0
     """Seed of random weights, order and dropout; the first seed of a sweep."""
     train: str
@@ -103,6 +107,7 @@ class TrainingJob(RayFlag, ABC):
         gpus = self.gpus_per_worker
         ranges = at_least(0, self, "seed", most=MOST_SEED) | at_least(1, self, "workers")
         check_ranges(self, ranges | {"gpus_per_worker": (gpus is None or gpus >= 0, "0 or more")})
+        check_track(self.track)
 
     # ------------------------------------------------------------------------------------------- what each kind says
 
@@ -186,6 +191,8 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
     checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:
         checkpoints.remove()
+    tracker = Tracker(job.track, job.folder, {"system": job.SYSTEM, "model": job.model})
+    trainer = replace(trainer, fit=partial(trainer.fit, tracker=tracker))
     fitted = job.fit(config, parts, data, trainer, checkpoints)
     record = {
         "fingerprint": name,

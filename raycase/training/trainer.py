@@ -13,7 +13,8 @@ from torch import nn
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
 from raycase.job.vector_cache import VectorCache
-from raycase.training.loop import FitState, show
+from raycase.training.loop import FitState
+from raycase.training.track import Tracker
 
 STATE = "state.safetensors"  # of a fit that may resume
 
@@ -39,18 +40,20 @@ def fit_here(
     seed: int,
     checkpoints: Location,
     resume: bool = False,
+    tracker: Tracker,
 ) -> FitState:
-    """Run a fit in this process, print a line for each epoch, and return the last state. Raises WorkError.
+    """Run a fit in this process, print and report each epoch, and return the last state. Raises WorkError.
 
     resume: write a checkpoint into `checkpoints` after each epoch, and go on from the one that is there.
     """
     file = checkpoints / STATE
     state = FitState.from_bytes(file.read()) if resume and file.exists() else None
     wrap = partial(nn.Module.to, device=device)
-    for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=wrap):  # noqa: B020
-        show(state.line)
-        if resume:
-            file.put(state.to_bytes())
+    with tracker.fit(recipe.record | {"seed": seed}, shown=len(state.history) if state else 0) as report:
+        for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=wrap):  # noqa: B020
+            if resume:
+                file.put(state.to_bytes())
+            report(state.history)
     assert state is not None
     return state
 

@@ -1,16 +1,18 @@
 """A sweep on Ray Tune: its trials are fits of one process; Optuna's search, ASHA, what a stopped sweep keeps."""
 
 import json
+import os
 from dataclasses import replace
 
 import pandas as pd
 import pytest
+from tracked import mlflow_runs, scalars
 from uncached import open_trainer
 
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner
 from raycase.job.vector_cache import VectorCache
-from raycase.ray.tune import resources, tune
+from raycase.ray.tune import _trackers, resources, tune
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.job import train
 from raycase.training.sweep import Sweep, changed
@@ -38,21 +40,52 @@ def results(job):
     return pd.read_parquet(job.training.folder / "results.parquet")
 
 
+def assert_tracked(job, history):
+    """MLflow and Tune's events have the epochs of the trial with a score, and MLflow those of the best cell's fit."""
+    runs = [({"rate": run["params.trial/choices/learning_rate"]}, metrics) for run, metrics in mlflow_runs()]
+    by_rate = {run["rate"]: metrics for run, metrics in runs}
+    events = [scalars(folder) for folder in (job.training.folder / "tune").iterdir() if folder.is_dir()]
+    [scored] = [found for found in events if "ray/tune/loss" in found]
+    for name in ("loss", "spearman"):
+        wanted = [(line["epoch"], pytest.approx(line[name], rel=1e-3)) for line in history]
+        for found in (by_rate["0.01"][name], scored[f"ray/tune/{name}"], runs[-1][1][name]):
+            assert found == wanted
+    assert set(by_rate) >= {"0.01", "3e+38"} and len(runs) == 3
+
+
+def test_the_key_of_wandb_is_no_variable_of_rays_actors(make, monkeypatch):
+    """Ray writes these variables into its logs."""
+    given = {}
+
+    def start(callback, trial, exclude, **options):
+        given.update(options, variable=os.environ.get("WANDB_API_KEY"))
+
+    monkeypatch.setattr("ray.air.integrations.wandb.WandbLoggerCallback._start_logging_actor", start)
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
+    monkeypatch.setenv("WANDB_PROJECT", "raycase")
+    [callback] = _trackers(make({}, track="wandb").training)
+    callback._start_logging_actor(None, [])
+    assert given["variable"] is None
+    assert given["settings"].api_key == os.environ["WANDB_API_KEY"] == "0123456789" * 4
+
+
 @pytest.mark.cluster
 def test_trials_are_fits_of_one_process_and_the_best_is_a_model(make, cluster, tmp_path, capsys, monkeypatch):
-    job = make({"learning_rate": [1e-2, 3e38]}, seeds=1, seed=4, dropout=0.3)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "raycase")
+    job = make({"learning_rate": [1e-2, 3e38]}, seeds=1, seed=4, dropout=0.3, track="mlflow")
     fill_cache(job.training)
     found = tune(job)
     assert (found["trials"], found["failed"], found["best"]["cell"]) == (2, 1, "learning rate 0.01")
     table = results(job).set_index(["config/learning_rate", "seed"])
-    cell = replace(changed(job.training, {"learning_rate": 1e-2}), output=str(tmp_path / "cell"), seed=4)
+    cell = replace(changed(job.training, {"learning_rate": 1e-2}), track=None, output=str(tmp_path / "cell"), seed=4)
     wanted, row = train(cell, open_trainer), table.loc[1e-2, 4]
     assert row["score"] == row["spearman"] == pytest.approx(wanted["validation"]["spearman"], abs=1e-2)
     assert row["epochs"] == 2
     assert "expected a finite loss" in table.loc[3e38, 4]["error"]
     best = json.loads((job.training.folder / "best" / "metrics.json").read_text())
     assert best["validation"]["spearman"] == pytest.approx(table.loc[1e-2, 4]["score"], abs=1e-2)
-    assert list((job.training.folder / "tune").rglob("result.json")), "Tune's loggers write"
+    assert_tracked(job, best["history"])
     assert not list(job.training.folder.rglob("*.pkl"))
 
     lost = next(f for f in (job.training.folder / "trials").iterdir() if json.loads(f.read_text())["score"])
