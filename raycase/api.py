@@ -50,8 +50,8 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
 
     Args:
         model: one that ships, a name in the table of encoders, a Hugging Face id or a folder.
-        options: `device` ("cpu", "cuda"), `dtype` (of torch), `batch_tokens`, and how the model reads a pair: `prompt`,
-            `pooling`, `subtract`, `dim` (`raycase.models.registry.resolve`).
+        options: `device` ("cpu", "cuda", "xpu", "mps"), `dtype` (of torch), `batch_tokens`, and how the model reads a
+            pair: `prompt`, `pooling`, `subtract`, `dim` (`raycase.models.registry.resolve`).
 
     Raises:
         ValueError: for a model or an option that cannot be used.

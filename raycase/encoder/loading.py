@@ -36,7 +36,7 @@ from raycase.encoder.sources import (
     weights_folder,
 )
 from raycase.encoder.table import EncoderSpec
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
 from raycase.io.fetch import ENCODER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def load_encoder(
     model once it is loaded; what is `trained` is the library's, too. Raises RequestError where weights, tokenizer or
     pooling do not fit the row.
     """
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(device or best_device())
     on_gpu = device.type == "cuda"
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
     unpadded = on_gpu if unpadded is None else unpadded
@@ -175,10 +175,23 @@ def _batch_tokens(config: PretrainedConfig, *, on_gpu: bool, in_rows: bool) -> i
     return min(BATCH_TOKENS_CPU, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
 
 
+@cache
+def best_device() -> str:
+    """Where models run by default: a GPU of CUDA or ROCm, of Intel (xpu), of Apple (mps), else the CPU.
+
+    xpu and mps are devices of which nothing more is known: float32 and no compiled kernels, and a note says so.
+    """
+    kinds = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.backends.mps}
+    kind = next((kind for kind, module in kinds.items() if module.is_available()), "cpu")
+    if kind in ("xpu", "mps"):
+        note(f"Running on {kind}, where raycase is not tested: in float32, without compiled kernels")
+    return kind
+
+
 def bf16_is_faster(device: torch.device) -> bool:
-    """Whether the device multiplies bfloat16 faster than float32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+    """Whether the device multiplies bfloat16 faster than float32, as far as that is known."""
+    if device.type != "cpu":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     # without AMX: twice as fast on AMD's EPYC, half as fast on an Intel Xeon (results/embed_throughput.md)
     return torch.cpu._is_amx_tile_supported() or (torch.cpu._is_avx512_bf16_supported() and _made_by_amd())
 

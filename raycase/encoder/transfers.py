@@ -66,7 +66,7 @@ class Collector:
         """Take the vectors of the prompts with these indices; kept (B,) bool: of these alone."""
         chosen = slice(None) if kept is None else kept
         if vectors_BD.device.type != "cuda":
-            self.vectors_ND[rows[chosen]] = vectors_BD.numpy()[chosen]
+            self.vectors_ND[rows[chosen]] = vectors_BD.cpu().numpy()[chosen]
             return
         host_BD = pinned(*vectors_BD.shape, dtype=vectors_BD.dtype)
         host_BD.copy_(vectors_BD, non_blocking=True)

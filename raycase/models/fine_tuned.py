@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import is_causal, load_encoder, save_encoder, whole_model, without_weights
+from raycase.encoder.loading import best_device, is_causal, load_encoder, save_encoder, whole_model, without_weights
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt, Template, TokenSpan
@@ -144,8 +144,8 @@ class Scorer(FineTuned):
 
 def training_options() -> dict[str, Any]:
     """Options of `load_encoder` for training: 32-bit weights, padded batches."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    return {"trained": True, "dtype": torch.float32, "unpadded": False, "batch_tokens": TRAIN_TOKENS[kind]}
+    tokens = TRAIN_TOKENS.get(best_device(), TRAIN_TOKENS["cpu"])
+    return {"trained": True, "dtype": torch.float32, "unpadded": False, "batch_tokens": tokens}
 
 
 def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import nn
 
+from raycase.encoder.loading import best_device
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
 from raycase.job.vector_cache import VectorCache
@@ -60,6 +60,5 @@ def fit_here(
 
 def local_trainer(gpus_per_worker: float | None) -> Trainer:
     """That of this process."""
-    on_gpu = torch.cuda.is_available() if gpus_per_worker is None else gpus_per_worker > 0
-    fit = partial(fit_here, device="cuda" if on_gpu else "cpu")
-    return Trainer(on_gpu=on_gpu, fit=fit, vectors=VectorCache(Runner()))
+    device = best_device() if gpus_per_worker is None else "cuda" if gpus_per_worker else "cpu"
+    return Trainer(on_gpu=device == "cuda", fit=partial(fit_here, device=device), vectors=VectorCache(Runner()))

@@ -9,9 +9,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
-from raycase.encoder.loading import load_encoder
+from raycase.encoder.loading import best_device, bf16_is_faster, load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
+from raycase.models.fine_tuned import TRAIN_TOKENS, training_options
+from raycase.training.trainer import local_trainer
 
 
 @pytest.mark.parametrize("accelerate", [True, False])
@@ -60,3 +62,23 @@ def test_weights_without_the_unused_pooler_serve(copied):
     folder = copied("minilm")
     changed(folder, lambda k, v: None if k.startswith("pooler") else v)
     load_encoder(replace(ENCODERS["minilm"], source=str(folder)))
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted"),
+    [("", "cpu"), ("mps", "mps"), ("xpu", "xpu"), ("cuda xpu", "cuda"), ("cuda mps", "cuda"), ("xpu mps", "xpu")],
+)
+def test_the_best_device_that_torch_has_is_chosen_once(monkeypatch, capsys, there, wanted):
+    for name, module in (("cuda", torch.cuda), ("xpu", torch.xpu), ("mps", torch.backends.mps)):
+        monkeypatch.setattr(module, "is_available", lambda name=name: name in there.split())
+    best_device.cache_clear()
+    try:
+        trainer = local_trainer(None)
+        assert (best_device(), trainer.fit.keywords["device"], trainer.on_gpu) == (wanted, wanted, wanted == "cuda")
+        assert local_trainer(0).fit.keywords["device"] == "cpu"
+        assert training_options()["batch_tokens"] == TRAIN_TOKENS["cuda" if wanted == "cuda" else "cpu"]
+        if wanted in ("xpu", "mps"):
+            assert not bf16_is_faster(torch.device(wanted))
+            assert capsys.readouterr().err.count(f"Running on {wanted}, where raycase is not tested: in float32") == 1
+    finally:
+        best_device.cache_clear()
