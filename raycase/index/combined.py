@@ -59,6 +59,25 @@ class Part:
     vectors: np.ndarray
 
 
+def weights_of(conditions: Sequence[str]) -> dict[str, float]:
+    """The weights of conditions, 1 for one without; empty where none has one. Raises RequestError."""
+    weights: dict[str, float] = {}
+    for given in conditions if any("=" in name for name in conditions) else ():
+        name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not math.isfinite(weight):
+            got = visible(repr(given), MOST_LABEL)
+            raise RequestError(f"--condition: expected a finite number after '=', as in \"color=2\", got {got}")
+        name = name.strip()
+        if name in weights:
+            raise RequestError(f"--condition: expected each condition once, got {visible(name, MOST_LABEL)!r} twice")
+        weights[name] = weight
+    return weights
+
+
 def check_weights(conditions: Mapping[str, Any]) -> list[Weighted]:
     """Conditions with their weights, or with pairs of a phrase and a weight. Raises RequestError for a weight that is
     no finite number, and where none differs from 0."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
@@ -52,6 +53,9 @@ class JoinJob(RayFlag):
     """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
+    condition: tuple[str, ...] = ()
+    """Conditions with weights, as in "color=2" "place=-0.5": the neighbours are those by the weighted mean of the
+    cosines under these. Default: those under each condition."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     exclude_same: str | None = None
@@ -73,13 +77,18 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
         writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))},
     )
     queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
-    _check_join(job, queries, vectors)
+    shares = _check_join(job, queries, vectors)
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
-    name = fingerprint([manifests, group_rows, job.k, job.exclude_same])
+    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, *([shares] if shares else [])])
     began_as = {"fingerprint": name}
     claim_or_begin(root, RECORD, began_as, job="this very join", results=(NEIGHBOURS,), overwrite=job.overwrite)
 
-    settings: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "block_rows": block_rows}
+    settings: dict[str, Any] = {
+        "k": job.k,
+        "exclude_same": job.exclude_same,
+        "block_rows": block_rows,
+        "shares": shares,
+    }
     run = partial(
         runner.map,
         partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **settings),
@@ -90,11 +99,12 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     cut = [(f"{number:06d}.parquet", *files) for number, files in enumerate(_cut(queries, group_rows))]
     groups: dict[str, Group] = {group[0]: group for group in cut}
     run_files(root / NEIGHBOURS, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
-    return _count(root, queries) | {"seconds": round(time.time() - began, 3), "output": root.uri}
+    count = read_manifest(queries.output)["pairs"] // (len(queries.job.config["conditions"]) if shares else 1)
+    return _count(root, count) | {"seconds": round(time.time() - began, 3), "output": root.uri}
 
 
-def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
-    """Raise RequestError for two outputs that cannot be joined."""
+def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, float]:
+    """The shares of conditions with weights, if any. Raises RequestError for two outputs that cannot be joined."""
     for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
@@ -108,10 +118,23 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> None:
         )
     if queries.unconditional != vectors.unconditional:
         raise RequestError("--vectors: expected both under conditions or both without, got one of each")
-    if asked["conditions"] and there["conditions"] and (lacks := {*asked["conditions"]} - {*there["conditions"]}):
+    both = asked["conditions"] and there["conditions"] and not job.condition
+    if both and (lacks := {*asked["conditions"]} - {*there["conditions"]}):
         raise RequestError(
             f"--vectors: expected vectors under all conditions of the queries, got none under {min(lacks)!r}"
         )
+    if not job.condition:
+        return {}
+    from raycase.index.combined import check_weights, shares, weights_of  # takes seconds to import
+
+    if not (weights := weights_of(job.condition)):
+        raise RequestError('--condition: expected weights, as in "color=2", got none; without it, a join has them all')
+    for flag, config in (("--query-vectors", asked), ("--vectors", there)):
+        if lacks := {*weights} - {*(config["conditions"] or ())}:
+            raise RequestError(
+                f"--condition: expected conditions that each row of {flag} has a vector under, got {min(lacks)!r}"
+            )
+    return dict(zip(weights, shares(check_weights(weights)), strict=True))
 
 
 def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
@@ -129,13 +152,13 @@ def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
     return groups
 
 
-def _count(root: Location, queries: Written) -> dict[str, int]:
-    """Count the whole result."""
-    pairs, folder = read_manifest(queries.output)["pairs"], root / NEIGHBOURS
+def _count(root: Location, queries: int) -> dict[str, int]:
+    """Count the whole result of so many queries."""
+    folder = root / NEIGHBOURS
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     return {
-        "queries": pairs,
-        "queries_without_neighbours": pairs - rows.count_rows(filter=ds.field(RANK) == 1),
+        "queries": queries,
+        "queries_without_neighbours": queries - rows.count_rows(filter=ds.field(RANK) == 1),
         "neighbours": rows.count_rows(),
     }
 
@@ -152,16 +175,18 @@ def _find(
     k: int,
     exclude_same: str | None,
     block_rows: int,
+    shares: dict[str, float],
 ) -> None:
     """Put the neighbours of the queries in some files of an output into a file of `neighbours/`. Raises WorkError for
     a file that is damaged."""
     file, first, count = group
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
     asked, searched = (_opened(uri, name) for uri in outputs)
-    queries = _rows(asked, first, count, columns)
+    queries, query_ND = _rows(asked, first, count, columns, shares)
     best = pa.table({QUERY_ROW: pa.array([], pa.int64())})
     for block in _cut(searched, block_rows):
-        found = _neighbours(queries, _rows(searched, *block, columns), k, exclude_same)
+        vectors, vector_ND = _rows(searched, *block, columns, dict.fromkeys(shares, 1.0))
+        found = _neighbours(queries, query_ND, vectors, vector_ND, k, exclude_same)
         rows = found if not len(best) else pa.concat_tables([best, found])
         query_row_N = rows[QUERY_ROW].to_numpy()
         order = np.lexsort((-rows[SCORE].to_numpy(), query_row_N))  # stable: of equal scores the earlier vector wins
@@ -179,19 +204,30 @@ def _opened(uri: str, join: str) -> Written:
     return open_written(uri, "--vectors")
 
 
-def _rows(written: Written, first: int, count: int, columns: list[str]) -> pa.Table:
-    """The rows of some files of an output."""
+def _rows(
+    written: Written, first: int, count: int, columns: list[str], factors: dict[str, float]
+) -> tuple[pa.Table, np.ndarray]:
+    """The rows of some files of an output, and their unit vectors; with factors of conditions, a row without a
+    condition for all of its rows under these, whose vectors times the factors stand side by side."""
     sums = written.summed(written.names[first : first + count])
-    return pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
+    rows = pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
+    if not factors:
+        return rows, _unit_vectors(rows)
+    parts = [rows.filter(pc.equal(rows[CONDITION], name)) for name in factors]  # of the same ids in the same order
+    assert all(part[ID].equals(parts[0][ID]) for part in parts)
+    vectors = [np.float32(factor) * _unit_vectors(part) for factor, part in zip(factors.values(), parts, strict=True)]
+    without = parts[0].drop_columns([CONDITION]).append_column(CONDITION, pa.nulls(len(parts[0]), pa.string()))
+    return without, np.concatenate(vectors, axis=1)
 
 
-def _neighbours(queries: pa.Table, vectors: pa.Table, k: int, exclude_same: str | None) -> pa.Table:
+def _neighbours(
+    queries: pa.Table, query_ND: np.ndarray, vectors: pa.Table, vector_ND: np.ndarray, k: int, exclude_same: str | None
+) -> pa.Table:
     """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
     import torch
 
     from raycase.index.topk import top_k  # takes seconds to import, too
 
-    query_ND, vector_ND = _unit_vectors(queries), _unit_vectors(vectors)
     group_N, group_M = _groups(queries, vectors, exclude_same)
     own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
     row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -15,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
+from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.flags import RayFlag
 from raycase.index.answers import TEXT
 from raycase.index.approximate import EFFORTS, search_kind
+from raycase.index.combined import weights_of
 from raycase.index.index import Index, Limits, on_index
 from raycase.index.marks import has_styles
 from raycase.index.rescore import RERANKED, check_answers, find_scorer, rerank
@@ -236,7 +236,7 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
         raise RequestError("--phrase: expected the --condition that it answers, got none")
     if job.hybrid and (job.stated or job.rerank):
         raise RequestError(f"--hybrid: expected no --{'rerank' if job.rerank else 'stated'} beside it, got both")
-    weights = _weights(job.condition)
+    weights = weights_of(job.condition)
     if weights and job.explain:
         raise RequestError("--explain: expected one condition for each query, got conditions with weights")
     sentences, conditions = list(job.query or job.phrase), None
@@ -249,25 +249,6 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
     if weights:
         return sentences, weights
     return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
-
-
-def _weights(conditions: Sequence[str]) -> dict[str, float]:
-    """The weights of conditions, 1 for one without; empty where none has one. Raises RequestError."""
-    weights: dict[str, float] = {}
-    for given in conditions if any("=" in name for name in conditions) else ():
-        name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if not math.isfinite(weight):
-            got = visible(repr(given), MOST_LABEL)
-            raise RequestError(f"--condition: expected a finite number after '=', as in \"color=2\", got {got}")
-        name = name.strip()
-        if name in weights:
-            raise RequestError(f"--condition: expected each condition once, got {visible(name, MOST_LABEL)!r} twice")
-        weights[name] = weight
-    return weights
 
 
 def read_queries(uri: str) -> tuple[list[str], list[str] | None]:

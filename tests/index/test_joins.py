@@ -1,19 +1,23 @@
 """The join: against brute force, a stop in the middle."""
 
+import itertools
 import shutil
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+import numpy as np
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
-from helpers import embedded, meanwhile, sentences, stop_after, swap_rows
+from helpers import embedded, meanwhile, read_output, sentences, stop_after, swap_rows, vectors
 from joined import brute, check, written_to_join
 
 from raycase.errors import RequestError, WorkError
 from raycase.index.join import JoinJob
 from raycase.index.join import join as join_by
 from raycase.io.storage import locate
+from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner
 
 join = partial(join_by, runner=Runner(), group_rows=100, block_rows=400)
@@ -37,6 +41,38 @@ def test_a_join_gives_what_brute_force_gives(home, tmp_path, cut, exclude):
     result = join(job, group_rows=cut[0], block_rows=cut[1])
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
     check(job.output, brute(home, 5, exclude), 5)
+
+
+@pytest.mark.parametrize("cut", [(100, 400), (1, 1)])
+@pytest.mark.parametrize("weights", [("color=2", "number of people=-0.5"), ("color=0", "number of people")])
+def test_a_weighted_join_gives_the_sum_of_brute_force(home, tmp_path, cut, weights):
+    of_name = {name: float(number or 1) for name, _, number in (given.partition("=") for given in weights)}
+    total = sum(map(abs, of_name.values()))
+    queries, found = (read_output(str(home / name)) for name in ("queries", "vectors"))
+    scores = 0
+    for name, weight in of_name.items():
+        own, theirs = (t.filter(pc.equal(t["condition"], name)) for t in (queries, found))
+        scores = scores + weight / total * l2_normalize(vectors(own)) @ l2_normalize(vectors(theirs)).T
+    for i, j in itertools.product(range(len(own)), range(len(theirs))):
+        if own["image"][i] == theirs["image"][j]:
+            scores[i, j] = -np.inf
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
+    ids = np.array(theirs["id"].to_pylist())
+    wanted = {(id, None): (ids[b].tolist(), s[b]) for id, b, s in zip(own["id"].to_pylist(), best, scores, strict=True)}
+    job = of(home, tmp_path, condition=weights, exclude_same="image")
+    result = join(job, group_rows=cut[0], block_rows=cut[1])
+    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
+    check(job.output, wanted, 5)
+    for wrong, message in (
+        (("color",), "expected weights"),
+        (("color=0",), "other than 0"),
+        (("color=x",), "finite number"),
+        (("mood=1",), "each row of --query-vectors has a vector under, got 'mood'"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            join(replace(job, condition=wrong, output=str(tmp_path / "m")))
+    with pytest.raises(RequestError, match="got another"):
+        join(replace(job, condition=()), group_rows=cut[0])
 
 
 def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
