@@ -1,5 +1,6 @@
 """Tiny BERT encoders in folders, what the library itself makes of a text, and rated pairs, for fine-tuned systems."""
 
+import unicodedata
 from copy import deepcopy
 from functools import cache
 
@@ -167,3 +168,8 @@ def seen(encoder, monkeypatch):
 
     monkeypatch.setattr(encoder, "states", states_of)
     return tokens
+
+
+def no_signs(text):
+    """The text without white space and punctuation."""
+    return "".join(c for c in text if not (c.isspace() or unicodedata.category(c).startswith("P")))

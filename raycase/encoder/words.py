@@ -34,11 +34,12 @@ class TextWords:
     def weigh(self, weights_T: np.ndarray) -> list[Word]:
         """The words with their weights; of a truncated text the words whose tokens are among the first T.
 
-        Tokens of white space belong to no word, so the sum can be below that of the tokens.
+        The weights of white space and punctuation, which belong to no word, are shared among the words.
         """
         word_T = self.word[: len(weights_T)]
         of_words = word_T >= 0
         weight_W = np.bincount(word_T[of_words], weights_T[: len(word_T)][of_words], minlength=len(self.spans))
+        weight_W = weight_W * (weights_T.sum() / max(weight_W.sum(), np.finfo(np.float32).tiny))
         weighed = np.unique(word_T[of_words]).tolist()
         return [Word(int(self.spans[w, 0]), int(self.spans[w, 1]), float(weight_W[w])) for w in weighed]
 
@@ -58,13 +59,13 @@ def _words(text: str, encoding: Encoding) -> TextWords:
         first, last = encoding.offsets[i]
         end = spans[-1][1] if spans else -1
         new_piece = encoding.word_ids[i] != piece and first >= end and not _continues(stripped, first)
-        if not spans or new_piece or _is_space(stripped, end, first + 1):
+        if not spans or new_piece or any(map(str.isspace, stripped[end : first + 1])):  # some have no pieces there
             spans.append([first, last])
         spans[-1][1] = max(spans[-1][1], last)
         piece = encoding.word_ids[i]
         word.append(len(spans) - 1)
     trimmed = np.array([_trimmed(stripped, *span) for span in spans], np.int64).reshape(-1, 2)
-    there = trimmed[:, 0] < trimmed[:, 1]  # not white space alone
+    there = np.array([_has_words(stripped[first:last]) for first, last in trimmed], bool)
     number = np.where(there, np.cumsum(there) - 1, -1)
     return TextWords(spans=trimmed[there] + offset, word=number[np.array(word, np.int64)])
 
@@ -78,9 +79,9 @@ def _is_mark(text: str, i: int) -> bool:
     return i < len(text) and unicodedata.category(text[i]).startswith("M")
 
 
-def _is_space(text: str, first: int, last: int) -> bool:
-    """Whether white space is among the characters, where some tokenizers have no pieces."""
-    return any(character.isspace() for character in text[first:last])
+def _has_words(text: str) -> bool:
+    """Whether there is more than white space and punctuation."""
+    return any(not (character.isspace() or unicodedata.category(character).startswith("P")) for character in text)
 
 
 def _trimmed(text: str, first: int, last: int) -> tuple[int, int]:
