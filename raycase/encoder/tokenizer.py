@@ -1,4 +1,4 @@
-"""Complete prompts -> token ids and the pooled tokens."""
+"""Complete prompts -> token ids, truncated to what the encoder reads, and the pooled tokens."""
 
 from __future__ import annotations
 
