@@ -2,7 +2,7 @@
 
 MiniLM by CASE's prompt, condition pooling, and a random causal encoder (`shared_prefix.py`), each of that checkout and
 of this one, in float32 and in each one's default format; and `Index.search` under an embedded condition and pooled from
-stored words. Both wait in processes of their own and take turns; tokenizing is part of a turn. They use this
+stored tokens. Both wait in processes of their own and take turns; tokenizing is part of a turn. They use this
 environment's packages; engines alone: no Ray, nothing compiled.
 """
 
@@ -36,7 +36,7 @@ def contender(name, number_format, folder):
 
 
 def searcher(kind, folder):
-    """An index of 5,000 captions under one condition, or with stored words; a turn asks it for 20 captions."""
+    """An index of 5,000 captions under one condition, or with stored tokens; a turn asks it for 20 captions."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -140,7 +140,7 @@ def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
 
 
 def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model]) -> dict[str, Any]:
-    """For each encoder's plain vectors and each model's conditional ones, the share of neighbours with the value.
+    """For each encoder's own vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
     """

@@ -97,7 +97,7 @@ ISOTROPY: dict[str, dict[str, tuple[float, float, float]]] = {
 }
 CASES = (
     "Cosines before → after the projector (Table 5 of the paper); one number where a model has none. An answer is "
-    "embedded as a sentence under the condition. cos(s1, s2) is that of plain vectors, without the condition: a "
+    "embedded as a sentence under the condition. cos(s1, s2) is that of unconditional vectors: a "
     "projector of one view takes them too, though it was not trained on them."
 )
 BEFORE_AND_AFTER = (
@@ -182,7 +182,7 @@ def read_cases(uri: str) -> Cases:
 def case_study(model: Model, cases: Cases, compute: Compute | None) -> list[dict[str, Any]]:
     """Table 5: cosines before and after g of the two sentences, and of each with its answer, under the condition.
 
-    `unconditional` is the cosine of the two sentences' plain vectors; as in the paper, g of one view projects them too.
+    `unconditional` is the cosine of the two sentences' own vectors; as in the paper, g of one view projects them too.
     The answer is embedded as a sentence under the same condition. Without g, `after` is None. Runs in this process.
     Raises RequestError for a text without a vector.
     """

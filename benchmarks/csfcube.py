@@ -28,7 +28,7 @@ from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values,
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 from raycase.job.vector_cache import VectorCache
-from raycase.placement import ByRule
+from raycase.placement import AutoRunner
 
 # The facets that experts judged, and the condition that stands for each.
 CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
@@ -56,7 +56,7 @@ class Cube:
 
 
 def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, Any]:
-    """Rank each query's pool by each encoder's plain vectors and by each model's conditional ones."""
+    """Rank each query's pool by each encoder's unconditional vectors and by each model's conditional ones."""
     pairs = cube.pairs()
     under = [(cube.papers[paper], CONDITIONS[facet]) for paper, facet in pairs]
     plain_vectors: dict[str, np.ndarray] = {}  # encoder -> (P, D)
@@ -104,8 +104,8 @@ def embed_papers(
 
 
 def conditional_scorers(under: Sequence[tuple[str, str]], plain_PD: np.ndarray, model: Model) -> list[NamedScore]:
-    """A model's vectors of title and abstract under the facet's condition, alone and beside the plain vectors, which
-    are of the same text."""
+    """A model's vectors of title and abstract under the facet's condition, alone and beside unconditional ones of that
+    text."""
     label = "CASE" if is_case(model.config) else "conditional"
     what = f"{model.config.formula} of title and abstract under the facet's condition"
     conditional_PD = embed_papers(under, model, projected=True)
@@ -223,7 +223,7 @@ def main(arguments: argparse.Namespace) -> None:
         resamples=arguments.resamples,
         compute=arguments.compute,
     )
-    metrics = run_task(job, TASK, vectors_of=VectorCache(ByRule()).vectors_of)
+    metrics = run_task(job, TASK, vectors_of=VectorCache(AutoRunner()).vectors_of)
     print(render_ranked(metrics))
     figures = {system["name"]: system["figures"][ALL] for system in metrics["systems"]}
     finish({"ratios": {}, "systems": figures})

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 import raycase.sample
 from raycase.encoder import attention, engine, loading, transfers
-from raycase.heads.word_codes import typical_conditions
+from raycase.heads.token_codes import typical_conditions
 from raycase.models import condition_pooling
 
 DEVICE = torch.device("cuda", 0)

@@ -20,7 +20,7 @@ from unlabelled import Method, Projection, fit_projection
 
 from raycase.io.storage import json_bytes
 from raycase.job.vector_cache import VectorCache
-from raycase.placement import ByRule
+from raycase.placement import AutoRunner
 from raycase.ray import tune
 from raycase.training.projector import ProjectorJob, projector_evaluation
 from raycase.training.sweep import Sweep, by_cell
@@ -112,7 +112,7 @@ def main(args):
     )
     job = Sweep(grid=str(folder / "dims.json"), seeds=args.seeds, training=training)
     supervised = trained(job)
-    curves = {TRAINED: supervised} | unlabelled(job, args.dims, VectorCache(ByRule()))
+    curves = {TRAINED: supervised} | unlabelled(job, args.dims, VectorCache(AutoRunner()))
     input_dim = max(curves[Method.TRUNCATION])
     print(table(curves), flush=True)
     result = {"model": args.model, "input_dim": input_dim, "spearman": curves}

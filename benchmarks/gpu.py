@@ -40,7 +40,7 @@ from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.token_batch import Work  # noqa: E402
 from raycase.errors import first_line  # noqa: E402
-from raycase.heads.word_codes import typical_conditions  # noqa: E402
+from raycase.heads.token_codes import typical_conditions  # noqa: E402
 from raycase.io.columns import Columns  # noqa: E402
 from raycase.io.provenance import commit  # noqa: E402
 from raycase.io.reader import TEXT  # noqa: E402

@@ -31,7 +31,7 @@ from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.heads.condition_head import ZeroShotHead
-from raycase.heads.word_codes import typical_conditions
+from raycase.heads.token_codes import typical_conditions
 from raycase.io.fetch import DEFAULT_MODEL
 from raycase.models.case import Case, CaseConfig
 from raycase.models.condition_pooling import ConditionPooling, ConditionPoolingConfig

@@ -289,7 +289,7 @@ def write_files(home):
     rows, model = storing.texts(400), storing.model_folder(home, output_dim=16)
     storing.stored(home / "a", model, rows, output=str(home / "words"))
     storing.stored(home / "b", model, storing.texts(150, first=1000), output=str(home / "later"))
-    under = {"conditions": ("color", "animal"), "any_condition": False, "word_bytes": None}
+    under = {"conditions": ("color", "animal"), "any_condition": False, "token_bytes": None}
     storing.stored(home / "c", model, rows, output=str(home / "out"), **under)
     storing.indexed(home / "i.lance", str(home / "words"), str(home / "out"))
     for seed, name in enumerate(("train", "validation")):

@@ -26,7 +26,7 @@ from raycase.io.rated import RatedPairs
 from raycase.job.vector_cache import VectorCache
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
-from raycase.placement import ByRule
+from raycase.placement import AutoRunner
 
 GRID = 512  # points at which a density is computed
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one
@@ -89,7 +89,7 @@ def main(arguments):
         output=arguments.output,
         compute=arguments.compute,
     )
-    pairs, vectors_of = sts.read(job), VectorCache(ByRule()).vectors_of
+    pairs, vectors_of = sts.read(job), VectorCache(AutoRunner()).vectors_of
     found, drawn = {}, {}
     for model in find_models(job, no_condition, vectors_of):
         curves = densities(model.scores(pairs.sentences1, pairs.sentences2), pairs.ratings)

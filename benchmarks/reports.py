@@ -6,7 +6,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import encoder_name
 from raycase.evaluation.procedure import run_task
 from raycase.job.vector_cache import VectorCache
-from raycase.placement import ByRule
+from raycase.placement import AutoRunner
 
 
 def report_parser(doc, data="rated pairs"):
@@ -30,7 +30,7 @@ def write_report(arguments, task, /, **options):
         compute=arguments.compute,
         **options,
     )
-    return run_task(job, task, vectors_of=VectorCache(ByRule()).vectors_of)
+    return run_task(job, task, vectors_of=VectorCache(AutoRunner()).vectors_of)
 
 
 def cell(text):

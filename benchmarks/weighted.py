@@ -1,4 +1,4 @@
-"""Recall and time of searches under weighted conditions that are pooled from stored words, in two stages beside exact.
+"""Recall and time of searches under weighted conditions that are pooled from stored tokens, in two stages beside exact.
 
     python benchmarks/weighted.py --index captions.lance [--candidates 520]
 

@@ -150,11 +150,11 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     from raycase.evaluation.job import EvaluateJob
     from raycase.evaluation.tasks.catalogue import evaluate as run
     from raycase.job.vector_cache import VectorCache
-    from raycase.placement import ByRule
+    from raycase.placement import AutoRunner
 
     models = _several(fspath(model) if isinstance(model, PathLike) else model)
     job = _job(EvaluateJob, model=models, data=data, output=output, **options)
-    return run(job, vectors_of=VectorCache(ByRule(job.ray)).vectors_of)
+    return run(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
 
 
 def to_sentence_transformer(model: Embeds) -> SentenceTransformer:

@@ -56,11 +56,11 @@ def verify(job: VerifyJob) -> Result:
     from raycase.errors import check_ranges
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
-    from raycase.placement import ByRule
+    from raycase.placement import AutoRunner
 
     check_paths(opens={"OUTPUT": job.output})
     check_ranges(job)
-    return verify(job.output, ByRule(job.ray)) | {"verified": True}
+    return verify(job.output, AutoRunner(job.ray)) | {"verified": True}
 
 
 def index(job: IndexJob) -> Result:
@@ -72,8 +72,8 @@ def index(job: IndexJob) -> Result:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
     kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
-    only_words = result["rows_with_words"] and not result["conditions"]
-    under = "for any condition" if only_words else f"under {result['conditions']} conditions"
+    only_tokens = result["rows_with_tokens"] and not result["conditions"]
+    under = "for any condition" if only_tokens else f"under {result['conditions']} conditions"
     print(f"{result['rows']:,} rows {under}, {kind}: {visible(result['output'])}")
     return result
 
@@ -105,9 +105,9 @@ def evaluate(job: EvaluateJob) -> Result:
     from raycase.evaluation.metrics import CORRELATIONS
     from raycase.evaluation.tasks.catalogue import evaluate
     from raycase.job.vector_cache import VectorCache
-    from raycase.placement import ByRule
+    from raycase.placement import AutoRunner
 
-    metrics = evaluate(job, vectors_of=VectorCache(ByRule(job.ray)).vectors_of)
+    metrics = evaluate(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
     report = Path(job.output).expanduser().absolute() / "report.md"
     print(f"the report is {visible(report)}")
     if job.task != "csts":
@@ -145,7 +145,7 @@ def _at(place: str, line: str, *, by_rule: bool = False) -> Callable[[Any], Resu
     runs it."""
 
     def work(job: Any) -> Result:
-        runner = [resolve_name("raycase.placement:ByRule")(job.ray)] if by_rule else []
+        runner = [resolve_name("raycase.placement:AutoRunner")(job.ray)] if by_rule else []
         return resolve_name(place)(job, *runner)
 
     work.__doc__ = line

@@ -31,7 +31,7 @@ def demo(job: DemoJob) -> dict[str, Any]:
 
 
 def ask() -> dict[str, Any]:
-    """Index the stored words, and print what is nearest to the sentence: by f(s), and under each condition."""
+    """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition."""
     build(IndexJob(embeddings=(WORDS,), output=INDEX, overwrite=True))
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))

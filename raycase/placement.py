@@ -67,7 +67,7 @@ def several_encoders(job: RunFlags, units: int) -> str:
     return f"{encoders} encoders for {units} units" if 1 < encoders <= units / UNITS_OF_ENCODER else ""
 
 
-class ByRule(Runner):
+class AutoRunner(Runner):
     """A runner that decides by the rule, when it is told its work. ray: the flag of the command."""
 
     def __init__(self, ray: bool | None = None) -> None:
@@ -97,7 +97,7 @@ def embed(job: EmbedJob) -> dict[str, Any]:
     """
     from raycase.job import run
 
-    result = run.embed(job, ByRule(job.ray))
+    result = run.embed(job, AutoRunner(job.ray))
     return result | {"index": _indexed(job.index, result["output"])} if job.index and not job.dry_run else result
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from raycase.heads.condition_head import ConditionHead
-from raycase.io.stored_words import StoredStates
+from raycase.io.stored_tokens import StoredStates
 from raycase.training.condition_pairs import PairStates
 from raycase.training.recipe import HeadRecipe
 

@@ -1,4 +1,4 @@
-"""Outputs and indexes with stored words, by a tiny model whose head is random."""
+"""Outputs and indexes with stored tokens, by a tiny model whose head is random."""
 
 from dataclasses import replace
 
@@ -56,17 +56,17 @@ def texts(count, first=0):
 
 def stored(folder, model, rows, **options):
     """The output of --any-condition over rows; gives its folder."""
-    options = {"any_condition": True, "word_bytes": ENOUGH, "keep_columns": ("text", "year")} | options
+    options = {"any_condition": True, "token_bytes": ENOUGH, "keep_columns": ("text", "year")} | options
     return embedded(folder, model, rows, prompt=None, pooling=None, **options)
 
 
 def words_later_and_out(home, condition):
-    """Outputs of one model in this folder: `words` and `later` with stored words, `out` of the texts of `words` under
+    """Outputs of one model in this folder: `words` and `later` with stored tokens, `out` of the texts of `words` under
     the condition."""
     model = model_folder(home)
     stored(home / "a", model, texts(250), output=str(home / "words"))
     stored(home / "b", model, texts(40, first=1000), output=str(home / "later"))
-    under = {"conditions": (condition,), "any_condition": False, "word_bytes": None}
+    under = {"conditions": (condition,), "any_condition": False, "token_bytes": None}
     stored(home / "c", model, texts(250), output=str(home / "out"), **under)
 
 

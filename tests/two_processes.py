@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from raycase.errors import WorkError
 from raycase.heads.condition_head import ConditionHead
 from raycase.heads.projector import Activation
-from raycase.io.stored_words import StoredStates
+from raycase.io.stored_tokens import StoredStates
 from raycase.models.condition_pooling import condition_pooling
 from raycase.models.contracts import PairVectors
 from raycase.papers.baselines.model import cross_encoder

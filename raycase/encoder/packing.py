@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raycase.io.stored_words import Ragged
+from raycase.io.stored_tokens import Ragged
 
 
 def token_budget_batches(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from raycase.io.schema import Reason
-from raycase.io.stored_words import Ragged
+from raycase.io.stored_tokens import Ragged
 
 REASONS = list(Reason)
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32

@@ -67,8 +67,8 @@ class Model:
     def scores(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
     ) -> np.ndarray:
-        """Scores by a model that scores pairs; without conditions also the cosines of plain vectors, by one that
-        embeds: N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
+        """Scores by a model that scores pairs; without conditions also the cosines of unconditional vectors, by
+        one that embeds: N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
         if embeds(self.config):
             assert conditions is None
             row_of = {text: row for row, text in enumerate(dict.fromkeys([*firsts, *seconds]))}

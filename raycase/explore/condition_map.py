@@ -28,7 +28,7 @@ FACET_WORDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionMap:
-    """N rows under a condition; None: by their plain vectors."""
+    """N rows under a condition; None: by their unconditional vectors."""
 
     condition: str | None
     positions: np.ndarray  # (N, 2), from -1 to 1

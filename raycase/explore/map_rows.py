@@ -18,7 +18,7 @@ from raycase.index.filters import Filter, checked_filter
 from raycase.index.index import Index
 from raycase.index.lance_files import OFFSET, offsets_of, sql_equals
 from raycase.io.schema import CONDITION, ID
-from raycase.io.stored_words import BASIS
+from raycase.io.stored_tokens import BASIS
 
 MOST_CHARACTERS = 300  # of a text or an id on a page; the rest is cut off
 

@@ -1,11 +1,11 @@
-"""The head of condition pooling: a condition weighs the words of a sentence that was encoded alone.
+"""The head of condition pooling: a condition weighs the tokens of a sentence that was encoded alone.
 
     w_k = softmax_t( tau_k cos(Q_k e, K_k H_t) ),  w = sum_k softmax(M e)_k w_k,
     vector = sigmoid(G e) * sum_t w_t act(V H_t)
 
 H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
-on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its plain vector
-(`raycase.heads.plain_part`).
+on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its unconditional
+vector (`raycase.heads.plain_part`).
 
 Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
 and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
@@ -34,7 +34,7 @@ WEIGHTS = "head.safetensors"  # in a model folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class KeysValues:
     """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S), and
     their plain part or None."""
 
@@ -45,14 +45,14 @@ class Words:
     plain: Plain | None
 
     @classmethod
-    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, plain: Plain | None = None) -> Words:
+    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, plain: Plain | None = None) -> KeysValues:
         """With the lengths of the keys: dividing the products by them is cheaper than dividing the keys."""
         lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
         return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS, plain=plain)
 
-    def take(self, index_B: Tensor) -> Words:
+    def take(self, index_B: Tensor) -> KeysValues:
         """The sentences of this index."""
-        return Words(
+        return KeysValues(
             keys=self.keys[index_B],
             lengths=self.lengths[index_B],
             values=self.values[index_B],
@@ -62,29 +62,29 @@ class Words:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Questions:
+class ConditionQueries:
     """What a head keeps of conditions: queries (C, H, K) of length 1; mix (C, H); gate (C, D) or None."""
 
     queries: Tensor
     mix: Tensor
     gate: Tensor | None
 
-    def cpu(self) -> Questions:
+    def cpu(self) -> ConditionQueries:
         """The same in the processor's memory."""
         gate = None if self.gate is None else self.gate.cpu()
-        return Questions(queries=self.queries.cpu(), mix=self.mix.cpu(), gate=gate)
+        return ConditionQueries(queries=self.queries.cpu(), mix=self.mix.cpu(), gate=gate)
 
-    def take(self, index: Tensor) -> Questions:
+    def take(self, index: Tensor) -> ConditionQueries:
         """The conditions of this index, of any shape."""
         gate = None if self.gate is None else self.gate[index]
-        return Questions(queries=self.queries[index], mix=self.mix[index], gate=gate)
+        return ConditionQueries(queries=self.queries[index], mix=self.mix[index], gate=gate)
 
 
 class Says(nn.Module):
     """Whether a text says anything of a condition, as log-odds: B gelu(A [u / |u|, q, p]).
 
     u: the first dimensions of the head's vector, q: the queries of all heads, p: for each head, how far the largest
-    logit of a token stands above the mean. So stored words suffice, cut to any dimension.
+    logit of a token stands above the mean. So stored tokens suffice, cut to any dimension.
     """
 
     def __init__(self, config: HeadConfig) -> None:
@@ -112,11 +112,11 @@ class Head(nn.Module, ABC):
     says: Says | None
 
     @abstractmethod
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         """Keys and values of the sentences' tokens; plain: f(s), which a head that has a plain part needs."""
 
     @abstractmethod
-    def ask(self, states_CW: Tensor) -> Questions:
+    def ask(self, states_CW: Tensor) -> ConditionQueries:
         """Queries of conditions by their mean states."""
 
     @property
@@ -124,32 +124,32 @@ class Head(nn.Module, ABC):
     def temperatures(self) -> Tensor:
         """tau of each head: (H,)."""
 
-    def logits(self, words: Words, questions: Questions) -> Tensor:
+    def logits(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """Of each token under each condition: (B, H, C, S)."""
-        logits_BHCS = questions.queries.transpose(1, 2) @ words.keys.transpose(2, 3)
-        logits_BHCS = logits_BHCS * (self.temperatures[:, None] / words.lengths).unsqueeze(2)
-        return logits_BHCS.masked_fill(~words.real[:, None, None], float("-inf"))
+        logits_BHCS = questions.queries.transpose(1, 2) @ tokens.keys.transpose(2, 3)
+        logits_BHCS = logits_BHCS * (self.temperatures[:, None] / tokens.lengths).unsqueeze(2)
+        return logits_BHCS.masked_fill(~tokens.real[:, None, None], float("-inf"))
 
-    def weights(self, words: Words, questions: Questions) -> Tensor:
+    def weights(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """The weight of each token under each condition, which sum to 1 over the tokens: (B, C, S)."""
-        logits_BHCS = self.logits(words, questions)
+        logits_BHCS = self.logits(tokens, questions)
         return (logits_BHCS.softmax(-1) * questions.mix.transpose(1, 2).unsqueeze(-1)).sum(1)
 
-    def pool(self, words: Words, questions: Questions) -> Tensor:
+    def pool(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """Vectors of the sentences, each under its conditions: (B, C, D)."""
-        pooled_BCD = self.weights(words, questions) @ words.values
+        pooled_BCD = self.weights(tokens, questions) @ tokens.values
         if questions.gate is not None:
             pooled_BCD = pooled_BCD * questions.gate
-        return pooled_BCD if words.plain is None else words.plain.join(pooled_BCD)
+        return pooled_BCD if tokens.plain is None else tokens.plain.join(pooled_BCD)
 
-    def says_features(self, words: Words, questions: Questions) -> Tensor:
+    def says_features(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """What `Says` sees of sentences, each under its conditions: (B, C, F)."""
         assert self.says is not None
-        logits_BHCS = self.logits(words, questions)
-        real_B11S = words.real[:, None, None]
+        logits_BHCS = self.logits(tokens, questions)
+        real_B11S = tokens.real[:, None, None]
         means_BHC = logits_BHCS.masked_fill(~real_B11S, 0).sum(-1) / real_B11S.sum(-1)
         peaks_BCH = (logits_BHCS.amax(-1) - means_BHC).transpose(1, 2)
-        pooled_BCD = self.pool(replace(words, plain=None), questions)
+        pooled_BCD = self.pool(replace(tokens, plain=None), questions)
         return self.says.features(pooled_BCD, questions.queries, peaks_BCH)
 
     def forward(self, states_BSW: Tensor, real_BS: Tensor, conditions_BW: Tensor) -> Tensor:
@@ -172,14 +172,14 @@ class ZeroShotHead(Head):
     def temperatures(self) -> Tensor:
         return self.tau_H
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         last_BSD = states_BSW[..., -self.output_dim :]
-        return Words.of(last_BSD[:, None], last_BSD, real_BS)
+        return KeysValues.of(last_BSD[:, None], last_BSD, real_BS)
 
-    def ask(self, states_CW: Tensor) -> Questions:
+    def ask(self, states_CW: Tensor) -> ConditionQueries:
         last_CD = states_CW[..., -self.output_dim :]
         queries_C1D = F.normalize(last_CD, dim=-1)[:, None]
-        return Questions(queries=queries_C1D, mix=last_CD.new_ones(len(last_CD), 1), gate=None)
+        return ConditionQueries(queries=queries_C1D, mix=last_CD.new_ones(len(last_CD), 1), gate=None)
 
 
 class ConditionHead(Head):
@@ -208,7 +208,7 @@ class ConditionHead(Head):
     @torch.no_grad()
     def start_from_states(self, last_dim: int) -> None:
         """Values begin training as the states of the last layer, of this dimension, turned, with one gate for all
-        conditions; the last head weighs all words alike, and stays so: its share is that of the plain mean."""
+        conditions; the last head weighs all tokens alike, and stays so: its share is that of the plain mean."""
         weight, bias = self.values[0].parameters()
         nn.init.zeros_(weight)
         nn.init.zeros_(bias)
@@ -225,14 +225,16 @@ class ConditionHead(Head):
     def _heads(self, projected: Tensor) -> Tensor:  # (..., H * K) -> (..., H, K)
         return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> Words:
+    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
         states_BSW = self.dropout(states_BSW)
-        return Words.of(self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain)
+        return KeysValues.of(
+            self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain
+        )
 
-    def ask(self, states_CW: Tensor) -> Questions:
+    def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)
-        return Questions(
+        return ConditionQueries(
             queries=F.normalize(self._heads(self.queries(states_CW)), dim=-1),
             mix=self.mix(states_CW).softmax(-1),
             gate=None if self.gate is None else self.gate(states_CW).sigmoid(),

@@ -51,7 +51,7 @@ def answer_table(
     """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
 
     `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched;
-    `pooled`: from stored words; `states`: gives the probabilities that rows say something of it; `parts`: gives the
+    `pooled`: from stored tokens; `states`: gives the probabilities that rows say something of it; `parts`: gives the
     column of this name.
     """
     query_H, rank_H = (offsets_Qk >= 0).nonzero()

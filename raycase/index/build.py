@@ -19,13 +19,13 @@ from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, 
 from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
 from raycase.index.row_changes import delete_matching, delete_same_ids
 from raycase.index.text_index import Language, update_text_index
-from raycase.index.word_files import remove_unused
+from raycase.index.token_files import remove_unused
 from raycase.io.fetch import model_folder
 from raycase.io.lance_dataset import import_lance, is_index
 from raycase.io.places import check_paths, index_folder
 from raycase.io.schema import VECTOR
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.io.stored_words import WORDS
+from raycase.io.stored_tokens import CODES
 from raycase.job.manifest import read_manifest
 from raycase.job.pair_result import PairResult
 from raycase.job.written import Written, open_written
@@ -107,7 +107,7 @@ def build(job: IndexJob) -> dict[str, Any]:
         "rows_deleted": deleted,
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.plain,
-        "rows_with_words": metadata.words,
+        "rows_with_tokens": metadata.words,
         "kind": search_kind(dataset, metadata),
         "shards": metadata.shards,
         "seconds": round(time.time() - began, 3),
@@ -157,9 +157,9 @@ def _delete_rows(
     job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
 ) -> int:
     """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
-    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_words]
+    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
-    if cut and CUT in cut[0] and VECTOR not in had and WORDS not in had:  # the first conditional vectors or words
+    if cut and CUT in cut[0] and VECTOR not in had and CODES not in had:  # the first conditional vectors or words
         metadata.model = metadata.model | {CUT: cut[0][CUT]}
     for source in sources:
         _check_source(source, metadata, root)
@@ -211,7 +211,7 @@ def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> N
             f"{source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
         )
     model = source.job.config["model"]
-    if source.unconditional and not source.has_words and CUT in metadata.model:
+    if source.unconditional and not source.has_tokens and CUT in metadata.model:
         model = model | {CUT: metadata.model[CUT]}
     expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
     if expected != got:

@@ -27,7 +27,7 @@ from raycase.index.exact import Block, exact_nearest
 from raycase.index.lance_files import OFFSET, sql_in
 from raycase.index.metadata import IndexMetadata
 from raycase.io.schema import ASKED, CONDITION, ID
-from raycase.io.stored_words import BASIS
+from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:
     from lance.dataset import LanceScanner
@@ -109,7 +109,7 @@ def rows_under(
     ids: Iterable[str | int] | None = None,
 ) -> pa.Table:
     """Id, condition and offset of the rows under these conditions that pass the filter, in the order of the dataset:
-    null as the condition of rows with stored words, where some condition is pooled from these. ids: only theirs."""
+    null as the condition of rows with stored tokens, where some condition is pooled from these. ids: only theirs."""
     stored = [name for part in parts if (name := part.condition) is not None and name in metadata.conditions]
     of_kind = [sql_in(CONDITION, stored)] + [f"{BASIS} IS NOT NULL"] * (len(stored) < len(parts))
     filters = [f"({' OR '.join(of_kind)})", *([where] if where else []), *([] if ids is None else [sql_in(ID, ids)])]

@@ -18,7 +18,7 @@ from raycase.index.lance_files import OFFSET, offsets_of, scan, sql_equals, vect
 from raycase.index.metadata import IndexMetadata
 from raycase.index.topk import BLOCK_ROWS, exact_top_k, top_k
 from raycase.io.schema import CONDITION, PLAIN, VECTOR
-from raycase.io.stored_words import BASIS
+from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -65,7 +65,7 @@ class RememberedVectors:
 
 
 class Pooled(Protocol):
-    """Unit vectors under a condition that an index does not have, of all rows with stored words, or of some."""
+    """Unit vectors under a condition that an index does not have, of all rows with stored tokens, or of some."""
 
     def blocks(self, condition: str) -> Iterator[Block]: ...
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from raycase.errors import RequestError, WorkError, is_words, note
-from raycase.heads.condition_head import Questions
+from raycase.heads.condition_head import ConditionQueries
 from raycase.index.answers import answer_table, check_new_columns, no_answers, returned_columns
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.combined import Part, Weighted, check_weights, parts_column, shares
@@ -33,10 +33,10 @@ from raycase.io.lance_dataset import import_lance
 from raycase.io.schema import PARTS, PLAIN, QUERY, RANK, TEXT_RANK, VECTOR, VECTOR_RANK
 from raycase.io.shared import Shared, exclusive
 from raycase.io.storage import Location, locate
-from raycase.io.stored_words import BASIS, SKETCH
+from raycase.io.stored_tokens import BASIS, SKETCH
 from raycase.models.contracts import check_conditions, check_room
 from raycase.models.embeds import Embeds
-from raycase.models.registry import stores_words
+from raycase.models.registry import stores_tokens
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -92,14 +92,14 @@ class Index(Shared):
         return returned_columns(self.dataset)
 
     def rows(self, condition: str | None) -> int:
-        """How many rows there are under a condition, those with stored words for one to be pooled; None: without."""
+        """How many rows there are under a condition, those with stored tokens for one to be pooled; None: without."""
         return self.metadata.words if self.is_pooled(condition) else self.metadata.rows_under(condition)
 
     def is_pooled(self, condition: str | None) -> bool:
-        """Whether vectors under a condition are pooled from stored words, for the index does not have them."""
+        """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
         return bool(condition is not None and condition not in self.metadata.conditions and self.metadata.words)
 
-    def _ask(self, condition: str) -> tuple[Questions, Tensor]:
+    def _ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
         return ask(self.encoder, [condition], model=self.model, named="condition")
 
     @cached_property
@@ -232,7 +232,7 @@ class Index(Shared):
         self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
     ) -> None:
         """Raise RequestError for what needs a condition, or a model, that is not there."""
-        if phrases and (conditions is None or not stores_words(self.encoder.config)):
+        if phrases and (conditions is None or not stores_tokens(self.encoder.config)):
             got = "no condition" if conditions is None else self.model
             raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if query_condition is not None:
@@ -253,7 +253,7 @@ class Index(Shared):
         *,
         phrases: bool,
     ) -> Iterator[Found]:
-        """Each sentence under a condition (None: by plain vectors)."""
+        """Each sentence under a condition (None: by unconditional vectors)."""
         for condition in dict.fromkeys(conditions):
             queries = [query for query, name in enumerate(conditions) if name == condition]
             for start in range(0, len(queries), self.limits.queries):
@@ -350,7 +350,7 @@ class Index(Shared):
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> tuple[np.ndarray, np.ndarray]:
         """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
-        stored words, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
+        stored tokens, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
         rows = self.rows(condition)
         k = min(k, rows)
         column = PLAIN if condition is None else VECTOR
@@ -426,7 +426,7 @@ class Index(Shared):
     @exclusive
     def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
         """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
-        from their stored words: (N, D) float32. Raises RequestError and WorkError."""
+        from their stored tokens: (N, D) float32. Raises RequestError and WorkError."""
         with lance_errors(self.root):
             if condition is None or not self.is_pooled(condition):
                 return self.vectors.at(condition, offsets_N).float().numpy()
@@ -436,7 +436,7 @@ class Index(Shared):
             return vectors_ND[np.argsort(order_N)]
 
     def tells(self, condition: str | None) -> bool:
-        """Whether it is known what the rows' stored words say of a condition: something or nothing."""
+        """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""
         return self.is_pooled(condition) and self.encoder.says is not None
 
     @exclusive
@@ -454,7 +454,7 @@ class Index(Shared):
     # --------------------------------------------------------------------------------------------------- conditions
 
     def nearest_condition(self, condition: str) -> tuple[str, float]:
-        """The index's condition whose plain vector f(c) is nearest to that of another one, and their cosine."""
+        """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
         names, conditions_CD = self._conditions
         cosines_C = conditions_CD @ self.embed([condition], None, "condition")[0]
         return names[int(cosines_C.argmax())], float(cosines_C.max())

@@ -17,7 +17,7 @@ from raycase.errors import RequestError
 from raycase.index.approximate import update_scalar_indices
 from raycase.index.lance_files import fragment_rows, open_newest, sql_equals, sql_in, write_batches
 from raycase.index.metadata import IndexMetadata
-from raycase.index.word_files import Sketcher, make_sketcher
+from raycase.index.token_files import Sketcher, make_sketcher
 from raycase.io.columns import RESERVED_COLUMNS, check_kept
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import (
@@ -31,7 +31,7 @@ from raycase.io.schema import (
     embedding_type,
 )
 from raycase.io.storage import Location, fingerprint
-from raycase.io.stored_words import BASIS, SKETCH, WORD_COLUMNS
+from raycase.io.stored_tokens import BASIS, SKETCH, TOKEN_COLUMNS
 from raycase.io.vectors import l2_normalize
 from raycase.job.listing import UnitFile
 from raycase.job.written import Written
@@ -53,7 +53,7 @@ def append_rows(
     if not source.names:
         return dataset
     schema, mode = index_schema(source, metadata), "append"
-    sketcher = make_sketcher(source, root, metadata) if source.has_words else None
+    sketcher = make_sketcher(source, root, metadata) if source.has_tokens else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
@@ -87,7 +87,7 @@ def _count_rows(source: Written, metadata: IndexMetadata) -> None:
     counts: Counter[str] = Counter(metadata.conditions)
     if source.unconditional:
         metadata.plain += source.pairs
-        metadata.words += source.pairs if source.has_words else 0
+        metadata.words += source.pairs if source.has_tokens else 0
     elif listed := source.job.config["conditions"]:
         counts.update(dict.fromkeys(listed, source.pairs // len(listed)))
     else:
@@ -138,12 +138,12 @@ def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
 def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     written = source.schema
-    of_output = (ID, CONDITION, EMBEDDING, *(WORD_COLUMNS if source.has_words else ()))
+    of_output = (ID, CONDITION, EMBEDDING, *(TOKEN_COLUMNS if source.has_tokens else ()))
     for kept in (f for f in written if f.name not in of_output):
         check_kept(kept, f"--embeddings: {source.output.root.uri}")
     dim = written.field(EMBEDDING).type.list_size
     vectors = pa.field(PLAIN if source.unconditional else VECTOR, embedding_type(dim, metadata.dtype))
-    own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_words else []
+    own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_tokens else []
     return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
 
 

@@ -1,4 +1,4 @@
-"""Conditions that an index keeps: pooled from its stored words once, then searched like those embedded in advance."""
+"""Conditions that an index keeps: pooled from its stored tokens once, then searched like those embedded in advance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from raycase.index.lance_files import fragment_rows, sql_equals, write_batches
 from raycase.index.metadata import IndexMetadata
 from raycase.io.schema import CONDITION, VECTOR, embedding_array, embedding_type
 from raycase.io.storage import Location
-from raycase.io.stored_words import WORDS
+from raycase.io.stored_tokens import CODES
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -26,7 +26,7 @@ def keep_conditions(
 ) -> LanceDataset:
     """Pool new conditions, and again those that were kept before rows with words came; add them in new versions.
 
-    Raises RequestError for an index without stored words, and for conditions that it has otherwise.
+    Raises RequestError for an index without stored tokens, and for conditions that it has otherwise.
     """
     for condition in conditions:
         if condition in metadata.conditions and condition not in metadata.kept:
@@ -51,8 +51,8 @@ def keep_conditions(
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(encoder.dim, metadata.dtype)))
-        rows_with_words = StoredRows(dataset, root, metadata, WORDS, memory_bytes=0)
-        blocks = PooledVectors(rows_with_words, asked).blocks(condition)
+        rows_with_tokens = StoredRows(dataset, root, metadata, CODES, memory_bytes=0)
+        blocks = PooledVectors(rows_with_tokens, asked).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (batch for block in blocks for batch in _batch(dataset, schema, condition, *block).to_batches())

@@ -209,7 +209,7 @@ SMALL = 10  # rows that are added are in one fragment while they are less than s
 def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
     """The fragments of each shard, with about as many rows in each: every one goes, in order, to the shard that has the
     fewest rows so far. So the fragments of an output, which stand together, are spread over all shards: rows under a
-    condition, and those with stored words, are in each."""
+    condition, and those with stored tokens, are in each."""
     of: list[list[int]] = [[] for _ in range(shards)]
     rows = [0] * shards
     for fragment in dataset.get_fragments():

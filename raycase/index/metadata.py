@@ -26,7 +26,7 @@ class IndexMetadata:
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
     chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, and of its overlap
     plain: int = 0  # rows without condition
-    words: int = 0  # those of them that have stored words
+    words: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
@@ -57,7 +57,7 @@ class IndexMetadata:
         return self.plain if condition is None else self.conditions.get(condition, 0)
 
     def most_rows(self, column: str) -> int:
-        """Rows under the condition that has most of them; for the column of plain vectors, all its rows."""
+        """Rows under the condition that has most of them; for the column of unconditional vectors, all its rows."""
         return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
 
     def is_approximate(self, rows: int) -> bool:

@@ -1,4 +1,4 @@
-"""Vectors under a condition that an index does not have: pooled from its stored words, without the encoder. The words
+"""Vectors under a condition that an index does not have: pooled from its stored tokens, without the encoder. The tokens
 and their sketches are read batch by batch, and cached where they fit.
 
 Shapes: B rows of a batch, D dimensions, A axes.
@@ -18,36 +18,36 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from raycase.heads.condition_head import Questions, Says
-from raycase.heads.word_pooling import UnpackedWords, WordPooler, unpack_words
-from raycase.heads.word_sketch import AXES_ROWS, LEVELS, SketchPooler, principal_axes
+from raycase.heads.condition_head import ConditionQueries, Says
+from raycase.heads.token_pooling import TokenPooler, UnpackedTokens, unpack_tokens
+from raycase.heads.token_sketch import AXES_ROWS, LEVELS, SketchPooler, principal_axes
 from raycase.index.exact import Block
 from raycase.index.lance_files import OFFSET, offsets_of, scan
 from raycase.index.metadata import IndexMetadata
-from raycase.index.word_files import read_basis, read_sketch
+from raycase.index.token_files import read_basis, read_sketch
 from raycase.io.storage import Location
-from raycase.io.stored_words import BASIS, PLAIN_PART, WORDS, StoredWords
+from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, StoredTokens
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
 V = TypeVar("V")
 
-BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose words or sketches are read at a time
+BATCH_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose tokens or sketches are read at a time
 
-RowBatch = tuple[np.ndarray, str, UnpackedWords]  # row offsets (B,), basis, words
+RowBatch = tuple[np.ndarray, str, UnpackedTokens]  # row offsets (B,), basis, tokens
 CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
 
 POOLERS = 16  # that are remembered, of a basis and a condition: a few megabytes each
 
-Ask = Callable[[str], tuple[Questions, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
+Ask = Callable[[str], tuple[ConditionQueries, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
 
 
 def cached_method(method: Callable[..., V], most: int) -> Callable[..., V]:
     """The bound method, with its last values remembered.
 
     For an attribute of its own object: `lru_cache` would hold the object in a circle, which only a full collection
-    frees, and with it what it holds: an index's words, the processes of its shards.
+    frees, and with it what it holds: an index's tokens, the processes of its shards.
     """
     weak = WeakMethod(method)
 
@@ -60,7 +60,7 @@ def cached_method(method: Callable[..., V], most: int) -> Callable[..., V]:
 
 
 class StoredRows:
-    """The words of all rows that have them, or their sketches, ready to be pooled; cached if they fit into
+    """The tokens of all rows that have them, or their sketches, ready to be pooled; cached if they fit into
     `memory_bytes`, else read again each time."""
 
     def __init__(
@@ -72,7 +72,7 @@ class StoredRows:
         memory_bytes: int,
         fragments: Sequence[int] | None = None,
     ) -> None:
-        """column: WORDS or SKETCH; fragments: whose rows alone are there; None: all."""
+        """column: CODES or SKETCH; fragments: whose rows alone are there; None: all."""
         self.dataset, self.root, self.column, self.fragments = dataset, root, column, fragments
         self.memory_bytes = memory_bytes
         self.cached: list[RowBatch] | None = None
@@ -80,7 +80,7 @@ class StoredRows:
         self.sketch = cache(lambda basis: read_sketch(root, metadata.sketches[basis]))
 
     def batches(self) -> Iterator[RowBatch]:
-        """Offsets, basis and words of all rows, batch by batch. Raises RequestError."""
+        """Offsets, basis and tokens of all rows, batch by batch. Raises RequestError."""
         if self.cached is not None:
             yield from self.cached
             return
@@ -103,22 +103,24 @@ class StoredRows:
             yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
 
     def _read(self) -> Iterator[RowBatch]:
-        columns, has_words = [OFFSET, self.column, PLAIN_PART, BASIS], f"{BASIS} IS NOT NULL"
-        size = BATCH_ROWS if self.column == WORDS else SKETCHED_ROWS
-        for read in scan(self.dataset, self.fragments, columns=columns, filter=has_words, batch_size=size).to_batches():
+        columns, has_tokens = [OFFSET, self.column, PLAIN_PART, BASIS], f"{BASIS} IS NOT NULL"
+        size = BATCH_ROWS if self.column == CODES else SKETCHED_ROWS
+        for read in scan(
+            self.dataset, self.fragments, columns=columns, filter=has_tokens, batch_size=size
+        ).to_batches():
             yield from self._by_basis(pa.table(read))
 
     def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
             codes = self.codes(basis)
-            form = codes.form if self.column == WORDS else replace(codes.form, token_bytes=LEVELS)
-            stored = StoredWords.from_arrow(rows, form, self.column)
-            yield offsets_of(rows), basis, unpack_words(stored, codes if self.column == WORDS else None)
+            form = codes.form if self.column == CODES else replace(codes.form, token_bytes=LEVELS)
+            stored = StoredTokens.from_arrow(rows, form, self.column)
+            yield offsets_of(rows), basis, unpack_tokens(stored, codes if self.column == CODES else None)
 
 
 class _OfRows:
-    """Vectors of all rows that have stored words, in one way or another."""
+    """Vectors of all rows that have stored tokens, in one way or another."""
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
         self.rows, self.ask = rows, ask
@@ -151,19 +153,19 @@ class PooledVectors(_OfRows):
     def states_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
         """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
         states_B = np.empty(len(offsets_B), np.float32)
-        for found_N, basis, words in self.rows.at(offsets_B):
-            states_N = self.pooler(basis, condition, torch.float32).states(words, says)[:, 0]
-            states_B[np.searchsorted(offsets_B, found_N[words.order])] = states_N.numpy()
+        for found_N, basis, tokens in self.rows.at(offsets_B):
+            states_N = self.pooler(basis, condition, torch.float32).states(tokens, says)[:, 0]
+            states_B[np.searchsorted(offsets_B, found_N[tokens.order])] = states_N.numpy()
         return states_B
 
     def _blocks(
         self, condition: str, batches: Iterable[RowBatch], dtype: torch.dtype = torch.float32
     ) -> Iterator[Block]:
-        for offsets_B, basis, words in batches:
-            yield offsets_B[words.order], _unit(self.pooler(basis, condition, dtype).pool(words)[:, 0])
+        for offsets_B, basis, tokens in batches:
+            yield offsets_B[tokens.order], _unit(self.pooler(basis, condition, dtype).pool(tokens)[:, 0])
 
-    def _pooler(self, basis: str, condition: str, dtype: torch.dtype) -> WordPooler:
-        return WordPooler(self.rows.codes(basis), *self.ask(condition), dtype)
+    def _pooler(self, basis: str, condition: str, dtype: torch.dtype) -> TokenPooler:
+        return TokenPooler(self.rows.codes(basis), *self.ask(condition), dtype)
 
 
 class SketchedVectors(_OfRows):
@@ -178,13 +180,13 @@ class SketchedVectors(_OfRows):
 
     def _blocks(self, condition: str, batches: Iterable[RowBatch]) -> Iterator[Block]:
         pooler = cache(lambda basis: self._pooler(basis, condition).along(self.axes(condition)))
-        for offsets_B, basis, words in batches:
-            yield offsets_B[words.order], _unit(pooler(basis).pool(words))
+        for offsets_B, basis, tokens in batches:
+            yield offsets_B[tokens.order], _unit(pooler(basis).pool(tokens))
 
     def _axes(self, condition: str) -> Tensor:
         """The axes of a condition, (D, A), by a sample of all rows."""
         pooler, step = cache(lambda basis: self._pooler(basis, condition)), -(-self.count // AXES_ROWS)
-        pooled = [pooler(basis).pool(words.sample(step)) for _, basis, words in self.rows.batches()]
+        pooled = [pooler(basis).pool(tokens.sample(step)) for _, basis, tokens in self.rows.batches()]
         return principal_axes(torch.cat(pooled))
 
     def _pooler(self, basis: str, condition: str) -> SketchPooler:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from raycase.errors import RequestError
-from raycase.heads.condition_head import Questions
+from raycase.heads.condition_head import ConditionQueries
 from raycase.index.metadata import IndexMetadata
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
@@ -49,7 +49,7 @@ def embed_queries(
         raise RequestError(f"{named}: expected a text that {model} can embed, got: {error}") from error
 
 
-def ask(encoder: Any, conditions: Sequence[str], *, model: str, named: str) -> tuple[Questions, Tensor]:
+def ask(encoder: Any, conditions: Sequence[str], *, model: str, named: str) -> tuple[ConditionQueries, Tensor]:
     """What a head of condition pooling keeps of conditions, and its temperatures. Raises RequestError, in which they
     are `named` so, for a condition that the encoder refuses."""
     try:

@@ -17,7 +17,7 @@ from raycase.index.lance_files import sql_in
 from raycase.index.metadata import IndexMetadata
 from raycase.io.schema import CONDITION, DOCUMENT, ID
 from raycase.io.storage import Location
-from raycase.io.stored_words import BASIS
+from raycase.io.stored_tokens import BASIS
 from raycase.job.written import Written
 
 if TYPE_CHECKING:

@@ -130,7 +130,7 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     began = time.time()
     _check_job(job)
     sentences, conditions = _queries(job)
-    limits = Limits(words_bytes=int(job.memory * 2**30))
+    limits = Limits(token_memory=int(job.memory * 2**30))
 
     def open_index() -> Index:
         index = Index.open(job.index, model=job.model, limits=limits)

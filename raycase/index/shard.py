@@ -22,7 +22,7 @@ from raycase.index.metadata import IndexMetadata
 from raycase.index.pooled import Ask, PooledVectors, SketchedVectors, StoredRows
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location
-from raycase.io.stored_words import BASIS, SKETCH, WORDS
+from raycase.io.stored_tokens import BASIS, CODES, SKETCH
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -35,7 +35,9 @@ class Limits:
     """How much a search holds in memory, and how many conditions it compares."""
 
     memory_bytes: int = 2 * 2**30  # vectors cached, of all rows or some, and as many from sketches; more are read again
-    words_bytes: int = 4 * 2**30  # stored words cached, and as many sketches; more are read again by each new condition
+    token_memory: int = (
+        4 * 2**30
+    )  # stored tokens cached, and as many sketches; more are read again by each new condition
     queries: int = 1024  # queries under one condition that are answered at a time
     cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
     conditions_combined: int = 64  # conditions whose cosines are averaged
@@ -43,7 +45,7 @@ class Limits:
 
 
 class Shard:
-    """The rows of some fragments: their vectors and stored words, read when they are needed, and cached."""
+    """The rows of some fragments: their vectors and stored tokens, read when they are needed, and cached."""
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Shard:
         if fragments is not None:
             metadata = counted(dataset, metadata, fragments)
         words, sketches = (
-            StoredRows(dataset, root, metadata, column, limits.words_bytes, fragments) for column in (WORDS, SKETCH)
+            StoredRows(dataset, root, metadata, column, limits.token_memory, fragments) for column in (CODES, SKETCH)
         )
         self.pooled, self.sketched = PooledVectors(words, ask), SketchedVectors(sketches, ask, metadata.words)
         of_rows = replace(metadata, conditions={})  # sketches are pooled under those that the index has, too
@@ -96,8 +98,8 @@ class Shard:
         """`best_ids` of the rows that pass the filter: of all, or of those whose ids the rows at some offsets have."""
         find, take = partial(rows_under, self.vectors.scan, self.vectors.metadata, parts), self.vectors.dataset.take
         stored = {part.condition for part in parts} & self.vectors.metadata.conditions.keys()
-        if not stored:  # an id has one row with stored words
-            offsets = self._with_words(where) if among is None else among
+        if not stored:  # an id has one row with stored tokens
+            offsets = self._with_tokens(where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
         else:
             rows = find(where, None if among is None else take(among, columns=[ID])[ID].unique().to_pylist())
@@ -114,13 +116,13 @@ class Shard:
         return best_ids(parts, offsets, ids, blocks, self.at, k)
 
     def candidates(self, parts: Sequence[Part], where: Filter | None, most: int) -> np.ndarray:
-        """The offsets of rows with stored words that, by their sketches under all conditions, are best: (N,)."""
+        """The offsets of rows with stored tokens that, by their sketches under all conditions, are best: (N,)."""
         projected = [replace(part, vectors=part.vectors @ self.sketched.axes(part.condition).numpy()) for part in parts]
         blocks = partial(self.sketch_vectors.blocks, where=where)
-        return candidate_rows(projected, self._with_words(where), blocks, most)
+        return candidate_rows(projected, self._with_tokens(where), blocks, most)
 
-    def _with_words(self, where: Filter | None) -> np.ndarray:
-        """The offsets of the rows with stored words that pass the filter, ascending: (N,)."""
+    def _with_tokens(self, where: Filter | None) -> np.ndarray:
+        """The offsets of the rows with stored tokens that pass the filter, ascending: (N,)."""
         passing = f"{BASIS} IS NOT NULL" + (f" AND {where}" if where else "")
         return offsets_of(self.vectors.scan(columns=[OFFSET], filter=passing).to_table())
 

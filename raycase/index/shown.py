@@ -56,7 +56,7 @@ def print_answers(
 
 
 def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
-    """Name a condition that the index does not have, and the one that was searched instead. An index of stored words
+    """Name a condition that the index does not have, and the one that was searched instead. An index of stored tokens
     alone has none."""
     if index.is_pooled(condition):
         if index.metadata.conditions:

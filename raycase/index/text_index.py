@@ -19,7 +19,7 @@ from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, sql_in
 from raycase.index.metadata import IndexMetadata
 from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
-from raycase.io.stored_words import BASIS
+from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -19,7 +19,7 @@ from raycase.errors import is_words, names_arguments
 from raycase.io.columns import check_once, plain_type
 from raycase.io.fetch import DEFAULT_MODEL
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, embedding_array
-from raycase.io.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, StoredWords, WordFormat
+from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
 from raycase.job.stored_tokens import TokenPooler, open_tokens, token_model
 from raycase.models.embeds import Embeds
 from raycase.models.registry import resolve_embedder
@@ -111,7 +111,7 @@ class Embed:
 class Pool:
     """The rows of an output of `raycase embed --any-condition` under new conditions, without the encoder's work.
 
-    Batches are rows of its `embeddings/*.parquet`: the columns `word_codes` and `word_plain` go, `condition` and
+    Batches are rows of its `embeddings/*.parquet`: the columns `token_codes` and `word_plain` go, `condition` and
     `embedding` (`fixed_size_list<float32>[D]`) are those of each condition.
 
     words: the output, local or on object storage, for its basis and its model; model: where the model has moved.
@@ -127,13 +127,13 @@ class Pool:
         self.pool = TokenPooler(token_model(tokens, model).load(), self.conditions)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """(R rows) -> (R C rows). Raises ValueError for a batch without stored words, or with another output's."""
-        batch = _table(batch, [WORDS, PLAIN_PART])
-        form = WordFormat.of(batch.schema)
+        """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""
+        batch = _table(batch, [CODES, PLAIN_PART])
+        form = TokenFormat.of(batch.schema)
         if form is not None and form != self.pool.form:
             raise ValueError(f"expected words of the basis {self.pool.form.basis[:8]}, got those of {form.basis[:8]}")
-        vectors_ND = self.pool(StoredWords.from_arrow(batch, self.pool.form))
-        own = [name for name in (WORDS, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
+        vectors_ND = self.pool(StoredTokens.from_arrow(batch, self.pool.form))
+        own = [name for name in (CODES, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")
         rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))

@@ -23,11 +23,11 @@ from raycase.io.schema import (
     VECTOR,
     WEIGHTS,
 )
-from raycase.io.stored_words import WORD_COLUMNS
+from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 INT64 = range(-(2**63), 2**63)
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
-RESERVED_COLUMNS = (VECTOR, PLAIN, *WORD_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
+RESERVED_COLUMNS = (VECTOR, PLAIN, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
 OF_LANCE = (
     *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
     *("_distance", "_score"),

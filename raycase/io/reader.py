@@ -22,7 +22,7 @@ from raycase.io.columns import INT64, Columns, check_once, plain_type
 from raycase.io.inputs import find_input, source_of
 from raycase.io.schema import ID, Reason, Rejection
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows
-from raycase.io.stored_words import WORD_COLUMNS
+from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
 CHUNKS = "chunks"  # of the text of a row
@@ -248,7 +248,7 @@ def _python_value(value: Any) -> Any:
 
 def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejection:
     """The rejection of a row of a unit's table, given as a dictionary."""
-    others = (ROW, FILE, CHUNKS, *WORD_COLUMNS)
+    others = (ROW, FILE, CHUNKS, *TOKEN_COLUMNS)
     content = {name.removeprefix(KEEP): value for name, value in values.items() if name not in others}
     id_ = values.get(ID)
     return Rejection(

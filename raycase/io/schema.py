@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
 VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
-POOLED = "pooled"  # of an answer: whether the condition was pooled from stored words, not embedded in advance
+POOLED = "pooled"  # of an answer: whether the condition was pooled from stored tokens, not embedded in advance
 STATED = "stated"  # of an answer, where the model tells: probability that the text says something of the condition
 PARTS = "parts"  # of an answer under weighted conditions: the cosine under each
 VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # of an answer by vectors and words

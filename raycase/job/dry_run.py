@@ -44,7 +44,7 @@ def dry_run(job: EmbedJob, runner: Runner) -> dict[str, Any]:
     run. Writes nothing. Raises RequestError and WorkError.
     """
     request = check_embed(job)
-    if request.kind.word_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
+    if request.kind.token_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
         request = replace(request, model=replace(request.model, basis=None))
     known, done = request.find_job()
     plan = make_plan(request, known.files, done, known.sharing)
@@ -69,7 +69,7 @@ def _scaled(request: Request, plan: Plan, files: list[InputFile], runner: Runner
         "sampled_rows": sampled,
         "pairs": round(found.pairs * scale),
         "tokens": round(found.tokens * scale),
-        "output_bytes": round((found.bytes + found.tokens * request.kind.word_bytes) * scale),
+        "output_bytes": round((found.bytes + found.tokens * request.kind.token_bytes) * scale),
         "actors": found.encoders,
         "measured_on": found.where,
         "tokens_per_second": round(found.tokens / found.seconds * found.encoders),

@@ -16,7 +16,7 @@ class Output:
     """Locations of the files in an output folder.
 
     results, units: name and place of the folder of units. spans: those of the input, so that a resumed job need not
-    read it to plan. basis: of stored words (`raycase.heads.word_codes`), chosen before the first unit. lines: of the
+    read it to plan. basis: of stored tokens (`raycase.heads.token_codes`), chosen before the first unit. lines: of the
     manifest while a job runs, so that a resumed one need not read the units for their checksums.
     """
 

@@ -1,4 +1,4 @@
-"""What a job can write of the pairs of its rows: their vectors, stored words beside them, or scores of two sentences.
+"""What a job can write of the pairs of its rows: their vectors, stored tokens beside them, or scores of two sentences.
 
 A new kind is a class that says how it differs from vectors, its name in `kind_of`, and a job whose flags make it.
 Imports no torch.
@@ -33,7 +33,7 @@ from raycase.io.schema import (
     embedding_type,
     is_embedding,
 )
-from raycase.io.stored_words import StoredWords, WordFormat
+from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 from raycase.job.output import EMBEDDINGS, SCORES
 
@@ -49,7 +49,7 @@ class PairResult:
     """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
 
     conditions: those of every row; None where each row has its own (a condition column) or none. normalize: vectors of
-    length 1. word_bytes: of a stored word; 0: none are stored. part_bytes: about how large a part of the output table
+    length 1. token_bytes: of a stored token; 0: none are stored. part_bytes: about how large a part of the output table
     may be. chunking: how texts are cut; each chunk is then a row of the output.
     """
 
@@ -65,7 +65,7 @@ class PairResult:
     dtype: Dtype = "float32"
     normalize: bool = False
     on_long: str
-    word_bytes: int = 0
+    token_bytes: int = 0
     part_bytes: int = PART_BYTES
     chunking: Chunking | None = None
 
@@ -138,7 +138,7 @@ class PairResult:
     @classmethod
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
         """What no rows of a job with this configuration can be, in words; `dim`: of vectors, `basis`: sha256 of that of
-        stored words, as they stand beside the units."""
+        stored tokens, as they stand beside the units."""
         if missing := {ID, CONDITION, EMBEDDING} - {*table.column_names}:
             yield f"no column {min(missing)!r}"
             return
@@ -150,26 +150,26 @@ class PairResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordResult(PairResult):
+class TokenResult(PairResult):
     """The vector of each sentence without a condition, and its words, from which others are pooled later."""
 
     KEY: ClassVar[str] = "word_bytes"
 
     @property
     def config(self) -> dict[str, Any]:
-        return super().config | {self.KEY: self.word_bytes}
+        return super().config | {self.KEY: self.token_bytes}
 
     @classmethod
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
         yield from super().defects(table, config, dim, basis)
-        form = WordFormat.of(table.schema)
+        form = TokenFormat.of(table.schema)
         if form is None:
             yield "no stored tokens"
             return
         if form.basis != basis:
             yield f"word_basis.safetensors: {'another' if basis else 'missing'}, not the one that coded it"
         try:
-            StoredWords.from_arrow(table, form)
+            StoredTokens.from_arrow(table, form)
         except ValueError as error:
             yield f"stored tokens: {error}"
 
@@ -215,7 +215,7 @@ class ScoreResult(PairResult):
 
 def kind_of(config: Mapping[str, Any]) -> type[PairResult]:
     """The kind of an output whose job has this configuration."""
-    return next((kind for kind in (WordResult, ScoreResult) if kind.KEY in config), PairResult)
+    return next((kind for kind in (TokenResult, ScoreResult) if kind.KEY in config), PairResult)
 
 
 def count_defects(rows: int, table: pa.Table, config: Mapping[str, Any]) -> Iterator[str]:

@@ -20,19 +20,19 @@ from raycase.io.places import check_paths, index_folder
 from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
-from raycase.io.stored_words import MOST_WORD_BYTES
+from raycase.io.stored_tokens import MOST_TOKEN_BYTES
 from raycase.job.documents import PAIRS_OF_UNIT
 from raycase.job.job_record import Job, Sharing, find_job, read_job
 from raycase.job.listing import Units
 from raycase.job.output import Output, output_at, output_folder
-from raycase.job.pair_result import PairResult, WordResult
+from raycase.job.pair_result import PairResult, TokenResult
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
-from raycase.models.registry import resolve_embedder, stores_words
+from raycase.models.registry import resolve_embedder, stores_tokens
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
-WORD_BYTES = 288  # of a token; 4 KB a caption
+TOKEN_BYTES = 288  # of a token; 4 KB a caption
 OF_TEXTS = ("chunk", "overlap", "text_column", "id_column", "dim", "prompt", "pooling", "subtract", "on_long")
 ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
 
@@ -66,7 +66,7 @@ class CorpusFlags:
     any_condition: bool = False
     """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
     use any condition later. Needs a condition-pooling model, such as the default one."""
-    word_bytes: int | None = None
+    token_bytes: int | None = None
     """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
     condition. Default: 288."""
     model: str | None = None
@@ -216,13 +216,13 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         model = model or find_model(job, job.model, begun, output, resolve_embedder)
         kind = PairResult(columns=columns, chunking=_chunking(job, model, conditions), **written)
     if job.any_condition:
-        if not stores_words(model):
+        if not stores_tokens(model):
             raise RequestError(
                 f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
                 "condition with the sentence; leave --model out for the default, or pass --conditions"
             )
         model = replace(model, basis=output.basis.uri)
-        kind = WordResult(**vars(kind) | {"word_bytes": job.word_bytes or WORD_BYTES})
+        kind = TokenResult(**vars(kind) | {"token_bytes": job.token_bytes or TOKEN_BYTES})
     if job.condition_column is None:
         check_conditions(model, conditions)
     elif model.known_conditions == ():
@@ -301,16 +301,16 @@ def _condition_flags(job: EmbedJob) -> list[str]:
 
 
 def _check_condition_flags(job: EmbedJob) -> None:
-    """Raise RequestError unless the job has one kind of conditions, and for --word-bytes that do not fit it."""
+    """Raise RequestError unless the job has one kind of conditions, and for --token-bytes that do not fit it."""
     flags = _condition_flags(job)
     if len(flags) != 1:
         raise RequestError(
             "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
             f"{' and '.join(flags) or 'none'}"
         )
-    if job.word_bytes is not None and not (job.any_condition and MOST_WORD_BYTES >= job.word_bytes >= 1):
+    if job.token_bytes is not None and not (job.any_condition and MOST_TOKEN_BYTES >= job.token_bytes >= 1):
         raise RequestError(
-            f"--word-bytes: expected 1 to {MOST_WORD_BYTES} beside --any-condition, got {job.word_bytes}"
+            f"--token-bytes: expected 1 to {MOST_TOKEN_BYTES} beside --any-condition, got {job.token_bytes}"
             f"{'' if job.any_condition else ' without it'}"
         )
     indexed = "--any-condition" if job.any_condition else "--index" if job.index else ""

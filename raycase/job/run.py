@@ -52,7 +52,7 @@ def run(request: Request, began: float, runner: Runner) -> dict[str, Any]:
     opened, units = request.find_job()
     plan = make_plan(request, opened.files, units, opened.sharing)
     embedding = runner.embed(request, opened, plan) if plan else ()
-    basis = choose_basis(request, plan, opened.files) if request.kind.word_bytes else None
+    basis = choose_basis(request, plan, opened.files) if request.kind.token_bytes else None
     write_job(output, opened, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)

@@ -1,4 +1,4 @@
-"""A sample of a job's input: rows at the start of units from across it, and the basis of stored words chosen by it."""
+"""A sample of a job's input: rows at the start of units from across it, and the basis of stored tokens chosen by it."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def choose_basis(request: Request, plan: Plan, files: Sequence[InputFile]) -> by
             )
     import torch  # which a job that resumes need not load
 
-    from raycase.heads.word_codes import fit_codes, typical_conditions
+    from raycase.heads.token_codes import fit_codes, typical_conditions
 
     dtype = request.job.compute and getattr(torch, request.job.compute)
     texts = as_texts(sample_rows(request, plan, files)[0], request.kind)[0][TEXT].to_pylist()
     model: Any = replace(request.model, basis=None).load(dtype=dtype)
-    words = model.words(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
-    if not words:
+    tokens = model.words(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
+    if not tokens:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
     typical = model.questions(typical_conditions())
-    codes = fit_codes(model.head, words, typical, dim=model.dim, token_bytes=request.kind.word_bytes)
+    codes = fit_codes(model.head, tokens, typical, dim=model.dim, token_bytes=request.kind.token_bytes)
     return codes.to_bytes()

@@ -17,7 +17,7 @@ from raycase.io.inputs import Listing
 from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
-from raycase.io.stored_words import PLAIN_PART, WORDS, StoredWords
+from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
 from raycase.job.job_record import read_job
 from raycase.job.output import output_at
 from raycase.job.pair_result import PairResult
@@ -51,7 +51,7 @@ class PooledResult(PairResult):
     def encoded(self, system: TokenPooler, prepared: Prepared, rows: pa.Table) -> Any:
         from raycase.models.pairs import Encoded
 
-        vectors = system(StoredWords.from_arrow(rows, system.form))
+        vectors = system(StoredTokens.from_arrow(rows, system.form))
         none, count = np.zeros(len(vectors), bool), len(vectors)
         return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
 
@@ -61,17 +61,17 @@ class TokenPooler:
 
     def __init__(self, system: Any, conditions: Sequence[str]) -> None:
         """Raises ValueError for a condition that cannot be encoded."""
-        from raycase.heads.word_pooling import WordPooler  # torch, which the driver need not wait for
+        from raycase.heads.token_pooling import TokenPooler  # torch, which the driver need not wait for
 
         self.codes, self.form = system.codes, system.codes.form
-        self.pooler = WordPooler(self.codes, system.questions(conditions), system.head.temperatures.detach())
+        self.pooler = TokenPooler(self.codes, system.questions(conditions), system.head.temperatures.detach())
         self.conditions = len(conditions)
 
-    def __call__(self, words: StoredWords) -> np.ndarray:
+    def __call__(self, words: StoredTokens) -> np.ndarray:
         """The vectors of N texts under each of C conditions, (N C, D) float32, those of a text side by side."""
-        from raycase.heads.word_pooling import unpack_words
+        from raycase.heads.token_pooling import unpack_tokens
 
-        unpacked = unpack_words(words, self.codes)
+        unpacked = unpack_tokens(words, self.codes)
         vectors_NCD = np.empty((len(unpacked.order), self.conditions, self.form.dim), np.float32)
         vectors_NCD[unpacked.order] = self.pooler.pool(unpacked).numpy()
         return vectors_NCD.reshape(-1, self.form.dim)
@@ -80,7 +80,7 @@ class TokenPooler:
 def open_tokens(uri: str, flag: str) -> Written:
     """The output of stored tokens at a URI. Raises RequestError for another, and WorkError for one that is damaged."""
     tokens = open_written(uri, flag)
-    if not tokens.has_words:
+    if not tokens.has_tokens:
         raise RequestError(f"{flag}: expected an output of `raycase embed --any-condition`, got vectors alone in {uri}")
     tokens.check_basis(flag)
     return tokens
@@ -106,14 +106,14 @@ def token_files(tokens: Written) -> list[InputFile]:
 
 def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
     """The columns to read; `keep` None: all that the output keeps. Raises RequestError for one that it has not."""
-    of_output = (ID, CONDITION, EMBEDDING, WORDS, PLAIN_PART)
+    of_output = (ID, CONDITION, EMBEDDING, CODES, PLAIN_PART)
     kept = [field.name for field in tokens.schema if field.name not in of_output]
     for name in keep or ():
         check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
     chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job.config else ()
     wanted = tuple(kept if keep is None else dict.fromkeys((*chunk, *keep)))
     types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
-    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(WORDS, PLAIN_PART))
+    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, PLAIN_PART))
 
 
 def token_model(tokens: Written, model: str | None) -> Any:

@@ -15,7 +15,7 @@ from raycase.errors import RequestError, note
 from raycase.io.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
-from raycase.io.stored_words import STATES, StoredStates
+from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.job.output import SCORES, Output, output_at
 from raycase.job.request import EmbedJob, Request, check_embed
 from raycase.job.run import TooManyRejectedError, run

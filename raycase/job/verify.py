@@ -40,7 +40,7 @@ class FileCheck:
     uri: str
     schema: pa.Schema | None  # of a file of units
     dim: int
-    basis: str | None  # sha256 of the basis of stored words
+    basis: str | None  # sha256 of the basis of stored tokens
     config: Mapping[str, Any]  # of the job
 
     def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:

@@ -16,12 +16,12 @@ from raycase.errors import RequestError, WorkError
 from raycase.io.parquet_file import MEND
 from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
-from raycase.io.stored_words import WordFormat
+from raycase.io.stored_tokens import TokenFormat
 from raycase.job.job_record import Job, read_job
 from raycase.job.listing import UnitFile, finished_units
 from raycase.job.manifest import manifest_lines
 from raycase.job.output import EMBEDDINGS, Output, output_at
-from raycase.job.pair_result import WordResult, kind_of
+from raycase.job.pair_result import TokenResult, kind_of
 from raycase.job.unit_files import DamagedError, parsed, read_checked
 
 AHEAD = 4  # files read before they are needed
@@ -42,9 +42,9 @@ class Written:
         return bool(self.job.config["unconditional"])
 
     @property
-    def has_words(self) -> bool:
-        """Whether the rows have stored words."""
-        return kind_of(self.job.config) is WordResult
+    def has_tokens(self) -> bool:
+        """Whether the rows have stored tokens."""
+        return kind_of(self.job.config) is TokenResult
 
     @property
     def names(self) -> list[str]:
@@ -81,8 +81,8 @@ class Written:
         return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
 
     def check_basis(self, flag: str) -> None:
-        """Raise RequestError, which names the flag, unless the basis beside stored words is that which coded them."""
-        form = WordFormat.of(self.schema) if self.names else None
+        """Raise RequestError, which names the flag, unless the basis beside stored tokens is that which coded them."""
+        form = TokenFormat.of(self.schema) if self.names else None
         data = self.output.basis.read() if self.output.basis.exists() else b""
         if self.names and (form is None or form.basis != hashlib.sha256(data).hexdigest()):
             raise RequestError(

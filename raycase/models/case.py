@@ -41,8 +41,8 @@ from raycase.models.embeds import RoundsVectors
 from raycase.models.model_card import case_card
 from raycase.models.model_folder import MODEL_FILE, write_folder
 from raycase.models.pairs import (
+    ConditionCache,
     Encoded,
-    Memory,
     accepted_pairs,
     by_pattern,
     encoded,
@@ -157,7 +157,7 @@ class Case(RoundsVectors):
         self.config = config
         self.encoder = encoder
         self.projector = None if projector is None else projector.to(encoder.model.device)
-        self.memory = Memory(config.views_dim)
+        self.memory = ConditionCache(config.views_dim)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         groups = by_pattern(self.config.templates(prepared.conditions is not None))

@@ -29,19 +29,19 @@ from raycase.encoder.transfers import Collector, send
 from raycase.heads.condition_head import (
     WEIGHTS,
     ConditionHead,
+    ConditionQueries,
     Head,
-    Questions,
+    KeysValues,
     Says,
-    Words,
     ZeroShotHead,
     load_head,
     save_head,
 )
+from raycase.heads.token_codes import TokenCodes
 from raycase.heads.top import HeadConfig
-from raycase.heads.word_codes import WordCodes
 from raycase.io.fetch import MODEL_FILE
 from raycase.io.storage import locate
-from raycase.io.stored_words import StoredStates, StoredWords
+from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
@@ -49,8 +49,8 @@ from raycase.models.model_folder import write_folder
 from raycase.models.pairs import (
     CONDITION,
     SENTENCE,
+    ConditionCache,
     Encoded,
-    Memory,
     accepted_pairs,
     check_accepted,
     encoded,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 ZERO_SHOT_DEPTHS = (1.0,)
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
-UsePairs = Callable[[np.ndarray, np.ndarray, Words, Questions], None]  # see `_pair_up`
+UsePairs = Callable[[np.ndarray, np.ndarray, KeysValues, ConditionQueries], None]  # see `_pair_up`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ class ConditionPoolingConfig(EmbedderConfig):
     """Condition pooling without its weights.
 
     layers: fractions of the encoder's depth; head: None without training; keep: instead of vectors under conditions,
-    keep the states of these tokens of each text, for training; basis: instead of them, keep stored words by the basis
-    in this file (URI; `raycase.heads.word_codes`).
+    keep the states of these tokens of each text, for training; basis: instead of them, keep stored tokens by the basis
+    in this file (URI; `raycase.heads.token_codes`).
     """
 
     SYSTEM: ClassVar[str] = "condition-pooling"
@@ -154,14 +154,14 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         self.encoder = encoder
         self.head = head
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
-        self.memory = Memory(config.states_dim)
+        self.memory = ConditionCache(config.states_dim)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
         if self.config.keep is not None:
             return self._keep_states(prepared, pair_index)
         if self.config.basis is not None:
-            return self._keep_words(prepared, pair_index)
+            return self._keep_tokens(prepared, pair_index)
         if prepared.conditions is None:
             plain = prepared.alone[0].take(prepared.sentence[pair_index])
             vectors_KD, work = self.encoder.encode(replace(plain, start=plain.start[:, :1], end=plain.end[:, :1]))
@@ -174,7 +174,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         device = self.encoder.model.device
         collector = Collector(len(pair_index), like=torch.empty(0, self.dim, dtype=self.output, device=device))
 
-        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
             pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
@@ -209,7 +209,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
     def _condition_states(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, np.ndarray, Work]:
-        """e of these pairs' conditions, as `Memory.of`: (C, W)."""
+        """e of these pairs' conditions, as `ConditionCache.of`: (C, W)."""
 
         def mean_states(new: np.ndarray) -> tuple[np.ndarray, Work]:
             empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
@@ -224,7 +224,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         """Call `use` with the states of these pairs' sentences, batch after batch."""
         return self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), use)
 
-    def _words(self, states: TokenStates) -> Words:
+    def _words(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
     def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
@@ -243,10 +243,10 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         result = encoded(prepared, pair_index, vectors_KD, work)
         return replace(result, kept=StoredStates.of(kept, width).take(prepared.rows))
 
-    def _keep_words(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
-        """f(s) and the stored words of each text."""
+    def _keep_tokens(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
+        """f(s) and the stored tokens of each text."""
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
-        coded: list[StoredWords] = []
+        coded: list[StoredTokens] = []
         texts: list[np.ndarray] = []
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
@@ -257,25 +257,25 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         work = self._read(prepared, pair_index, keep)
         result = encoded(prepared, pair_index, vectors_KD, work)
         nothing = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)  # refused texts have no words
-        kept = StoredWords.concat([*coded, StoredWords.empty(self.codes.form, len(nothing))])
+        kept = StoredTokens.concat([*coded, StoredTokens.empty(self.codes.form, len(nothing))])
         kept = kept.take(np.argsort(np.concatenate([*texts, nothing]), kind="stable"))
         return replace(result, kept=kept.take(prepared.rows))
 
     @cached_property
-    def codes(self) -> WordCodes:
-        """The basis of stored words."""
+    def codes(self) -> TokenCodes:
+        """The basis of stored tokens."""
         assert self.config.basis is not None
-        return WordCodes.from_bytes(locate(self.config.basis).read(), self.config.basis)
+        return TokenCodes.from_bytes(locate(self.config.basis).read(), self.config.basis)
 
     @torch.inference_mode()
-    def words(self, sentences: Sequence[str]) -> list[Words]:
+    def words(self, sentences: Sequence[str]) -> list[KeysValues]:
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
         self._read(prepared, accepted_pairs(prepared), lambda _, states: found.append(self._words(states)))
         return found
 
     @torch.inference_mode()
-    def questions(self, conditions: Sequence[str]) -> Questions:
+    def questions(self, conditions: Sequence[str]) -> ConditionQueries:
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
         check_accepted(prepared.refused, conditions, numbered=False)
@@ -325,7 +325,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         pair_index = accepted_pairs(prepared)
         found_K = np.empty(len(prepared.condition), np.float32)
 
-        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
             odds_BC = says(self.head.says_features(words, questions)).sigmoid().float().cpu().numpy()
             found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
 
@@ -337,7 +337,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
 
-        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, words: Words, questions: Questions) -> None:
+        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
             weights_BCS = self.head.weights(words, questions).float().cpu().numpy()
             real_BS = words.real.cpu().numpy()
             for row, column in np.argwhere(there_BC).tolist():

@@ -40,8 +40,8 @@ from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_mod
 from raycase.models.pairs import (
     CONDITION,
     SENTENCE,
+    ConditionCache,
     Encoded,
-    Memory,
     RatedTexts,
     accepted_pairs,
     check_accepted,
@@ -86,7 +86,7 @@ class Embedder(Embeds, FineTuned):
 
     def __init__(self, config: Any, encoder: TextEncoder) -> None:
         super().__init__(config, encoder)
-        self.memory = Memory(encoder.dim)  # for the vectors of conditions, where they are encoded apart
+        self.memory = ConditionCache(encoder.dim)  # for the vectors of conditions, where they are encoded apart
 
     @abstractmethod
     def forward(self, prepared: Prepared) -> Tensor:

@@ -19,7 +19,7 @@ from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.io.rated import RatedPairs
 from raycase.io.schema import Reason
-from raycase.io.stored_words import StoredStates, StoredWords
+from raycase.io.stored_tokens import StoredStates, StoredTokens
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=TokenSpan.ALL)  # a text alone, pooled over all its tokens
@@ -186,7 +186,7 @@ class Encoded:
     truncated: np.ndarray
     work: Work
     distinct: int
-    kept: StoredStates | StoredWords | None = None
+    kept: StoredStates | StoredTokens | None = None
 
     @property
     def finite(self) -> np.ndarray:
@@ -195,7 +195,7 @@ class Encoded:
         return finite_N if self.kept is None else finite_N & self.kept.finite
 
 
-class Memory:
+class ConditionCache:
     """Cache of the vectors of conditions. Emptied when one more batch would exceed `max_bytes`."""
 
     def __init__(self, dim: int, max_bytes: int = MEMORY_BYTES) -> None:

@@ -151,7 +151,7 @@ def embeds(config: SystemConfig) -> TypeGuard[EmbedderConfig]:
     return isinstance(config, EmbedderConfig)
 
 
-def stores_words(config: SystemConfig) -> TypeGuard[ConditionPoolingConfig]:
+def stores_tokens(config: SystemConfig) -> TypeGuard[ConditionPoolingConfig]:
     """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
     return isinstance(config, ConditionPoolingConfig)
 

@@ -273,7 +273,7 @@ def _checked_model(settings: ServeSettings) -> str:
     if settings.index is None:
         assert settings.model is not None, "check_serve gives the default"
         return resolve_embedder(settings.model).model
-    index = open_index(settings.index, model=settings.model, words_bytes=settings.words_bytes)
+    index = open_index(settings.index, model=settings.model, token_memory=settings.token_memory)
     resolve_query_encoder(index.metadata, index.model)
     return index.model
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.heads.condition_head import Questions
+from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import Options, approximate_nearest
 from raycase.index.combined import Part
 from raycase.index.filters import Filter
@@ -34,7 +34,7 @@ class ShardRequest:
     parts: Sequence[Part]
     k: int
     where: Filter | None
-    asked: Mapping[str, tuple[Questions, Tensor]] = field(default_factory=dict)
+    asked: Mapping[str, tuple[ConditionQueries, Tensor]] = field(default_factory=dict)
     candidates: int | None = None
     approximate: Options | None = None
 
@@ -50,7 +50,7 @@ class ShardActor:
         torch.set_num_threads(threads)
         self.root, self.number, self.shards, self.limits = locate(uri), shard, shards, limits
         self.version = -1
-        self.asked: dict[str, tuple[Questions, Tensor]] = {}
+        self.asked: dict[str, tuple[ConditionQueries, Tensor]] = {}
 
     def ping(self) -> None:
         """Returns once the actor answers."""

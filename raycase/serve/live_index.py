@@ -17,13 +17,13 @@ T = TypeVar("T")
 
 
 def open_index(
-    uri: str, *, model: str | None, words_bytes: int, shard: Callable[[Index], Index] | None = None
+    uri: str, *, model: str | None, token_memory: int, shard: Callable[[Index], Index] | None = None
 ) -> Index:
     """The index that is served. Raises RequestError.
 
     shard: makes of an open index one whose shards are searched by processes of their own.
     """
-    index = Index.open(uri, model=model, limits=Limits(words_bytes=words_bytes))
+    index = Index.open(uri, model=model, limits=Limits(token_memory=token_memory))
     return shard(index) if shard else index
 
 

@@ -66,7 +66,7 @@ class ServeSettings:
     model: str | None
     token_sha256: str | None
     queue: int
-    words_bytes: int
+    token_memory: int
     origins: tuple[str, ...]
     mcp: bool
 
@@ -108,7 +108,7 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
         model=job.model or (None if job.index else DEFAULT_MODEL),
         token_sha256=digest,
         queue=job.queue,
-        words_bytes=int(job.memory * 2**30),
+        token_memory=int(job.memory * 2**30),
         origins=job.allow_origin,
         mcp=job.mcp is not None,
     )

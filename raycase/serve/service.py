@@ -67,7 +67,7 @@ class Service:
             name = public_name(settings.model)
             return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
         opened = partial(
-            open_index, settings.index, model=settings.model, words_bytes=settings.words_bytes, shard=shard
+            open_index, settings.index, model=settings.model, token_memory=settings.token_memory, shard=shard
         )
         live = LiveIndex(open=opened)
         index = live.index

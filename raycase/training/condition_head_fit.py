@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.token_states import StateReader, layer_numbers
-from raycase.heads.condition_head import ConditionHead, Head, Questions, Words
+from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues
 from raycase.heads.plain_part import PlainPart
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -36,7 +36,7 @@ from raycase.training.loop import (
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
 from raycase.training.recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
 
-PoolPairs = Callable[[Words, Questions], Tensor]
+PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
 DRAWN_ALONE = 512  # pairs of a batch where none are rated
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch

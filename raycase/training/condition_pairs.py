@@ -19,7 +19,7 @@ from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.token_batch import TokenBatch
 from raycase.encoder.token_states import StateReader, TokenStates
 from raycase.io.rated import RatedPairs
-from raycase.io.stored_words import StoredStates
+from raycase.io.stored_tokens import StoredStates
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.pairs import RatedTexts
 

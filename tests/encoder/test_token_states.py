@@ -43,7 +43,7 @@ def tokens(encoder, texts, span=TokenSpan.SENTENCE):
 
 
 def read(encoder, layers, batch, reader=None):
-    """The states of each prompt and their plain vectors, by a reader of the encoder."""
+    """The states of each prompt and their unconditional vectors, by a reader of the encoder."""
     found, plain = {}, np.empty((len(batch), encoder.dim), np.float32)
 
     def use(rows, states):
@@ -66,7 +66,7 @@ def expect(found, folder, layers, **options):
 @pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
-    """Every layer, of texts in several batches, the same one twice; and the plain vectors beside them."""
+    """Every layer, of texts in several batches, the same one twice; and the unconditional vectors beside them."""
     spec = spec_of(folder_of, name)
     encoder = opened(spec, unpadded=unpadded, batch_tokens=30)
     batch = tokens(encoder, [*TEXTS, TEXTS[0]])

@@ -21,11 +21,11 @@ CONDITION, LABELS = "what they wear", ("red dress", "two people", "a dog")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """An index of 90 texts with stored words, `words`; one of the same under the condition, `under`; examples."""
+    """An index of 90 texts with stored tokens, `words`; one of the same under the condition, `under`; examples."""
     home = tmp_path_factory.mktemp("classified")
     model = storing.model_folder(home)
     storing.indexed(home / "words", storing.stored(home / "a", model, storing.texts(90)))
-    under = {"conditions": (CONDITION,), "any_condition": False, "word_bytes": None}
+    under = {"conditions": (CONDITION,), "any_condition": False, "token_bytes": None}
     storing.indexed(home / "under", storing.stored(home / "b", model, storing.texts(90), **under))
     rows = [{"text": f"{label} {word}", "label": label} for label in LABELS for word in ("red", "bar", "play")]
     pq.write_table(pa.Table.from_pylist(rows[::-1]), home / "examples.parquet")

@@ -66,7 +66,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("alike")
     model, texts = storing.model_folder(home), [row["text"] for row in storing.texts(40)]
     rows = [{"id": f"r{i}", "text": texts[i % 40], "year": i} for i in range(60)]
-    under = {"conditions": (CONDITION,), "any_condition": False, "word_bytes": None}
+    under = {"conditions": (CONDITION,), "any_condition": False, "token_bytes": None}
     order = np.random.default_rng(0).permutation(60)
     storing.indexed(home / "words", storing.stored(home / "a", model, rows))
     storing.indexed(home / "shuffled", storing.stored(home / "b", model, [rows[i] for i in order]))

@@ -30,7 +30,7 @@ CONDITIONS = ("color", "what they wear")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """An index of stored words, `words.lance`, and one of vectors under two conditions, of which one has fewer rows."""
+    """An index of stored tokens, `words.lance`, and one of vectors under two conditions, one of fewer rows."""
     home = tmp_path_factory.mktemp("mapped")
     model = storing.model_folder(home)
     storing.indexed(home / "words.lance", storing.stored(home / "a", model, storing.texts(60)))

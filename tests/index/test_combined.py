@@ -18,11 +18,11 @@ WEIGHTS = {KNOWN: 2, ASKED: -0.5, "dog": ("red", 1.25)}
 
 @pytest.fixture(scope="module")
 def uri(tmp_path_factory):
-    """250 rows with stored words, all but ten also under `KNOWN`, and ten more under that alone."""
+    """250 rows with stored tokens, all but ten also under `KNOWN`, and ten more under that alone."""
     home = tmp_path_factory.mktemp("combined")
     model = storing.model_folder(home)
     storing.stored(home / "a", model, storing.texts(250), output=str(home / "words"))
-    under = {"conditions": (KNOWN,), "any_condition": False, "word_bytes": None}
+    under = {"conditions": (KNOWN,), "any_condition": False, "token_bytes": None}
     storing.stored(home / "b", model, storing.texts(250, first=10), output=str(home / "out"), **under)
     return storing.indexed(home / "i.lance", str(home / "words"), str(home / "out"))
 

@@ -212,7 +212,7 @@ def test_no_operator_function_or_cast_panics(extreme):
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory, tiny_model):
-    """Indexes of the same rows: exact and approximate, each with two conditions and plain vectors."""
+    """Indexes of the same rows: exact and approximate, each with two conditions and unconditional vectors."""
     home = tmp_path_factory.mktemp("filtered")
     kept = {"keep_columns": ("text", "year")}
     settings = {"conditions": ("color", "number of people"), **kept}

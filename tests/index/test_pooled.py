@@ -1,4 +1,4 @@
-"""Searching an index under conditions that nobody named before: from stored words, in whatever pieces they are read."""
+"""Searching an index under conditions that nobody named before: from stored tokens, in whatever pieces."""
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from raycase.index.build import IndexJob, build
 from raycase.index.index import Index, Limits
 from raycase.index.search_job import SearchJob, search
 from raycase.io.schema import POOLED
-from raycase.io.stored_words import PLAIN_PART, WORDS
+from raycase.io.stored_tokens import CODES, PLAIN_PART
 from raycase.job.request import EmbedJob
 from raycase.job.verify import verify
 
@@ -29,12 +29,12 @@ QUERIES = ["a woman in a red dress", "two people play with a dog"]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A model; `words`: its output with stored words; `out`: the same rows embedded under two conditions."""
+    """A model; `words`: its output with stored tokens; `out`: the same rows embedded under two conditions."""
     home = tmp_path_factory.mktemp("pooled")
     model = storing.model_folder(home)
     rows = storing.texts(250)
     storing.stored(home / "a", model, rows, output=str(home / "words"))
-    conditions = {"conditions": (ASKED, "number of people"), "any_condition": False, "word_bytes": None}
+    conditions = {"conditions": (ASKED, "number of people"), "any_condition": False, "token_bytes": None}
     storing.stored(home / "b", model, rows, output=str(home / "out"), **conditions)
     storing.indexed(home / "i.lance", str(home / "words"))
     return home
@@ -111,7 +111,7 @@ def test_cached_equals_fresh_and_read_again(home, index, monkeypatch):
     """In memory, by batches that end within the rows, and where neither words nor vectors fit."""
     fresh = index.search(QUERIES, ASKED, k=20)
     assert index.search(QUERIES, ASKED, k=20) == fresh
-    small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, words_bytes=10**6))
+    small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, token_memory=10**6))
     for _ in range(2):
         assert small.search(QUERIES, ASKED, k=20) == fresh and not small.vectors.cached
     monkeypatch.setattr(pooled_module, "BATCH_ROWS", 33)
@@ -232,11 +232,11 @@ def test_outputs_with_bases_of_their_own(home, tmp_path, index):
 def test_rows_that_go_and_change(home, tmp_path):
     """Deleted rows are in no answer; replaced ones answer by their new words; the counts agree."""
     uri = storing.indexed(tmp_path / "i.lance", str(home / "words"))
-    assert build(IndexJob(output=uri, delete="year < 2010"))["rows_with_words"] == 120
+    assert build(IndexJob(output=uri, delete="year < 2010"))["rows_with_tokens"] == 120
     changed = [row | {"id": 10 + i} for i, row in enumerate(storing.texts(10, first=500))]  # of ten rows with year 2010
     later = storing.stored(tmp_path, str(home / "model"), changed)
     result = build(IndexJob(embeddings=(later,), output=uri, replace=True))
-    assert (result["rows_with_words"], result["rows_deleted"]) == (120, 10)
+    assert (result["rows_with_tokens"], result["rows_deleted"]) == (120, 10)
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=120)
     texts = {row["id"]: row["text"] for row in [*storing.texts(250), *changed]}
     assert sorted(answers["id"].to_pylist()) == [i for i in range(250) if i % 20 >= 10]
@@ -259,7 +259,7 @@ def test_a_condition_that_is_kept(home, tmp_path, index):
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=300)
     assert sorted(answers["id"].to_pylist()) == [*range(250), *range(1000, 1050)]
     assert build(IndexJob(output=uri, delete="id >= 1000"))["rows"] == 500
-    embedded = {"conditions": (ASKED,), "any_condition": False, "word_bytes": None}
+    embedded = {"conditions": (ASKED,), "any_condition": False, "token_bytes": None}
     same = storing.stored(tmp_path / "e", str(home / "model"), storing.texts(9, first=2000), **embedded)
     refuse(IndexJob(embeddings=(same,), output=uri), "expected no vectors under")
     assert Index.open(uri).metadata.rows == 500
@@ -271,13 +271,13 @@ def test_a_condition_that_is_kept(home, tmp_path, index):
 def test_killed_and_resumed(home, tmp_path):
     """The same basis and the same bytes as undisturbed; then verified."""
     files = {"input": str(home / "a" / "in.parquet"), "output": str(tmp_path / "out"), "model": str(home / "model")}
-    words = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
+    words = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
     job = EmbedJob(compute="float32", dtype="float32", unit_rows=100, **files, **words)
     with pytest.raises(KeyboardInterrupt):
         embed_here(job, runner=stop_after(1))
     assert embed_here(job)["units_resumed"] == 1
     whole, again = read_output(str(home / "words")), read_output(job.output)
-    for column in ("id", WORDS, PLAIN_PART, "embedding"):
+    for column in ("id", CODES, PLAIN_PART, "embedding"):
         assert again[column].to_pylist() == whole[column].to_pylist()
     assert verify(job.output)["rows_out"] == 250
 
@@ -288,7 +288,7 @@ def test_what_cannot_be_searched(home, index, tmp_path):
     long = ("dog " * 600,)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "leaves no room for the sentence", search)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, .*, got .* condition$", search)
-    plain = {"any_condition": False, "word_bytes": None, "unconditional": True}
+    plain = {"any_condition": False, "token_bytes": None, "unconditional": True}
     output = storing.stored(tmp_path, str(home / "model"), storing.texts(30), **plain)
     without = storing.indexed(tmp_path / "i.lance", output)
     refuse(SearchJob(index=without, query=("a",), condition=("dog",)), "expected one of the index.s .none.", search)

@@ -24,7 +24,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A model; outputs `words` and `later` with stored words, `out` of the same rows as `words` under a condition."""
+    """A model; outputs `words` and `later` with stored tokens, `out` of the same rows as `words` under a condition."""
     home = tmp_path_factory.mktemp("shards")
     storing.words_later_and_out(home, KNOWN)
     return home

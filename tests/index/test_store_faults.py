@@ -31,7 +31,7 @@ def home(s3_server, tmp_path_factory):
     home = tmp_path_factory.mktemp("faults")
     model = storing.model_folder(home)
     rows = storing.texts(120)
-    embedded = {"conditions": ("color",), "any_condition": False, "word_bytes": None}
+    embedded = {"conditions": ("color",), "any_condition": False, "token_bytes": None}
     storing.stored(home / "a", model, rows, output=str(home / "words"), unit_rows=40)
     storing.stored(home / "b", model, rows, output=str(home / "out"), unit_rows=40, **embedded)
     for name in ("words", "out"):

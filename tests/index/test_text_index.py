@@ -21,7 +21,7 @@ QUERY = "a woman with two dogs in a red dress"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """An index of 250 rows with stored words, the same under `KNOWN`, and their texts' words; `later`: 40 rows more."""
+    """An index of 250 rows with stored tokens, the same under `KNOWN`, and the texts' words; `later`: 40 more."""
     home = tmp_path_factory.mktemp("words")
     storing.words_later_and_out(home, KNOWN)
     outputs = tuple(str(home / name) for name in ("words", "out"))

@@ -25,16 +25,16 @@ QUERIES = ["a woman in a red dress", "two people play with a dog"]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """`few` and `words`: 120 and 300 rows of one output with stored words, before and after it grew; `under`: rows
+    """`few` and `words`: 120 and 300 rows of one output with stored tokens, before and after it grew; `under`: rows
     under a condition; `i`: the index of `few` and `under`."""
     home = tmp_path_factory.mktemp("versions")
     model, rows = storing.model_folder(home), storing.texts(300)
     words = storing.stored(home / "a", model, rows, limit=120, unit_rows=40, output=str(home / "words"))
     shutil.copytree(words, home / "few")
-    settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year"), "unit_rows": 40}
+    settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year"), "unit_rows": 40}
     settings |= {"input": str(home / "a" / "in.parquet"), "output": words, "model": model}
     embed_here(EmbedJob(compute="float32", dtype="float32", **settings))
-    under = {"conditions": ("color",), "any_condition": False, "word_bytes": None}
+    under = {"conditions": ("color",), "any_condition": False, "token_bytes": None}
     storing.stored(home / "b", model, rows[:60], output=str(home / "under"), **under)
     storing.stored(home / "c", model, storing.texts(40, 1000), output=str(home / "other"))
     build(first(home, home / "i"))

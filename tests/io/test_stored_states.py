@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycase.io.stored_words import StoredStates
+from raycase.io.stored_tokens import StoredStates
 
 WIDTH = 3
 COUNTS = [2, 0, 1, 4]

@@ -16,7 +16,7 @@ from raycase.job.verify import verify
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """`words`: 14 rows with stored words; `other`: others with a basis of their own."""
+    """`words`: 14 rows with stored tokens; `other`: others with a basis of their own."""
     home = tmp_path_factory.mktemp("altered")
     model = storing.model_folder(home)
     storing.stored(home / "a", model, storing.texts(14), output=str(home / "words"), unit_rows=5)
@@ -52,7 +52,7 @@ def test_words_with_anothers_basis_are_not_pooled(home, words, tmp_path):
     with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
         pool(words, tmp_path)
     with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
-        settings = {"any_condition": True, "word_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
+        settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
         settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
         embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))
 

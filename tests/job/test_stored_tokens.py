@@ -13,14 +13,14 @@ CONDITIONS = ("what they wear on their heads", "number of people")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """`words`: 200 rows with stored words and two that are rejected; `out`: the same rows under both conditions."""
+    """`words`: 200 rows with stored tokens and two that are rejected; `out`: the same rows under both conditions."""
     home = tmp_path_factory.mktemp("materialized")
     model = storing.model_folder(home)
     rows = storing.texts(200)
     rows[5]["text"] = rows[150]["text"] = ""
     options = {"max_rejected": 0.1, "unit_rows": 20}
     storing.stored(home / "a", model, rows, output=str(home / "words"), **options)
-    embedded = {"conditions": CONDITIONS, "any_condition": False, "word_bytes": None}
+    embedded = {"conditions": CONDITIONS, "any_condition": False, "token_bytes": None}
     storing.stored(home / "b", model, rows, output=str(home / "out"), **options | embedded)
     return home
 

@@ -22,7 +22,7 @@ SHARDS = 2
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """`words`: 250 rows with stored words; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
+    """`words`: 250 rows with stored tokens; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
     home = tmp_path_factory.mktemp("shards")
     storing.words_later_and_out(home, KNOWN)
     outputs = (str(home / "words"), str(home / "out"))

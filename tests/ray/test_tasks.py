@@ -19,7 +19,7 @@ CONDITIONS = ("color", "what they wear")
 
 @pytest.fixture
 def pooled(tmp_path):
-    """An output of 60 rows with stored words, and one of their vectors in three units, by this process."""
+    """An output of 60 rows with stored tokens, and one of their vectors in three units, by this process."""
     words = storing.stored(tmp_path, storing.model_folder(tmp_path), storing.texts(60), unit_rows=20)
     here = EmbedJob(input=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"), unit_rows=20)
     embed_here(here)

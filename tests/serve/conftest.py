@@ -1,4 +1,4 @@
-"""A tiny model and an index of its stored words, behind the app without Ray."""
+"""A tiny model and an index of its stored tokens, behind the app without Ray."""
 
 import pytest
 import storing
@@ -12,7 +12,7 @@ from raycase.serve.service import Service
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """`model`: plain vectors of 32 dimensions, conditional ones of 11 or 6; `i.lance`: 60 rows with text and year."""
+    """`model`: unconditional vectors of 32 dimensions, conditional ones of 11 or 6; `i.lance`: 60 rows."""
     home = tmp_path_factory.mktemp("served")
     storing.stored(home / "a", storing.model_folder(home), storing.texts(60), output=str(home / "words"))
     build(IndexJob(embeddings=(str(home / "words"),), output=str(home / "i.lance"), text_index=True))

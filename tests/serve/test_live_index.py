@@ -15,7 +15,7 @@ from raycase.serve.live_index import LiveIndex, open_index
 def live(home, tmp_path):
     storing.indexed(tmp_path / "i.lance", str(home / "words"))
     return LiveIndex(
-        open=partial(open_index, str(tmp_path / "i.lance"), model=None, words_bytes=2**30), checked_for=-1.0
+        open=partial(open_index, str(tmp_path / "i.lance"), model=None, token_memory=2**30), checked_for=-1.0
     )
 
 

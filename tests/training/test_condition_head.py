@@ -18,7 +18,7 @@ from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
 from raycase.io.storage import locate
-from raycase.io.stored_words import STATES, StoredStates
+from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
 from raycase.job.request import EmbedJob
 from raycase.job.verify import verify

@@ -9,7 +9,7 @@ from helpers import worst
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
-from raycase.io.stored_words import StoredStates
+from raycase.io.stored_tokens import StoredStates
 from raycase.training.condition_head_fit import (
     HeadCosine,
     fit_condition_head,

@@ -1,5 +1,5 @@
-"""Tokens of many texts, and the binary columns that keep them: states of an encoder, and stored words, which are what a
-head needs to pool any condition later.
+"""Tokens of many texts, and the binary columns that keep them: states of an encoder, and stored tokens: what a head
+needs to pool any condition later.
 
 Shapes: N texts, T tokens of all of them, W numbers a token, D numbers of a vector.
 """
@@ -18,11 +18,11 @@ from raycase.io.json_values import from_json, loads
 
 STATES = "states"  # the column: large_binary, little-endian float16
 STATE_TYPE = np.dtype("<f2")
-WORDS, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
+CODES, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
-WORD_COLUMNS = (WORDS, PLAIN_PART, BASIS, SKETCH)
-WORDS_KEY = b"raycase_words"  # in the metadata of the column WORDS
-MOST_WORD_BYTES = 4096  # of a token
+TOKEN_COLUMNS = (CODES, PLAIN_PART, BASIS, SKETCH)
+TOKENS_KEY = b"raycase_words"  # in the metadata of the column CODES
+MOST_TOKEN_BYTES = 4096  # of a token
 SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
 
 
@@ -144,8 +144,8 @@ class StoredStates(Ragged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordFormat:
-    """What the codes of a column are: basis: hash of the `WordCodes` that wrote them; dim: of pooled vectors."""
+class TokenFormat:
+    """What the codes of a column are: basis: hash of the `TokenCodes` that wrote them; dim: of pooled vectors."""
 
     basis: str
     token_bytes: int
@@ -157,34 +157,34 @@ class WordFormat:
         return SHARE_BYTES + self.dim
 
     @classmethod
-    def of(cls, schema: pa.Schema) -> WordFormat | None:
-        """The format of a file with stored words; None for another file, as one with a kept column of that name."""
-        metadata = (schema.field(WORDS).metadata or {}) if WORDS in schema.names else {}
-        return from_json(cls, loads(metadata[WORDS_KEY])) if WORDS_KEY in metadata else None
+    def of(cls, schema: pa.Schema) -> TokenFormat | None:
+        """The format of a file with stored tokens; None for another file, as one with a kept column of that name."""
+        metadata = (schema.field(CODES).metadata or {}) if CODES in schema.names else {}
+        return from_json(cls, loads(metadata[TOKENS_KEY])) if TOKENS_KEY in metadata else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredWords:
-    """Stored words of N texts.
+class StoredTokens:
+    """Stored tokens of N texts.
 
     codes: (T, token_bytes) uint8; part: (P, part_bytes) uint8, one or none a text; finite: (N,) bool, whether the text
     has tokens and their codes stand for finite numbers.
     """
 
-    form: WordFormat
+    form: TokenFormat
     codes: Ragged
     part: Ragged
     finite: np.ndarray
 
     @classmethod
-    def empty(cls, form: WordFormat, count: int) -> StoredWords:
+    def empty(cls, form: TokenFormat, count: int) -> StoredTokens:
         """Texts without tokens."""
         none = np.zeros(count, dtype=np.int64)
         codes, part = (Ragged.by_counts(np.empty((0, n), np.uint8), none) for n in (form.token_bytes, form.part_bytes))
         return cls(form=form, codes=codes, part=part, finite=none > 0)
 
     @classmethod
-    def concat(cls, parts: Sequence[StoredWords]) -> StoredWords:
+    def concat(cls, parts: Sequence[StoredTokens]) -> StoredTokens:
         """The texts of several, one after the other."""
         return cls(
             form=parts[0].form,
@@ -193,19 +193,19 @@ class StoredWords:
             finite=np.concatenate([p.finite for p in parts]),
         )
 
-    def take(self, rows: np.ndarray) -> StoredWords:
+    def take(self, rows: np.ndarray) -> StoredTokens:
         """The texts of these rows, in that order."""
-        return StoredWords(
+        return StoredTokens(
             form=self.form, codes=self.codes.take(rows), part=self.part.take(rows), finite=self.finite[rows]
         )
 
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of an output, with the format in the metadata of the first."""
-        words = pa.field(WORDS, pa.large_binary(), metadata={WORDS_KEY: json.dumps(asdict(self.form))})
+        words = pa.field(CODES, pa.large_binary(), metadata={TOKENS_KEY: json.dumps(asdict(self.form))})
         return [(words, self.codes.to_arrow()), (pa.field(PLAIN_PART, pa.large_binary()), self.part.to_arrow())]
 
     @classmethod
-    def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: WordFormat, column: str = WORDS) -> StoredWords:
+    def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: TokenFormat, column: str = CODES) -> StoredTokens:
         """Read the columns of an output or an index. Raises ValueError for values that `columns` does not give."""
         byte = np.dtype(np.uint8)
         missing = [name for name in (column, PLAIN_PART) if name not in table.schema.names]

@@ -1,4 +1,4 @@
-"""Stored words: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
+"""Stored tokens: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
 pooled from their sketches is pooled from the centroids that stand for the tokens."""
 
 import numpy as np
@@ -11,11 +11,11 @@ from safetensors.torch import load, save
 
 import raycase
 from raycase.errors import RequestError
-from raycase.heads import word_pooling, word_sketch
-from raycase.heads.word_codes import WordCodes, fit_codes, typical_conditions
-from raycase.heads.word_pooling import WordPooler, unpack_words
-from raycase.heads.word_sketch import SketchPooler, WordSketch
-from raycase.io.stored_words import Ragged, StoredWords
+from raycase.heads import token_pooling, token_sketch
+from raycase.heads.token_codes import TokenCodes, fit_codes, typical_conditions
+from raycase.heads.token_pooling import TokenPooler, unpack_tokens
+from raycase.heads.token_sketch import SketchPooler, TokenSketch
+from raycase.io.stored_tokens import Ragged, StoredTokens
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
 SENTENCES = [row["text"] for row in storing.texts(60)]
@@ -37,8 +37,8 @@ def basis(model, token_bytes=storing.ENOUGH, dim=None):
 
 
 def coded(model, codes, sentences=SENTENCES):
-    """Stored words, in the order of the sentences: one batch each."""
-    return StoredWords.concat([codes.code(model.words([sentence])[0]) for sentence in sentences])
+    """Stored tokens, in the order of the sentences: one batch each."""
+    return StoredTokens.concat([codes.code(model.words([sentence])[0]) for sentence in sentences])
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,8 @@ def asked(model, conditions=CONDITIONS):
 
 
 def pooled(model, codes, stored):
-    words = unpack_words(stored, codes)
-    return WordPooler(codes, *asked(model)).pool(words).numpy()[np.argsort(words.order)]
+    words = unpack_tokens(stored, codes)
+    return TokenPooler(codes, *asked(model)).pool(words).numpy()[np.argsort(words.order)]
 
 
 def embedded(model, condition):
@@ -98,35 +98,35 @@ def test_a_cut_model_stores_the_cut(folder):
 def test_any_split_gives_the_same(model, codes, stored, monkeypatch):
     """Groups of few tokens, texts in another order, several conditions at once or one."""
     whole = pooled(model, codes, stored)
-    monkeypatch.setattr(word_pooling, "TOKENS_AT_ONCE", 5)
+    monkeypatch.setattr(token_pooling, "TOKENS_AT_ONCE", 5)
     order = np.random.default_rng(0).permutation(len(SENTENCES))
     np.testing.assert_allclose(pooled(model, codes, stored.take(order)), whole[order], atol=1e-5)
-    words = unpack_words(stored, codes)
-    one = WordPooler(codes, *asked(model, CONDITIONS[1:2])).pool(words)
+    words = unpack_tokens(stored, codes)
+    one = TokenPooler(codes, *asked(model, CONDITIONS[1:2])).pool(words)
     np.testing.assert_allclose(one[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
 
 
 def test_a_basis_is_read_back_and_another_file_is_refused(codes):
     data = codes.to_bytes()
-    assert WordCodes.from_bytes(data, "b").form == codes.form
+    assert TokenCodes.from_bytes(data, "b").form == codes.form
     for wrong, said in ((b"nonsense", ""), (save(load(data) | {"more": torch.ones(1)}), "unexpected")):
         with pytest.raises(RequestError, match=f"b: expected the basis of stored tokens, got: .*{said}"):
-            WordCodes.from_bytes(wrong, "b")
+            TokenCodes.from_bytes(wrong, "b")
     with pytest.raises(RequestError, match="expected centroids of stored tokens, got: "):
-        WordSketch.from_bytes(b"nonsense", "a.safetensors")
+        TokenSketch.from_bytes(b"nonsense", "a.safetensors")
 
 
 def sketched(stored, sketch, codes):
     flat = sketch.code(codes, stored.codes.flat)
-    kept = StoredWords(
+    kept = StoredTokens(
         form=stored.form, codes=Ragged(flat=flat, offsets=stored.codes.offsets), part=stored.part, finite=stored.finite
     )
-    return unpack_words(kept, None)
+    return unpack_tokens(kept, None)
 
 
 def exact(model, codes, stored):
     """By the words themselves, in the order of shortest first."""
-    return WordPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_words(stored, codes))[:, 0]
+    return TokenPooler(codes, *asked(model, CONDITIONS[:1])).pool(unpack_tokens(stored, codes))[:, 0]
 
 
 def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, stored):
@@ -134,7 +134,7 @@ def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, sto
     few = stored.take(np.arange(12))
     z = torch.from_numpy(np.unique(codes.unpack(few.codes.flat), axis=0)) * codes.steps
     first = F.pad(z, (0, 0, 0, 256 - len(z)))
-    sketch = WordSketch(centroids=torch.stack([first, torch.zeros_like(first)]))
+    sketch = TokenSketch(centroids=torch.stack([first, torch.zeros_like(first)]))
     words = sketched(few, sketch, codes)
     assert len(words.with_part), "expected some texts with a plain part"
     pooler = SketchPooler(sketch, codes, *asked(model, CONDITIONS[:1]))
@@ -146,16 +146,16 @@ def test_centroids_that_are_the_tokens_give_their_very_vectors(model, codes, sto
 
 def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkeypatch):
     """In any split; and the axes of a condition keep what its vectors vary by."""
-    sketch = WordSketch.fit(codes, stored.codes.flat)
-    again = WordSketch.from_bytes(sketch.to_bytes(), "s")
+    sketch = TokenSketch.fit(codes, stored.codes.flat)
+    again = TokenSketch.from_bytes(sketch.to_bytes(), "s")
     words = sketched(stored, again, codes)
     pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
     found = pooler.pool(words)
     assert cosines(found.numpy(), exact(model, codes, stored).numpy()).min() > 0.98
-    monkeypatch.setattr(word_sketch, "TOKENS_AT_ONCE", 5)
+    monkeypatch.setattr(token_sketch, "TOKENS_AT_ONCE", 5)
     torch.testing.assert_close(pooler.pool(words), found)
-    monkeypatch.setattr(word_sketch, "AXES", 8)
-    axes = word_sketch.principal_axes(pooler.pool(words.sample(2)))
+    monkeypatch.setattr(token_sketch, "AXES", 8)
+    axes = token_sketch.principal_axes(pooler.pool(words.sample(2)))
     assert axes.shape == (11, 8)
     lengths = torch.linalg.vector_norm(pooler.along(axes).pool(words), dim=1) / torch.linalg.vector_norm(found, dim=1)
     assert (lengths > 0.9).all() and (lengths < 1 + 1e-5).all()

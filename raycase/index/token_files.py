@@ -1,5 +1,5 @@
-"""Stored words of an index: the columns that it adds to their rows, and the files beside its versions that read them,
-bases of words and the centroids of their sketches.
+"""Stored tokens of an index: the columns that it adds to their rows, and the files beside its versions that read them,
+bases of tokens and the centroids of their sketches.
 
 Each file is named by the hash of its content, and a version's metadata says which centroids sketched its rows. So a
 build never writes over what another version is read by, and removes what no version that is left can need.
@@ -19,85 +19,85 @@ from raycase.index.metadata import IndexMetadata
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.storage import Location
-from raycase.io.stored_words import BASIS, PLAIN_PART, SKETCH, WORDS, Ragged, StoredWords, WordFormat
+from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, Ragged, StoredTokens, TokenFormat
 from raycase.job.written import Written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.heads.word_codes import WordCodes
-    from raycase.heads.word_sketch import WordSketch
+    from raycase.heads.token_codes import TokenCodes
+    from raycase.heads.token_sketch import TokenSketch
 
-WORD_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
+TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sketcher:
-    """Adds the columns BASIS and SKETCH to rows with stored words."""
+    """Adds the columns BASIS and SKETCH to rows with stored tokens."""
 
-    codes: WordCodes
-    sketch: WordSketch
+    codes: TokenCodes
+    sketch: TokenSketch
 
     def add(self, rows: pa.Table) -> pa.Table:
         """The rows with these columns."""
-        words = _tokens(rows, self.codes.form)
-        sketch = Ragged(flat=self.sketch.code(self.codes, words.flat), offsets=words.offsets)
+        tokens = _tokens(rows, self.codes.form)
+        sketch = Ragged(flat=self.sketch.code(self.codes, tokens.flat), offsets=tokens.offsets)
         basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
         return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
 
 
 def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Sketcher:
-    """Copy the basis of an output's words into the index, and choose centroids for sketches beside it, unless rows
+    """Copy the basis of an output's tokens into the index, and choose centroids for sketches beside it, unless rows
     there were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises
     RequestError."""
-    from raycase.heads.word_codes import WordCodes
-    from raycase.heads.word_sketch import WordSketch
+    from raycase.heads.token_codes import TokenCodes
+    from raycase.heads.token_sketch import TokenSketch
 
     source.check_basis("--embeddings")
-    form = WordFormat.of(source.schema)
+    form = TokenFormat.of(source.schema)
     assert form is not None
     data = source.output.basis.read()
-    codes = WordCodes.from_bytes(data, source.output.basis.uri)
+    codes = TokenCodes.from_bytes(data, source.output.basis.uri)
     _put(_basis_file(root, form.basis), data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
         some = replace(source, units=tuple(units[i] for i in places))
-        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([WORDS, PLAIN_PART])]
-        data = WordSketch.fit(codes, np.concatenate(tokens)).to_bytes()
+        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([CODES, PLAIN_PART])]
+        data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
         metadata.sketches[form.basis] = sketch = hashlib.sha256(data).hexdigest()
         _put(_sketch_file(root, sketch), data)
     return Sketcher(codes=codes, sketch=read_sketch(root, metadata.sketches[form.basis]))
 
 
-def _tokens(rows: pa.Table, form: WordFormat) -> Ragged:
+def _tokens(rows: pa.Table, form: TokenFormat) -> Ragged:
     """The codes of the tokens of some rows."""
-    return StoredWords.from_arrow(rows, form).codes
+    return StoredTokens.from_arrow(rows, form).codes
 
 
 # ------------------------------------------------------------------------------------------------------------- files
 
 
-def read_basis(root: Location, basis: str) -> WordCodes:
+def read_basis(root: Location, basis: str) -> TokenCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
-    from raycase.heads.word_codes import WordCodes
+    from raycase.heads.token_codes import TokenCodes
 
     file = _basis_file(root, basis)
-    return WordCodes.from_bytes(_read(file, basis), file.uri)
+    return TokenCodes.from_bytes(_read(file, basis), file.uri)
 
 
-def read_sketch(root: Location, sketch: str) -> WordSketch:
+def read_sketch(root: Location, sketch: str) -> TokenSketch:
     """The centroids of this hash. Raises RequestError where they are gone or others."""
-    from raycase.heads.word_sketch import WordSketch
+    from raycase.heads.token_sketch import TokenSketch
 
     file = _sketch_file(root, sketch)
-    return WordSketch.from_bytes(_read(file, sketch), file.uri)
+    return TokenSketch.from_bytes(_read(file, sketch), file.uri)
 
 
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
     """Remove the files that no version of the dataset needs, and what killed builds left of some."""
-    folder = root / WORD_BASES
+    folder = root / TOKEN_BASES
     there = folder.list()
     if not there:
         return
@@ -113,11 +113,11 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
 
 
 def _basis_file(root: Location, basis: str) -> Location:
-    return root / WORD_BASES / f"{basis}.safetensors"
+    return root / TOKEN_BASES / f"{basis}.safetensors"
 
 
 def _sketch_file(root: Location, sketch: str) -> Location:
-    return root / WORD_BASES / f"{sketch}.sketch.safetensors"
+    return root / TOKEN_BASES / f"{sketch}.sketch.safetensors"
 
 
 def _put(file: Location, data: bytes) -> None:

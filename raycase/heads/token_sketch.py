@@ -1,8 +1,8 @@
-"""Sketches of stored words: four bytes a token, by which a search finds the rows that it then pools exactly.
+"""Sketches of stored tokens: four bytes a token, by which a search finds the rows that it then pools exactly.
 
     i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  ...
 
-z: the first components of a token's code (`raycase.heads.word_codes`). This is residual quantisation (Chen et al.,
+z: the first components of a token's code (`raycase.heads.token_codes`). This is residual quantisation (Chen et al.,
 2010, Approximate nearest neighbor search by residual vector quantization). Under a condition each centroid has a logit
 of each head and a value, so a row is pooled from two small tables. To find candidates by centroids, and then score them
 by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
@@ -22,10 +22,10 @@ import torch.nn.functional as F
 from safetensors.torch import save
 from torch import Tensor
 
-from raycase.heads.condition_head import Questions
+from raycase.heads.condition_head import ConditionQueries
+from raycase.heads.token_codes import TokenCodes
+from raycase.heads.token_pooling import TokenPooler, UnpackedTokens, check_products, join_plain_part
 from raycase.heads.top import read_tensors
-from raycase.heads.word_codes import WordCodes
-from raycase.heads.word_pooling import UnpackedWords, WordPooler, check_products, join_plain_part
 
 LEVELS, CENTROIDS, COMPONENTS = 4, 256, 128
 ROUNDS = 10  # of k-means
@@ -36,7 +36,7 @@ MOST_LOGIT = 80  # whose exponential, and that of its negative, float32 holds
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordSketch:
+class TokenSketch:
     """The centroids of each level, (L, E, M), in the units of z."""
 
     centroids: Tensor
@@ -46,12 +46,12 @@ class WordSketch:
         return save({"centroids": self.centroids.contiguous()})
 
     @classmethod
-    def from_bytes(cls, data: bytes, source: str) -> WordSketch:
+    def from_bytes(cls, data: bytes, source: str) -> TokenSketch:
         """Read what `to_bytes` wrote. Raises RequestError, which names the source."""
         return read_tensors(cls, data, source, "centroids")
 
     @classmethod
-    def fit(cls, codes: WordCodes, packed: np.ndarray) -> WordSketch:
+    def fit(cls, codes: TokenCodes, packed: np.ndarray) -> TokenSketch:
         """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
         left_TM = _components(codes, packed)
         levels = []
@@ -61,7 +61,7 @@ class WordSketch:
             levels.append(centroids_EM)
         return cls(centroids=torch.stack(levels))
 
-    def code(self, codes: WordCodes, packed: np.ndarray) -> np.ndarray:
+    def code(self, codes: TokenCodes, packed: np.ndarray) -> np.ndarray:
         """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
         sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
         for start in range(0, len(packed), TOKENS_AT_ONCE):
@@ -73,7 +73,7 @@ class WordSketch:
         return sketch_TL
 
 
-def _components(codes: WordCodes, packed: np.ndarray) -> Tensor:
+def _components(codes: TokenCodes, packed: np.ndarray) -> Tensor:
     """The first components of z, without the half step that all have: (T, M)."""
     codes_TM = torch.from_numpy(codes.unpack(packed, COMPONENTS))
     return codes_TM * codes.steps[: codes_TM.shape[1]]
@@ -110,8 +110,10 @@ def principal_axes(vectors_ND: Tensor) -> Tensor:
 class SketchPooler:
     """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
 
-    def __init__(self, sketch: WordSketch, codes: WordCodes, questions: Questions, temperatures: Tensor) -> None:
-        exact = WordPooler(codes, questions, temperatures)
+    def __init__(
+        self, sketch: TokenSketch, codes: TokenCodes, questions: ConditionQueries, temperatures: Tensor
+    ) -> None:
+        exact = TokenPooler(codes, questions, temperatures)
         components = sketch.centroids.shape[-1]
         codes_LEM = sketch.centroids / codes.steps[:components]
         self.base, values_MD = exact.back[0]
@@ -133,10 +135,10 @@ class SketchPooler:
         return other
 
     @torch.no_grad()
-    def pool(self, words: UnpackedWords) -> Tensor:
-        """Vectors of the rows, in the order of `words`, along the axes: (N, A), not normalised."""
-        pooled_NA = torch.empty(len(words.counts), len(self.base))
-        for where, sketch_NSL in words.groups(TOKENS_AT_ONCE):
+    def pool(self, tokens: UnpackedTokens) -> Tensor:
+        """Vectors of the rows, in the order of `tokens`, along the axes: (N, A), not normalised."""
+        pooled_NA = torch.empty(len(tokens.counts), len(self.base))
+        for where, sketch_NSL in tokens.groups(TOKENS_AT_ONCE):
             count, length, levels = sketch_NSL.shape
             rows_NSL = sketch_NSL.int() + self.first_row
             logits_NSH = F.embedding_bag(rows_NSL.flatten(0, 1), self.logits, mode="sum").view(count, length, -1)
@@ -148,7 +150,7 @@ class SketchPooler:
                 mode="sum",
             )
             torch.add(weighed_NA, self.base, out=pooled_NA[where])
-        return join_plain_part(pooled_NA[:, None], words, words.vectors @ self.axes)[:, 0]
+        return join_plain_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]
 
     def _weights(self, logits_NSH: Tensor) -> Tensor:
         """The weight of each token: (N, S). A softmax that need not look for the largest logit takes half the time."""

@@ -1,4 +1,4 @@
-"""Codes of stored words: few bytes a token, from which any condition is pooled later, without the encoder.
+"""Codes of stored tokens: few bytes a token, from which any condition is pooled later, without the encoder.
 
     y = [ S (k_h - mean_t k_h), g * (v - mu) ],  z = U y,  code_i = floor(z_i / step_i), clipped to bits_i bits
 
@@ -26,9 +26,9 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from raycase.heads.condition_head import Head, Questions, Words
+from raycase.heads.condition_head import ConditionQueries, Head, KeysValues
 from raycase.heads.top import read_tensors
-from raycase.io.stored_words import Ragged, StoredWords, WordFormat, plain_parts
+from raycase.io.stored_tokens import Ragged, StoredTokens, TokenFormat, plain_parts
 
 MOST_BITS = 8  # of a component
 KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
@@ -48,7 +48,7 @@ def typical_conditions() -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordCodes:
+class TokenCodes:
     """The basis of codes. encode (Y, M); keys (M, H, K) and values (M, D) take z back; mean (D,) of the values; steps
     (M,); bits (M,) uint8, falling; ratio (1,): length of whole vectors in that of those cut to D."""
 
@@ -65,35 +65,35 @@ class WordCodes:
         return save({f.name: getattr(self, f.name).contiguous() for f in fields(self)})
 
     @classmethod
-    def from_bytes(cls, data: bytes, source: str) -> WordCodes:
+    def from_bytes(cls, data: bytes, source: str) -> TokenCodes:
         """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
         source."""
         return read_tensors(cls, data, source, "the basis")
 
     @cached_property
-    def form(self) -> WordFormat:
+    def form(self) -> TokenFormat:
         """The format of what `code` gives."""
         basis = hashlib.sha256(self.to_bytes()).hexdigest()
-        return WordFormat(basis=basis, token_bytes=-(-int(self.bits.sum()) // 8), dim=self.values.shape[1])
+        return TokenFormat(basis=basis, token_bytes=-(-int(self.bits.sum()) // 8), dim=self.values.shape[1])
 
     @cached_property
     def _planes(self) -> list[int]:
         """How many components have a first, second, ... bit."""
         return [int((self.bits > bit).sum()) for bit in range(int(self.bits.max()))]
 
-    def code(self, words: Words) -> StoredWords:
-        """The stored words of a batch of sentences."""
-        inner_BSY, vectors_BD = _inner(words, self.values.shape[1])
+    def code(self, tokens: KeysValues) -> StoredTokens:
+        """The stored tokens of a batch of sentences."""
+        inner_BSY, vectors_BD = _inner(tokens, self.values.shape[1])
         inner_BSY[..., -len(self.mean) :] -= self.mean.to(inner_BSY.device)
-        real_BS = words.real
+        real_BS = tokens.real
         z_TM = inner_BSY[real_BS] @ self.encode.to(inner_BSY.device)
         counts = real_BS.sum(1).cpu().numpy()
         flat = z_TM.cpu().numpy()
         finite = np.add.reduceat(~np.isfinite(flat).all(axis=1), np.cumsum(counts) - counts) == 0
         shares = np.zeros(len(counts), np.float32)
-        if words.plain is not None:
-            shares = words.plain.share.cpu().numpy()
-        return StoredWords(
+        if tokens.plain is not None:
+            shares = tokens.plain.share.cpu().numpy()
+        return StoredTokens(
             form=self.form,
             codes=Ragged.by_counts(self._pack(np.nan_to_num(flat, posinf=0, neginf=0)), counts),
             part=plain_parts(shares, float(self.ratio) * vectors_BD.cpu().numpy()),
@@ -128,13 +128,15 @@ class WordCodes:
         return codes_TM.view(np.int8)
 
 
-def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:
+def _inner(tokens: KeysValues, dim: int) -> tuple[Tensor, Tensor]:
     """Keys around their sentence's mean and values side by side, (B, S, Y); and the plain part's vectors, (B, D)."""
-    real_BS1 = words.real.unsqueeze(-1)
-    keys_BSI = (words.keys / words.lengths.unsqueeze(-1)).transpose(1, 2).flatten(2)
+    real_BS1 = tokens.real.unsqueeze(-1)
+    keys_BSI = (tokens.keys / tokens.lengths.unsqueeze(-1)).transpose(1, 2).flatten(2)
     mean_B1I = keys_BSI.masked_fill(~real_BS1, 0).sum(1, keepdim=True) / real_BS1.sum(1, keepdim=True)
-    inner_BSY = torch.cat([keys_BSI - mean_B1I, words.values[..., :dim]], dim=-1)
-    vectors_BD = words.values.new_zeros(len(words.real), dim) if words.plain is None else words.plain.vector[:, :dim]
+    inner_BSY = torch.cat([keys_BSI - mean_B1I, tokens.values[..., :dim]], dim=-1)
+    vectors_BD = (
+        tokens.values.new_zeros(len(tokens.real), dim) if tokens.plain is None else tokens.plain.vector[:, :dim]
+    )
     return inner_BSY, vectors_BD
 
 
@@ -142,9 +144,11 @@ def _inner(words: Words, dim: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: int, token_bytes: int) -> WordCodes:
-    """The basis for a head from the words of a sample of sentences, which is not empty, and typical conditions."""
-    inner_TY = torch.cat([_inner(words, dim)[0][words.real].cpu() for words in sample])
+def fit_codes(
+    head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, *, dim: int, token_bytes: int
+) -> TokenCodes:
+    """The basis for a head from the tokens of a sample of sentences, which is not empty, and typical conditions."""
+    inner_TY = torch.cat([_inner(tokens, dim)[0][tokens.real].cpu() for tokens in sample])
     assert len(inner_TY)
     inner_TY = inner_TY[:: -(-len(inner_TY) // MOST_TOKENS)].double()
     heads, key_dim = typical.queries.shape[1:]
@@ -161,7 +165,7 @@ def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: i
     steps, bits = _allocate((inner_TY @ axes_YY)[:: max(1, len(inner_TY) // FITTED_TOKENS)], 8 * token_bytes)
     order = torch.argsort(bits, descending=True, stable=True)[: int((bits > 0).sum())]
     back_MY = axes_YY.T[order] / scale_Y @ back_YY
-    return WordCodes(
+    return TokenCodes(
         encode=(into_YY * scale_Y @ axes_YY[:, order]).float(),
         keys=back_MY[:, :split].float().unflatten(1, (heads, key_dim)).contiguous(),
         values=back_MY[:, split:].float(),
@@ -172,7 +176,7 @@ def fit_codes(head: Head, sample: Sequence[Words], typical: Questions, *, dim: i
     )
 
 
-def _metric(head: Head, typical: Questions, dim: int) -> tuple[Tensor, Tensor]:
+def _metric(head: Head, typical: ConditionQueries, dim: int) -> tuple[Tensor, Tensor]:
     """blockdiag(S, g) and its inverse: (Y, Y) each."""
     queries_CHK = (typical.queries * head.temperatures[:, None] * typical.mix.sqrt().unsqueeze(-1)).cpu().double()
     gates_CD = torch.ones(1, dim) if typical.gate is None else typical.gate[:, :dim]
@@ -202,7 +206,7 @@ def _allocate(z_TY: Tensor, budget: int) -> tuple[Tensor, Tensor]:
         within = int((cost_bY + middle * number_b).argmin(0).sum()) <= budget
         low, high = (low, middle) if within else (middle, high)
     bits_Y = (cost_bY + high * number_b).argmin(0)
-    bits_Y[0] = bits_Y[0].clamp(min=1)  # equal words have no component with variance
+    bits_Y[0] = bits_Y[0].clamp(min=1)  # equal tokens have no component with variance
     return torch.stack(steps).gather(0, bits_Y[None])[0], bits_Y
 
 
@@ -220,12 +224,12 @@ def _errors(z_YT: Tensor, step_FY: Tensor, bits: int) -> Tensor:
     return errors
 
 
-def _ratio(head: Head, sample: Sequence[Words], typical: Questions, dim: int) -> Tensor:
+def _ratio(head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, dim: int) -> Tensor:
     """Mean length of whole vectors in that of those cut to `dim`, without their plain parts: (1,)."""
     if dim == head.output_dim:
         return torch.ones(1)
-    words = replace(sample[0], plain=None)
-    every_16th = torch.arange(0, len(typical.mix), 16).expand(len(words.real), -1)
-    pooled_BCD = head.pool(words, typical.take(every_16th))
+    tokens = replace(sample[0], plain=None)
+    every_16th = torch.arange(0, len(typical.mix), 16).expand(len(tokens.real), -1)
+    pooled_BCD = head.pool(tokens, typical.take(every_16th))
     whole, cut = (torch.linalg.vector_norm(v, dim=-1) for v in (pooled_BCD, pooled_BCD[..., :dim]))
     return (whole / cut.clamp(min=1e-12)).mean().reshape(1).cpu().float()
