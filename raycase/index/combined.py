@@ -60,9 +60,9 @@ class Part:
 
 
 def weights_of(conditions: Sequence[str]) -> dict[str, float]:
-    """The weights of conditions, 1 for one without; empty where none has one. Raises RequestError."""
+    """The weights of conditions, 1 for one without. Raises RequestError."""
     weights: dict[str, float] = {}
-    for given in conditions if any("=" in name for name in conditions) else ():
+    for given in conditions:
         name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
         try:
             weight = float(number)

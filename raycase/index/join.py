@@ -127,7 +127,8 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
         return {}
     from raycase.index.combined import check_weights, shares, weights_of  # takes seconds to import
 
-    if not (weights := weights_of(job.condition)):
+    weights = weights_of(job.condition)
+    if "=" not in "".join(job.condition):
         raise RequestError('--condition: expected weights, as in "color=2", got none; without it, a join has them all')
     for flag, config in (("--query-vectors", asked), ("--vectors", there)):
         if lacks := {*weights} - {*(config["conditions"] or ())}:

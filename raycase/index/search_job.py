@@ -236,7 +236,7 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
         raise RequestError("--phrase: expected the --condition that it answers, got none")
     if job.hybrid and (job.stated or job.rerank):
         raise RequestError(f"--hybrid: expected no --{'rerank' if job.rerank else 'stated'} beside it, got both")
-    weights = weights_of(job.condition)
+    weights = weights_of(job.condition) if "=" in "".join(job.condition) else {}
     if weights and job.explain:
         raise RequestError("--explain: expected one condition for each query, got conditions with weights")
     sentences, conditions = list(job.query or job.phrase), None
