@@ -1,7 +1,7 @@
 """Where a command runs: in this process, unless there is a reason for a cluster. Ray is imported only then.
 
-Reasons: `--ray`; RAY_ADDRESS, or a Ray job; several workers or encoders that were asked for; several GPUs here, or
-processors for several encoders and work that repays their start. A cluster that merely runs here is not joined.
+Reasons of a command that can run on either: `--ray`; RAY_ADDRESS, or a Ray job; several workers or encoders; several
+GPUs here, or processors for several encoders and work that repays them. A cluster that merely runs here is not joined.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def exact_nearest(
         margin = 4 * difference
 
 
-def nearest_rows(vectors_QA: np.ndarray, blocks: Iterable[Block], k: int) -> np.ndarray:
+def nearest_by_sketches(vectors_QA: np.ndarray, blocks: Iterable[Block], k: int) -> np.ndarray:
     """The offsets of the k rows nearest to each of some vectors along the axes of sketches, each once: (N,)."""
     offsets: list[np.ndarray] = []
 

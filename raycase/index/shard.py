@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from raycase.index.combined import Part, best_ids, candidate_rows, numbers_of, rows_under
-from raycase.index.exact import Block, ConditionVectors, exact_nearest, nearest_rows
+from raycase.index.exact import Block, ConditionVectors, exact_nearest, nearest_by_sketches
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, scan
 from raycase.index.metadata import IndexMetadata
@@ -89,7 +89,7 @@ class Shard:
         if candidates is None or condition in vectors.cached or not vectors.metadata.words:
             return exact_nearest(vectors_QD, partial(vectors.blocks, condition, where), k, at)
         projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
-        rows = nearest_rows(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
+        rows = nearest_by_sketches(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
         return exact_nearest(vectors_QD, partial(vectors.pooled_at, condition, rows), k, at)
 
     def combined(

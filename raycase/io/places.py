@@ -19,7 +19,7 @@ from raycase.io.inputs import above_wildcards
 from raycase.io.storage import PACKAGE, Location, locate
 
 PARQUET, HTML, JSON = (".parquet", ""), (".html", ".htm", ""), (".json", "")
-FORMATS = {".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".md", ".html", ".htm", ".svg", ".png", ".gz", ".zst"}
+ENDINGS = {".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".md", ".html", ".htm", ".svg", ".png", ".gz", ".zst"}
 INDEX, JOB = "_versions", "job.json"  # by which an index and the output of a job are known
 NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -99,7 +99,7 @@ def _unfit(to: File | Folder) -> str | None:
             return f"a folder on this machine, got {to.uri}; copy the result there"
         return f"a folder, got the file {to.uri}" if location.is_local and os.path.isfile(location.path) else None
     ending = posixpath.splitext(to.uri)[1].lower()
-    if ending not in to.endings and ("" not in to.endings or ending in FORMATS):
+    if ending not in to.endings and ("" not in to.endings or ending in ENDINGS):
         return f"a file that ends with {to.endings[0]}, got {to.uri}"
     is_folder = to.uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
     return f"a file, got the folder {to.uri}" if is_folder else None

@@ -172,7 +172,7 @@ class Case(RoundsVectors):
         return encoded(prepared, pair_index, vectors_KD, new_work + work)
 
     def _eq1(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Finish, Work]:
-        """What eq. 1 does to the views of these pairs, on the encoder's device, and the work of new bases."""
+        """What eq. 1 does to the views of these pairs (their prompts: `encoder.prompts`), and the work of new bases."""
         device, work = self.encoder.model.device, Work()
         g = None if prepared.conditions is None else self.projector
         bases_CD = condition_K = None
