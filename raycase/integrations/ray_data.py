@@ -20,7 +20,7 @@ from raycase.io.columns import check_once, plain_type
 from raycase.io.fetch import DEFAULT_MODEL
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, embedding_array
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
-from raycase.job.stored_tokens import TokenPooler, open_tokens, token_model
+from raycase.job.stored_tokens import RowPooler, open_tokens, token_model
 from raycase.models.embeds import Embeds
 from raycase.models.registry import resolve_embedder
 
@@ -124,7 +124,7 @@ class Pool:
         if not self.conditions:
             raise ValueError("conditions: expected one or more, got none")
         tokens = open_tokens(words, "--words")
-        self.pool = TokenPooler(token_model(tokens, model).load(), self.conditions)
+        self.pool = RowPooler(token_model(tokens, model).load(), self.conditions)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""

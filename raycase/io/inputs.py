@@ -17,13 +17,13 @@ from fsspec.utils import glob_translate
 
 from raycase.errors import RequestError, is_utf8, note, visible
 from raycase.io.lance_dataset import Lance
-from raycase.io.parquet_file import Parquet, StoredTokens
+from raycase.io.parquet_file import Parquet, TokenFile
 from raycase.io.source import CODECS, InputFile, Source, ending_of
 from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
 from raycase.io.texts import Csv, Jsonl
 
 FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
-MARKED: list[type[Source]] = [Lance, StoredTokens]  # known by the marks of their files
+MARKED: list[type[Source]] = [Lance, TokenFile]  # known by the marks of their files
 MOST_NAMES = 5  # names of what is left out, on one line
 
 

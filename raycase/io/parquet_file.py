@@ -60,7 +60,7 @@ class Parquet(Source):
         yield self.planned(table, span)
 
 
-class StoredTokens(Parquet):
+class TokenFile(Parquet):
     """A file of an output of `raycase embed --any-condition`, marked by its checksum in the manifest."""
 
     MARK = re.compile(r"sha256 ([0-9a-f]{64})")

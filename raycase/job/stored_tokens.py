@@ -40,15 +40,15 @@ class PooledResult(PairResult):
         own = {"text_column": self.of["text_column"], "id_column": self.of["id_column"], "words": self.words}
         return super().config | own | {name: self.of[name] for name in [self.CHUNK] if name in self.of}
 
-    def open(self, system: Any) -> TokenPooler:
-        return TokenPooler(system, self.conditions or ())
+    def open(self, system: Any) -> RowPooler:
+        return RowPooler(system, self.conditions or ())
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
         """Nothing is tokenised."""
         none = np.empty(0, np.int64)
         return Prepared(rows=none, conditions=None, sentence=none, condition=none, pairs=[], alone=[], bases=[])
 
-    def encoded(self, system: TokenPooler, prepared: Prepared, rows: pa.Table) -> Any:
+    def encoded(self, system: RowPooler, prepared: Prepared, rows: pa.Table) -> Any:
         from raycase.models.pairs import Encoded
 
         vectors = system(StoredTokens.from_arrow(rows, system.form))
@@ -56,7 +56,7 @@ class PooledResult(PairResult):
         return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
 
 
-class TokenPooler:
+class RowPooler:
     """Pools stored tokens under conditions, which the model that stored them encodes once. `form`: of the tokens."""
 
     def __init__(self, system: Any, conditions: Sequence[str]) -> None:

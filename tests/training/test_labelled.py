@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from helpers import CODES, to_csv, vectors_of
+from helpers import WORDS, to_csv, vectors_of
 from uncached import open_trainer
 
 import raycase
@@ -48,7 +48,7 @@ def tables(tmp_path_factory):
     rows = []
     for row in range(240):
         color, number = chance.choice(["red", "yellow", "blue", "green"]), chance.choice(["two", "five", "nine"])
-        said = [color, number, chance.choice(CODES[3:]), chance.choice(CODES[3:]), str(row)]
+        said = [color, number, chance.choice(WORDS[3:]), chance.choice(WORDS[3:]), str(row)]
         if row % 6 == 0:
             said[row % 12 // 6] = "of"
         chance.shuffle(said)
