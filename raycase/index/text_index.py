@@ -29,7 +29,7 @@ Language = Literal[
     "Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
 ]  # fmt: skip
 RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods
-LEAST_FUSED, FUSED = 100, 5  # ranks of each kind that are fused: as many, or times k
+LEAST_FUSED = 10  # ranks of each kind; many more, and rows far down in both push out the nearest (results/hybrid.md)
 
 
 def update_text_index(dataset: LanceDataset, language: Language | None) -> bool:
@@ -75,7 +75,7 @@ def matching(dataset: LanceDataset, words: str, where: Filter | None) -> Filter:
 
 def fused_ranks(k: int) -> int:
     """How many ranks of each kind are fused for k answers."""
-    return max(LEAST_FUSED, FUSED * k)
+    return max(LEAST_FUSED, k)
 
 
 def fused(

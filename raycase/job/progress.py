@@ -49,7 +49,7 @@ class Run:
         """Count a finished unit; returns its line of the manifest."""
         line, stats = unit.line, unit.stats
         if not self.units:
-            self.bar.start_t = stats.began  # the ETA leaves the start-up out
+            self.bar.start_t = self.bar.last_print_t = stats.began  # the ETA leaves the start-up out
         self.units += 1
         self.work += stats.work
         self.first = min(self.first, stats.began)

@@ -58,7 +58,9 @@ def run(request: Request, began: float, runner: Runner) -> dict[str, Any]:
         output.basis.put(basis)
     if plan.learned:
         plan.learned.save(output, plan.unit_rows)
-    progress = Run(rows=sum(plan.rows), rows_before=sum(plan.rows) - len(plan), units=plan.units)
+    if finished := sum(plan.rows) - len(plan):
+        note(f"Resuming: {finished:,} of {sum(plan.rows):,} rows are finished.")
+    progress = Run(rows=sum(plan.rows), rows_before=finished, units=plan.units)
     written = map(progress.add, embedding)
     units, lines = run_units(output, opened, units, lambda done: done.missing(plan.rows), written, "rows")
     return _account(request, opened, progress, units, lines, began)

@@ -16,6 +16,7 @@ from raycase.errors import RequestError, at_least, check_ranges, lacks_package
 from raycase.index.search_job import MOST_MEMORY
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
+from raycase.io.storage import locate
 
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
@@ -101,11 +102,12 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
         where = "on a cluster" if on_cluster else f"at {job.host}"
         raise RequestError(
             f"expected a token to listen {where}, which other machines can reach, got none; set {TOKEN} or pass "
-            f"--token-file, or listen on {HERE} only"
+            f"--token-file" + ("" if on_cluster else f", or listen on {HERE} only")
         )
+    default = None if job.index else DEFAULT_MODEL
     return ServeSettings(
-        index=job.index,
-        model=job.model or (None if job.index else DEFAULT_MODEL),
+        index=locate(job.index).uri if job.index else None,  # a replica works in another folder
+        model=str(Path(job.model).absolute()) if job.model and Path(job.model).is_dir() else job.model or default,
         token_sha256=digest,
         queue=job.queue,
         token_memory=int(job.memory * 2**30),
