@@ -69,6 +69,8 @@ run("train", "case", *pairs, "--loss", "absolute", "--output", "fit", *encoder, 
 client, _ = client_of(Service(name="m", encoder=None, live=None, hidden={}))
 assert client.post("/count", json={"queries": ["a", "b"]}).json() == {"queries": 2}
 
+with pytest.raises(SystemExit, match="0"):
+    main(["--help"])
 for call in (lambda: raycase.train("mixsp", output="out"), lambda: raycase.load("saved")):
     with pytest.raises(RequestError, match="system: expected one of case, "):
         call()

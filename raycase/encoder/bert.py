@@ -76,6 +76,13 @@ def attend(
     return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
 
 
+def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
+    """What stands behind the attention: residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
+    attended_BTD = AttentionParts.of(layer).norm(attended_BTD + hidden_BTD)
+    result_BTD: Tensor = layer.output(layer.intermediate(attended_BTD), attended_BTD)
+    return result_BTD
+
+
 class LayerInParts(nn.Module):
     """Wraps a layer of the library's. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
     that has one."""
@@ -89,11 +96,6 @@ class LayerInParts(nn.Module):
     def attention(self) -> AttentionParts:
         """The modules of its attention."""
         return AttentionParts.of(self.layer)
-
-    def rest(self, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
-        """Residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
-        attended_BTD = self.attention.norm(attended_BTD + hidden_BTD)
-        return self.layer.output(self.layer.intermediate(attended_BTD), attended_BTD)
 
 
 class LastLayer(LayerInParts):
@@ -110,7 +112,7 @@ class LastLayer(LayerInParts):
         if self.positions is not None:
             bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
         heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
-        return self.rest(pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
+        return rest(self.layer, pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
 
 
 def positions_of(model: Any) -> Positions | None:
@@ -166,8 +168,7 @@ class _Layer(nn.Module):
     ) -> Tensor:
         parts = AttentionParts.of(self)
         heads_BTD, _, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT, row)
-        attended_BTD = parts.norm(parts.dropout(parts.dense(heads_BTD)) + hidden_BTD)
-        return self.output(self.intermediate(attended_BTD), attended_BTD)
+        return rest(self, hidden_BTD, parts.dropout(parts.dense(heads_BTD)))
 
 
 class Bert(nn.Module):

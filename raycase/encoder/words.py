@@ -59,7 +59,7 @@ def _words(text: str, encoding: Encoding) -> TextWords:
         first, last = encoding.offsets[i]
         end = spans[-1][1] if spans else -1
         new_piece = encoding.word_ids[i] != piece and first >= end and not _continues(stripped, first)
-        if not spans or new_piece or any(map(str.isspace, stripped[end : first + 1])):  # some have no pieces there
+        if not spans or new_piece or any(map(str.isspace, stripped[end : first + 1])):  # which may be in no piece
             spans.append([first, last])
         spans[-1][1] = max(spans[-1][1], last)
         piece = encoding.word_ids[i]

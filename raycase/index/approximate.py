@@ -103,9 +103,8 @@ def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> boo
 
 def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> str:
     """How the condition with most rows is searched: exact, or an approximate kind."""
-    return (
-        metadata.approximate_kind if any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN)) else "exact"
-    )
+    coded = any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN))
+    return metadata.approximate_kind if coded else "exact"
 
 
 def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:

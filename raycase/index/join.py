@@ -127,9 +127,9 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
         return {}
     from raycase.index.combined import check_weights, shares, weights_of  # takes seconds to import
 
-    weights = weights_of(job.condition)
     if "=" not in "".join(job.condition):
         raise RequestError('--condition: expected weights, as in "color=2", got none; without it, a join has them all')
+    weights = weights_of(job.condition)
     for flag, config in (("--query-vectors", asked), ("--vectors", there)):
         if lacks := {*weights} - {*(config["conditions"] or ())}:
             raise RequestError(

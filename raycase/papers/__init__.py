@@ -1,4 +1,5 @@
-"""The papers: a folder and a line of this table each. Without both, nothing is left of a paper.
+"""The papers: a folder and a line of this table each. Without both, nothing is left of a paper. CASE itself is in the
+rooms.
 
 The rooms find by the table what a paper adds, and import it when it is asked for (`raycase.models.registry`).
 """

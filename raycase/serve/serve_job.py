@@ -104,10 +104,12 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
             f"expected a token to listen {where}, which other machines can reach, got none; set {TOKEN} or pass "
             f"--token-file" + ("" if on_cluster else f", or listen on {HERE} only")
         )
-    default = None if job.index else DEFAULT_MODEL
+    served = job.model or (None if job.index else DEFAULT_MODEL)
+    if served and Path(served).is_dir():  # a replica works in another folder
+        served = str(Path(served).absolute())
     return ServeSettings(
-        index=locate(job.index).uri if job.index else None,  # a replica works in another folder
-        model=str(Path(job.model).absolute()) if job.model and Path(job.model).is_dir() else job.model or default,
+        index=locate(job.index).uri if job.index else None,
+        model=served,
         token_sha256=digest,
         queue=job.queue,
         token_memory=int(job.memory * 2**30),

@@ -27,7 +27,10 @@ CLIENTS = {"tensorboard": "tensorboardX:SummaryWriter", "mlflow": "mlflow:Mlflow
 
 
 def check_track(to: Track | None) -> None:
-    """Raise RequestError for a package or a key that is missing, and for a service that does not answer."""
+    """Name the project where the environment names none.
+
+    Raises RequestError for a package or a key that is missing, and for a service that does not answer.
+    """
     if to is None:
         return
     try:

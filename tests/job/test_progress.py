@@ -21,4 +21,5 @@ def test_a_run_adds_its_units_up(capsys):
     assert run.work == Work(tokens=1800, processed=600, computed=750)
     found = run.rates()
     assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
+    assert run.bar.start_t == 10  # when the first unit began: what is left is not counted from the start of Ray
     assert run.bar.postfix == "450 tokens/s (3.0 times shared), unit 3 of 4"

@@ -104,3 +104,11 @@ def test_a_port_that_something_listens_on_is_refused():
 )
 def test_a_model_has_a_name_for_strangers(model, name):
     assert public_name(model) == name
+
+
+def test_a_replica_which_works_elsewhere_gets_whole_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("i.lance", "runs"):
+        (tmp_path / folder).mkdir()
+    settings = check_serve(ServeJob(index="i.lance", model="runs"))
+    assert (settings.index, settings.model) == (str(tmp_path / "i.lance"), str(tmp_path / "runs"))

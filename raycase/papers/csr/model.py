@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.bert import LIKE_BERT, LayerInParts, attend, positions_of
+from raycase.encoder.bert import LIKE_BERT, LayerInParts, attend, positions_of, rest
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
@@ -95,7 +95,7 @@ class RoutedLayer(LayerInParts):
 
     def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
         """The library's layer."""
-        return self.rest(hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
+        return rest(self.layer, hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
 
     def cls_attention(self, hidden_BTD: Tensor, query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor) -> Tensor:
         """What [CLS] attends to in this layer, the mean over its heads: (B, T) fp32."""
@@ -307,7 +307,7 @@ class Csr(Embedder, WeighsWords):
             keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
             w_PT = router_weights(condition_PD, keys_PTD, among_PT)
             mean_PT = mean_PT + w_PT.detach() / len(self.routed)
-            hidden_PTD = layer.rest(hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.weight))
+            hidden_PTD = rest(layer.layer, hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.weight))
         return pool_mean(hidden_PTD, real_PT), mean_PT
 
     # ------------------------------------------------------------------------------------------ bi form, no condition
@@ -330,7 +330,7 @@ class Csr(Embedder, WeighsWords):
                 if prepared.conditions is not None:
                     w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
                     attended_BTD = weighted(attended_BTD, w_BT, real_BT, self.config.weight)
-                hidden_BTD = layer.rest(hidden_BTD, attended_BTD)
+                hidden_BTD = rest(layer.layer, hidden_BTD, attended_BTD)
             yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
 
     # ----------------------------------------------------------------------------------------------------------- saving
