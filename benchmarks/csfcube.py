@@ -20,6 +20,7 @@ import numpy as np
 from reports import encoder_names
 from turns import finish
 
+from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, is_case
@@ -31,6 +32,7 @@ from raycase.job.vector_cache import VectorCache
 from raycase.placement import AutoRunner
 
 # The facets that experts judged, and the condition that stands for each.
+CHUNK = 64  # tokens
 CONDITIONS = {"background": "the research problem", "method": "the proposed method", "result": "the main result"}
 RELEVANT = 2  # the least grade
 MAP, NDCG, R_PRECISION, RECALL = "MAP", "NDCG at 20 %", "R-precision", "recall at 20"
@@ -65,6 +67,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, 
         if encoder not in plain_vectors:
             plain_vectors[encoder] = embed_papers([text for text, _ in under], model)
             scorers.append((f"{encoder}: plain", "f(title and abstract)", _cosine(plain_vectors[encoder])))
+            scorers.append(chunked_scorer(under, plain_vectors[encoder], model))
         scorers += conditional_scorers(under, plain_vectors[encoder], model)
     facet_Q = np.array([facet for _, facet in cube.pools])
     groups = {ALL: np.ones(len(facet_Q), bool)} | {f: facet_Q == f for f in CONDITIONS if f in facet_Q}
@@ -113,7 +116,26 @@ def conditional_scorers(under: Sequence[tuple[str, str]], plain_PD: np.ndarray, 
     return [
         (f"{model.name}: {label}", what, _cosine(conditional_PD)),
         (f"{model.name}: plain + {label}", "half of each one's cosine", _cosine(both_PD)),
+        chunked_scorer(under, conditional_PD, model, conditional=True),
     ]
+
+
+def chunked_scorer(
+    under: Sequence[tuple[str, str]], whole_PD: np.ndarray, model: Model, *, conditional: bool = False
+) -> NamedScore:
+    """As `search --per document`: the query's whole text with the best chunk of each candidate."""
+    cut = Chunking(tokens=CHUNK).cut
+    chunks = [[text[start:end] for start, end in cut(model.config.encoder, text)] for text, _ in under]
+    of_pairs = [(chunk, condition) for of_text, (_, condition) in zip(chunks, under, strict=True) for chunk in of_text]
+    asked = of_pairs if conditional else [chunk for chunk, _ in of_pairs]
+    vectors = np.split(embed_papers(asked, model, projected=conditional), np.cumsum([*map(len, chunks)])[:-1])
+    what = f"the query's vector of title and abstract with the best of the candidate's chunks of {CHUNK} tokens"
+    name = f"{model.name}: {'conditional, ' * conditional}best chunk"
+
+    def score(query: int, pool: np.ndarray) -> np.ndarray:
+        return np.array([(vectors[paper] @ whole_PD[query]).max() for paper in pool])
+
+    return name, what, score
 
 
 def _cosine(unit_PD: np.ndarray) -> Score:

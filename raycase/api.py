@@ -12,6 +12,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raycase.errors import RequestError, lacks_package, names_arguments
+from raycase.io.json_values import from_json
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -24,20 +25,27 @@ Place = str | PathLike[str]
 
 
 def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
-    """The dataclass of a command's flags. Raises RequestError for an argument that it lacks."""
+    """The dataclass of a command's flags. Raises RequestError for an argument that it lacks, or of another type."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
             near = get_close_matches(name, known, 1) or ["see help of the command"]
             raise RequestError(f"expected an argument of {kind.__name__}, got {name}; perhaps {near[0]}")
-    return kind(**{name: _plain(value) for name, value in options.items()})
+    try:
+        return from_json(kind, {name: _plain(value) for name, value in options.items()})
+    except TypeError as error:
+        raise RequestError(f"expected text, numbers, true or false, or lists of them, got: {error}") from error
+    except ValueError as error:
+        raise RequestError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:
-    """Paths as strings and lists as tuples, as flags are."""
+    """Paths as strings, and NumPy's numbers as Python's, as flags are."""
     if isinstance(value, PathLike):
         return fspath(value)
-    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [*map(_plain, value)]
+    return value.item() if hasattr(value, "item") else value
 
 
 def _several(values: str | Iterable[str]) -> tuple[str, ...]:

@@ -51,6 +51,9 @@ def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
     assert raycase.load(tmp_path / "model").encode(["a red dog"], "color").shape == (1, 8)
 
 
+PAIRS = {"train": "train.csv", "validation": "validation.csv", "output": "out"}
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -58,6 +61,10 @@ def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
         (lambda: raycase.embed("no.csv", "out", condition="color"), "got condition; perhaps conditions"),
         (lambda: raycase.embed("no.csv", "out", conditions="a", max_rejected=7.0), "^max_rejected: expected a share"),
         (lambda: raycase.train("nothing", output="out"), "system: expected one of case, .*, got 'nothing'"),
+        (lambda: raycase.train("case", output="out"), "^train: expected it, got none"),
+        (lambda: raycase.train("case", **PAIRS, loss="cosent"), "^loss: expected 'squared' or 'pearson', got 'cosent'"),
+        (lambda: raycase.train("case", **PAIRS, epochs=object()), "^expected text, numbers, .* type object"),
+        (lambda: raycase.load("csr"), "^model: expected a model, got the system csr; `raycase train csr` makes one"),
     ],
 )
 def test_errors_name_arguments(call, said, tmp_path, monkeypatch):

@@ -32,31 +32,40 @@ Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D)
 
 
 class RememberedVectors:
-    """Unit vectors of rows by their offsets, which ascend, under each of the last conditions."""
+    """Unit vectors of rows under each of the last conditions: in a few blocks, each larger than the next, by offsets.
+
+    To keep them all in one would copy them with each query.
+    """
 
     def __init__(self) -> None:
-        self.conditions: dict[str, Block] = {}
+        self.conditions: dict[str, list[Block]] = {}
 
     @property
     def nbytes(self) -> int:
-        return sum(vectors_ND.nbytes for _, vectors_ND in self.conditions.values())
+        return sum(vectors_ND.nbytes for blocks in self.conditions.values() for _, vectors_ND in blocks)
 
-    def of(self, condition: str, offsets_B: np.ndarray) -> tuple[np.ndarray, Tensor]:
-        """Which of the rows are remembered, (B,) bool, and the vectors of these; their condition is now the last."""
-        if condition not in self.conditions:
-            return np.zeros(len(offsets_B), bool), torch.empty(0, 0)
-        offsets_N, vectors_ND = self.conditions.pop(condition)
-        self.conditions[condition] = offsets_N, vectors_ND
-        is_known_B = np.isin(offsets_B, offsets_N)
-        return is_known_B, vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B[is_known_B]))]
+    def of(self, condition: str, offsets_B: np.ndarray) -> tuple[np.ndarray, list[Block]]:
+        """Which of the rows are remembered, (B,) bool, and these, block by block; their condition is now the last."""
+        is_known_B = np.zeros(len(offsets_B), bool)
+        self.conditions[condition] = self.conditions.pop(condition, [])
+        found = []
+        for offsets_N, vectors_ND in self.conditions[condition]:
+            place_B = np.searchsorted(offsets_N, offsets_B).clip(max=len(offsets_N) - 1)
+            is_there_B = offsets_N[place_B] == offsets_B
+            is_known_B |= is_there_B
+            found.append((offsets_B[is_there_B], vectors_ND[torch.from_numpy(place_B[is_there_B])]))
+        return is_known_B, found
 
     def add(self, condition: str, offsets_B: np.ndarray, vectors_BD: Tensor) -> None:
         """Remember rows that are not yet; their condition is now the last."""
-        former = self.conditions.pop(condition, (np.empty(0, np.int64), vectors_BD[:0]))
-        offsets_N = np.concatenate([former[0], offsets_B])
-        order_N = np.argsort(offsets_N)
-        vectors_ND = torch.cat([former[1], vectors_BD])[torch.from_numpy(order_N)]
-        self.conditions[condition] = offsets_N[order_N], vectors_ND
+        order_B = np.argsort(offsets_B)
+        blocks = [*self.conditions.pop(condition, []), (offsets_B[order_B], vectors_BD[torch.from_numpy(order_B)])]
+        while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
+            offsets, vectors = zip(*blocks[-2:], strict=True)
+            offsets_N = np.concatenate(offsets)
+            order_N = np.argsort(offsets_N)
+            blocks[-2:] = [(offsets_N[order_N], torch.cat(vectors)[torch.from_numpy(order_N)])]
+        self.conditions[condition] = blocks
 
     def forget(self, nbytes: int) -> None:
         """Forget the oldest conditions until the others take no more bytes than this."""
@@ -125,9 +134,8 @@ class ConditionVectors:
     def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
         """Offsets and vectors of some rows, by offsets ascending, under a condition that the index does not have."""
         assert self.pooled is not None
-        is_remembered_B, vectors_BD = self.remembered.of(condition, offsets_B)
-        if len(vectors_BD):
-            yield offsets_B[is_remembered_B], vectors_BD
+        is_remembered_B, found = self.remembered.of(condition, offsets_B)
+        yield from found
         for block in self.pooled.at(condition, offsets_B[~is_remembered_B]):
             self.remembered.add(condition, *block)
             self.remembered.forget(self.memory_bytes - self._cached_bytes)

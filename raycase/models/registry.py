@@ -86,6 +86,8 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
         model = folder = on_hub
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
     if not file.is_file():
+        if model in (*SYSTEMS, *of_papers("systems")) and model not in ENCODERS:
+            raise RequestError(f"--model: expected a model, got the system {model}; `raycase train {model}` makes one")
         if model in ENCODERS or choices["prompt"]:
             return case.resolve(model, **choices)
         untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])

@@ -214,6 +214,7 @@ def serve(job: ServeJob) -> NoReturn:
             f"was killed; end it there, or by ray.serve.delete({NAME!r})"
         )
     try:
+        note("starting the replicas, which load the model")
         try:
             handle = ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except (RayError, RayServeException, RuntimeError) as error:
