@@ -26,7 +26,6 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
 )
 NOT_FLAGS = {  # for a paper's ablations, KIND.NAME: grids of `raycase tune` and Python set them
     *("DualCseJob.contradiction", "DualCseJob.intra", "HeadRecipe.gate", "LoraJob.alpha"),
-    *("MixSpJob.range_weight", "MixSpJob.route", "MixSpJob.similarity"),
 }
 
 

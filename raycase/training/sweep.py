@@ -45,7 +45,7 @@ class TuneFlags:
     [0, 0.5]}, "layers": {"choice": [1, 2]}}. Default: the system's own."""
     grid: str | None = None
     """Run a grid instead of a search. A name (case: table7, figure4; condition-pooling, dualcse: ablation; dualcse,
-    simcse: table7; mixsp: table4), or a file NAME.json, as {"dropout": [0.1, 0.3]}, or several such objects."""
+    simcse: table7), or a file NAME.json, as {"dropout": [0.1, 0.3]}, or several such objects."""
     seeds: int = 3
     """Seeds per cell of a grid, and of the three best cells of a search."""
 

@@ -36,7 +36,7 @@ def test_table_7_and_figure_4_of_the_case_paper():
     assert dims == [50, *range(100, 1001, 100)]
 
 
-OTHER_GRIDS = {"condition-pooling ablation": 10, "dualcse table7": 9, "simcse table7": 9, "mixsp table4": 10}
+OTHER_GRIDS = {"condition-pooling ablation": 10, "dualcse table7": 9, "simcse table7": 9}
 
 
 @pytest.mark.parametrize("named", [*OTHER_GRIDS, "dualcse ablation"])
