@@ -24,9 +24,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     routed weight
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
-NOT_FLAGS = {  # for a paper's ablations, KIND.NAME: grids of `raycase tune` and Python set them
-    *("DualCseJob.contradiction", "DualCseJob.intra", "HeadRecipe.gate", "LoraJob.alpha"),
-}
+NOT_FLAGS = {"HeadRecipe.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
 
 
 @dataclass(frozen=True, kw_only=True)

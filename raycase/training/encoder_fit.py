@@ -67,11 +67,6 @@ class Objective(ABC):
     config: Any  # of the system
     compute: torch.dtype = torch.float32  # of matrix products
 
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        """The settings of the loss that are not the recipe's, for fingerprints."""
-        return ()
-
     @abstractmethod
     def texts(self, parts: Sequence[Any]) -> Sequence[Any]:
         """Training and validation data, tokenised. Raises RequestError for a text that cannot be encoded."""
@@ -217,8 +212,7 @@ class FineTuneJob(TrainingJob):
         self.config()
 
     def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        objective = self.objective(config)
-        return super().identity(config, parts) | {"task": [objective.TASK, *objective.terms]}
+        return super().identity(config, parts) | {"task": self.objective(config).TASK}
 
     def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
         train, validation = self.objective(self.config()).texts(shared)
