@@ -21,8 +21,8 @@ from turns import DATA, ROOT, finish
 
 from raycase.io.rated import read_rated
 
-CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1", "--weight", "1+w"]  # the paper's; later flags win
-WORDS = [*CSR, "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
+CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1"]  # the paper's; later flags win
+WORDS = [*CSR, "--asks", "words"]  # what works for an encoder that is averaged
 SETS = {  # data -> row -> flags of jobs/train.py
     "csts": {
         "bi-encoder": ["bi-encoder"],
@@ -37,9 +37,6 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
         "csr words hidden router 1 layer": [*WORDS, "--router", "hidden"],
         "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
-        "csr words added": [*CSR, "--asks", "words", "--routed", "3"],
-        "csr words only weight": [*CSR, "--asks", "words", "--routed", "3", "--weight", "w"],
-        "csr bi": [*CSR, "--form", "bi"],
         "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
         "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
     },

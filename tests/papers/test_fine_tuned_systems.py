@@ -18,7 +18,7 @@ from raycase.models.embeds import Embeds
 from raycase.models.fine_tuned import pair_scores, sentence_encoder
 from raycase.models.registry import embeds, resolve
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.papers.csr.model import CsrForm, Router, Weight, csr
+from raycase.papers.csr.model import Asks, Router, csr
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.mixsp.model import mixsp
 
@@ -29,9 +29,7 @@ EMBED = {
     "tri": tri_encoder,
     "tri concat": lambda model: tri_encoder(model, compose=Compose.CONCAT, pooling=Pooling.CLS),
     "csr": csr,
-    "csr in two layers": lambda model: csr(model, routed=2, weight=Weight.ONLY),
-    "csr hidden": lambda model: csr(model, router=Router.HIDDEN),
-    "csr bi": lambda model: csr(model, form=CsrForm.BI, routed=2),
+    "csr hidden": lambda model: csr(model, router=Router.HIDDEN, asks=Asks.WORDS, routed=2),
     "lora": lambda model: lora(model, rank=4, **CONCAT),
 }
 SYSTEMS = EMBED | {

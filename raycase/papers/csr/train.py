@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from raycase.models.fine_tuned import FineTunedConfig
-from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr, default_router
+from raycase.papers.csr.model import Asks, Router, csr, default_router
 from raycase.training.encoder_fit import RatedJob
 
 
@@ -13,31 +13,25 @@ from raycase.training.encoder_fit import RatedJob
 class CsrJob(RatedJob):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
-    The paper's router is --router query --asks cls --routed 1 --weight 1+w. It does not see the condition in an encoder
-    that is averaged: there the defaults are --router query --asks words --routed 3 --weight Tw, and --router hidden for
-    minilm.
+    The paper's router is --router query --asks cls --routed 1. It does not see the condition in an encoder that is
+    averaged: there the defaults are --router query --asks words --routed 3, and --router hidden for minilm.
     """
 
     SYSTEM = "csr"
 
-    form: CsrForm = CsrForm.TRI
-    """tri: sentence and condition encoded separately. bi: as one text."""
     router: Router | None = None
     """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states. Default: see
     above."""
     asks: Asks | None = None
-    """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, and only the
-    words of the sentence are weighted. Default: see above."""
+    """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, by which only
+    the words of the sentence are weighted, w times their number instead of 1 + w. Default: see above."""
     routed: int | None = None
     """Number of last layers with a router, T - t. Default: see above."""
-    weight: Weight | None = None
-    """Factor of the attention's output: 1+w (the paper's); w; Tw, w times the number of weighted tokens. Default: see
-    above."""
 
     def config(self) -> FineTunedConfig:
-        choices = default_router(self.model, self.form)
+        choices = default_router(self.model)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
-        return csr(self.model, form=self.form, **choices)
+        return csr(self.model, **choices)
 
 
 JOBS = {"csr": CsrJob}
