@@ -35,23 +35,16 @@ class ScoredObjective(PairObjective):
 
 
 class MixSpObjective(ScoredObjective):
-    """MixSP's loss."""
+    """MixSP's loss (Ponwitayarat et al., 2024, eq. 5)."""
 
     def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
-        return mixsp_loss(scores_B, ratings_B)
-
-
-def mixsp_loss(outputs_B5: Tensor, ratings_B: Tensor) -> Tensor:
-    """MixSP's loss (Ponwitayarat et al., 2024, eq. 5): alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the
-    pair's range from the first sentence + from the second) / 2 (eqs. 4 and 2).
-
-    outputs_B5: those of `Heads`. ratings_B: 0 to 5.
-    """
-    first_B2, second_B2 = outputs_B5[:, 1:].chunk(2, dim=1)
-    range_B = (ratings_B >= UPPER).long()
-    score_loss = F.binary_cross_entropy_with_logits(outputs_B5[:, 0], (ratings_B / MOST).to(outputs_B5))
-    range_loss = (F.cross_entropy(first_B2, range_B) + F.cross_entropy(second_B2, range_B)) / 2
-    return SCORE_WEIGHT * score_loss + RANGE_WEIGHT * range_loss
+        """alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the pair's range from the first sentence + from the
+        second) / 2 (eqs. 4 and 2). scores: the outputs of `Heads`, (B, 5)."""
+        first_B2, second_B2 = scores_B[:, 1:].chunk(2, dim=1)
+        range_B = (ratings_B >= UPPER).long()
+        score_loss = F.binary_cross_entropy_with_logits(scores_B[:, 0], (ratings_B / MOST).to(scores_B))
+        range_loss = (F.cross_entropy(first_B2, range_B) + F.cross_entropy(second_B2, range_B)) / 2
+        return SCORE_WEIGHT * score_loss + RANGE_WEIGHT * range_loss
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ import torch
 from raycase.io.rated import SCORE, read_rated
 from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
-from raycase.papers.mixsp.train import MixSpObjective, ScoredObjective, mixsp_loss
+from raycase.papers.mixsp.train import MixSpObjective, ScoredObjective
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.recipe import TuneRecipe
 
@@ -70,7 +70,8 @@ def test_equations_2_4_and_5():
     similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
     ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
     ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
-    assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
+    found = MixSpObjective(config=None).loss(outputs, ratings, None)
+    assert found.item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
 
 
 FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
