@@ -23,8 +23,8 @@ class CsrJob(RatedJob):
     """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states. Default: see
     above."""
     asks: Asks | None = None
-    """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words, by which only
-    the words of the sentence are weighted, w times their number instead of 1 + w. Default: see above."""
+    """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words. With words, only
+    the words of the sentence are weighted, by w times their number instead of 1 + w. Default: see above."""
     routed: int | None = None
     """Number of last layers with a router, T - t. Default: see above."""
 
