@@ -51,13 +51,12 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
 
 
 def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
-    """Accuracy x 100 of a MixSP's router on its own ranges, with its interval; the share of the most frequent range."""
+    """Accuracy x 100 of a MixSP's router on the two ranges, with its interval; the share of the most frequent range."""
     scorer = model.load()
     lowest_N = scorer.figures(scorer.config.tokens(pairs.sentences1, pairs.sentences2))[0][:, 1]
-    ranges_N = np.digitize(lowest_N, np.array(model.config.ranges, dtype=lowest_N.dtype))
-    wanted_N = np.digitize(pairs.ratings, np.array(model.config.ranges, dtype=pairs.ratings.dtype))
-    right_N = ranges_N == wanted_N
-    most_frequent = 100 * np.bincount(wanted_N).max() / len(wanted_N)
+    upper_N = pairs.ratings >= UPPER
+    right_N = (lowest_N >= UPPER) == upper_N
+    most_frequent = 100 * max(upper_N.mean(), 1 - upper_N.mean())
     found = estimate(mean_of, right_N, right_N, resamples=job.resamples, seed=job.seed) or {}
     return found | {"most_frequent": float(most_frequent)}
 

@@ -2,7 +2,6 @@
 
     RAY_worker_niceness=0 .venv/bin/python benchmarks/systems.py --output runs/systems --seeds 3 csr tri-encoder
 
-DualCSE's and MixSP's ablations are grids: `raycase tune --grid ablation -- dualcse`, `--grid table4 -- mixsp`.
 Systems that are there are not trained again, and a run that was stopped resumes from its last epoch, so the table can
 be made in several sittings. Figures are of the epoch that did best on the validation rows. --pairs trains on part of
 the data: so many rows, drawn once for all seeds; of C-STS pairs of sentences, each under both of its conditions.
@@ -22,8 +21,8 @@ from turns import DATA, ROOT, finish
 
 from raycase.io.rated import read_rated
 
-CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1", "--weight", "1+w"]  # the paper's; later flags win
-WORDS = [*CSR, "--asks", "words", "--weight", "Tw"]  # what works for an encoder that is averaged
+CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1"]  # the paper's; later flags win
+WORDS = [*CSR, "--asks", "words"]  # what works for an encoder that is averaged
 SETS = {  # data -> row -> flags of jobs/train.py
     "csts": {
         "bi-encoder": ["bi-encoder"],
@@ -38,9 +37,6 @@ SETS = {  # data -> row -> flags of jobs/train.py
         "csr words hidden router": [*WORDS, "--routed", "3", "--router", "hidden"],
         "csr words hidden router 1 layer": [*WORDS, "--router", "hidden"],
         "csr words hidden router 5 layers": [*WORDS, "--routed", "5", "--router", "hidden"],
-        "csr words added": [*CSR, "--asks", "words", "--routed", "3"],
-        "csr words only weight": [*CSR, "--asks", "words", "--routed", "3", "--weight", "w"],
-        "csr bi": [*CSR, "--form", "bi"],
         "bi-encoder pearson": ["bi-encoder", "--loss", "pearson"],
         "tri-encoder pearson": ["tri-encoder", "--loss", "pearson"],
     },
@@ -51,12 +47,7 @@ SETS = {  # data -> row -> flags of jobs/train.py
     },
     "stsb": {
         "mixsp": ["mixsp"],
-        "mixsp soft": ["mixsp", "--select", "soft"],
-        "mixsp plain router": ["mixsp", "--select", "none"],
         "sentence-encoder": ["sentence-encoder"],
-        "mixsp five ranges": ["mixsp", "--ranges", "1", "2", "3", "4"],
-        "mixsp upper from 3": ["mixsp", "--ranges", "3"],
-        "mixsp upper from 2": ["mixsp", "--ranges", "2"],
     },
 }
 DATA_OF = {row: data for data, rows in SETS.items() for row in rows}

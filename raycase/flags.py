@@ -21,13 +21,10 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     IndexJob.model OfIndex.model SearchJob.model
     resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested plain_rise plain_share
-    routed weight
+    routed
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
-NOT_FLAGS = {  # for a paper's ablations, KIND.NAME: grids of `raycase tune` and Python set them
-    *("DualCseJob.contradiction", "DualCseJob.intra", "HeadRecipe.gate", "LoraJob.alpha"),
-    *("MixSpJob.range_weight", "MixSpJob.route", "MixSpJob.similarity"),
-}
+NOT_FLAGS = {"HeadRecipe.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -69,7 +69,7 @@ class SumJob(RatedJob):
 @pytest.fixture
 def flags(monkeypatch, rated, tmp_path):
     """The line of the table, and the words that train it."""
-    monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", "", ""))
+    monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", ""))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.model", SimpleNamespace(SYSTEMS={"sum": SumConfig}))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(JOBS={"sum": SumJob}))
     monkeypatch.delitem(sys.modules, "raycase.training.catalogue", raising=False)  # which reads the table once

@@ -55,25 +55,26 @@ def attend(
     keep_BT: Tensor | None,
     bias_BHST: Tensor | None = None,
     row: attention.AttentionMask | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), with
-    their queries, (B, S, D), and the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T)
-    where it is the same for all texts. row: what the tokens of one row see."""
+) -> tuple[Tensor, Tensor]:
+    """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), and
+    the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T) where it is the same for all
+    texts. row: what the tokens of one row see."""
     parts = AttentionParts.of(layer)
-    query_BSD, key_BTD, value_BTD = parts.query(asking_BSD), parts.key(hidden_BTD), parts.value(hidden_BTD)
+    key_BTD = parts.key(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
-        states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2) for states in (query_BSD, key_BTD, value_BTD)
+        states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2)
+        for states in (parts.query(asking_BSD), key_BTD, parts.value(hidden_BTD))
     )
     if row is not None:
         heads_BSHK, _ = attention.attend(layer, q_BHSK, k_BHTK, v_BHTK, None, row=row)
-        return heads_BSHK.flatten(2), query_BSD, key_BTD
+        return heads_BSHK.flatten(2), key_BTD
     mask = None if keep_BT is None else keep_BT[:, None, None, :]
     if bias_BHST is not None:
         bias_BHST = bias_BHST.to(q_BHSK.dtype)
         mask = bias_BHST if mask is None else bias_BHST.masked_fill(~mask, float("-inf"))
     dropout = parts.dropped.p if layer.training else 0.0
     heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
-    return heads_BHSK.transpose(1, 2).flatten(2), query_BSD, key_BTD
+    return heads_BHSK.transpose(1, 2).flatten(2), key_BTD
 
 
 def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
@@ -111,7 +112,7 @@ class LastLayer(LayerInParts):
         bias_BHST = None
         if self.positions is not None:
             bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
-        heads_BSD, _, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
+        heads_BSD, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
         return rest(self.layer, pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
 
 
@@ -167,7 +168,7 @@ class _Layer(nn.Module):
         self, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHTT: Tensor | None, row: attention.AttentionMask | None
     ) -> Tensor:
         parts = AttentionParts.of(self)
-        heads_BTD, _, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT, row)
+        heads_BTD, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT, row)
         return rest(self, hidden_BTD, parts.dropout(parts.dense(heads_BTD)))
 
 

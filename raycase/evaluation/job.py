@@ -18,7 +18,7 @@ from raycase.models.registry import of_papers
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
-TASK_OF = {"labels": "labelled", "split": "kgc", "threshold_from": "rte"}  # flags that one task alone has
+TASK_OF = {"labels": "labelled", "threshold_from": "rte"}  # flags that one task alone has
 SAVED = "model"  # of --threshold-from: each model's own
 if TYPE_CHECKING:
     TaskName = str
@@ -37,20 +37,15 @@ class TaskFlags:
     """Table of the task: .csv, .jsonl or .parquet. csts: sentence1, sentence2, condition, label. sts, pairs: sentence1,
     sentence2, and score (0 to 5) or label (0, 1). rerank, not as .csv: query, and the lists positive and negative.
     labelled: text and a column for each condition; or a glob of tables. rte, eis: premise, explicit_entailment,
-    implied_entailment, neutral, contradiction; eis also implicit, explicit. kgc: folder of train.tsv, validation.tsv,
-    entities.tsv, relations.tsv, and test.tsv for --split test."""
+    implied_entailment, neutral, contradiction; eis also implicit, explicit."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
     task: TaskName = "csts"
     """csts: cosines under a condition against people's ratings. labelled: labels of the ten nearest texts under a
     condition. sts: cosines without a condition against scores; pairs: against a label. rerank: each query's own
-    candidates. kgc: the tail of a head and a relation among all entities. rte: entailment by a threshold. eis: which of
-    two sentences is more implicit (dualcse)."""
+    candidates. rte: entailment by a threshold. eis: which of two sentences is more implicit (dualcse)."""
     labels: tuple[str, ...] = ()
     """labelled: JSON files, each with the name of its table: wordings and groups (docs/training.md)."""
-    split: Literal["validation", "test"] | None = None
-    """kgc: the triples to predict. Other known answers from train and validation are left out; for test, those of test
-    too. Default: validation."""
     threshold_from: str | None = None
     """rte: a file like --data, with other premises, to tune the threshold on; or `model`, for the threshold that
     training saved. Default: tuned on each half of --data for the other half."""
@@ -70,23 +65,17 @@ class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 
 
-def check_request(job: EvaluateJob, *, folder: bool = False) -> Path:
-    """Check what does not depend on the task's data; returns the report's folder. Raises RequestError.
-
-    folder: --data is one, of certain files.
-    """
+def check_request(job: EvaluateJob) -> Path:
+    """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
     threshold = None if job.threshold_from == SAVED else job.threshold_from
     check_paths(
         reads={
-            "--data": None if folder else job.data,
+            "--data": job.data,
             "--threshold-from": threshold,
             "--prompt": prompt_file(job.prompt),
             "--labels": job.labels,
         },
-        opens={
-            "--data": job.data if folder else None,
-            "--model": [*filter(None, map(model_folder, job.model))],
-        },
+        opens={"--model": [*filter(None, map(model_folder, job.model))]},
         writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
     )
     report = open_report_folder(job.output)

@@ -32,7 +32,6 @@ class Task:
     read: Callable[[EvaluateJob], Any]  # the data; raises RequestError
     measure: Callable[[EvaluateJob, Any, Sequence[Model]], dict[str, Any]]  # the task's part of metrics.json
     expected: Callable[[Any], str | None] = lambda config: vectors(config) or any_condition(config)  # of a model
-    folder: bool = False  # --data is a folder of certain files
     values: Callable[[dict[str, Any]], ValuesBySystem] = ranked_values  # of metrics.json
     render: Callable[[dict[str, Any]], str] = render_ranked  # metrics.json to the report in Markdown
 
@@ -43,7 +42,7 @@ def run_task(job: EvaluateJob, task: Task, *, vectors_of: Callable[..., np.ndarr
     Everything is checked before anything is embedded; nothing is written before everything is measured.
     """
     start = time.time()
-    folder = check_request(job, folder=task.folder)
+    folder = check_request(job)
     data = task.read(job)
     models = find_models(job, task.expected, vectors_of)
     metrics = {

@@ -194,8 +194,7 @@ class FineTunedConfig(SystemConfig):
 
     @property
     def label(self) -> str:
-        choices = {n: " ".join(map(str, v)) if isinstance(v, tuple | list) else v for n, v in self.choices.items()}
-        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in choices.items())])
+        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in self.choices.items())])
 
     @property
     def formula(self) -> str:

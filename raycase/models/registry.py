@@ -25,7 +25,7 @@ from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import EmbedderConfig, SystemConfig
 from raycase.models.fine_tuned import SentenceEncoderConfig
 
-KINDS = {"systems": "model", "jobs": "train", "objectives": "train", "tasks": "task"}  # module of a paper that has them
+KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
     kind.SYSTEM: kind for kind in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
 }

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from raycase.models.fine_tuned import FineTunedConfig, pair_scores
 from raycase.models.model_card import tuned_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import RatedTexts
-from raycase.models.registry import of_paper, of_papers
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.loop import (
     Batches,
@@ -67,11 +66,6 @@ class Objective(ABC):
 
     config: Any  # of the system
     compute: torch.dtype = torch.float32  # of matrix products
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        """The settings of the loss that are not the recipe's, for fingerprints."""
-        return ()
 
     @abstractmethod
     def texts(self, parts: Sequence[Any]) -> Sequence[Any]:
@@ -199,11 +193,6 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
 
 # ------------------------------------------------------------------------------------------------------------- the jobs
 
-if TYPE_CHECKING:
-    TrainingTask = str
-else:
-    TrainingTask = Literal["rated", *of_papers("objectives")]
-
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneJob(TrainingJob):
@@ -215,16 +204,15 @@ class FineTuneJob(TrainingJob):
 
     @abstractmethod
     def objective(self, config: FineTunedConfig) -> Objective:
-        """What the system is fine-tuned for. Raises RequestError for flags that contradict each other."""
+        """What the system is fine-tuned for."""
 
     def check_flags(self) -> None:
         self.recipe.check()
         check_ranges(self)
-        self.objective(self.config())
+        self.config()
 
     def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        objective = self.objective(config)
-        return super().identity(config, parts) | {"task": [objective.TASK, *objective.terms]}
+        return super().identity(config, parts) | {"task": self.objective(config).TASK}
 
     def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
         train, validation = self.objective(self.config()).texts(shared)
@@ -262,28 +250,6 @@ class RatedJob(FineTuneJob, RatedRecipe):
 
     def objective(self, config: FineTunedConfig) -> Objective:
         return PairObjective(config=config)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatedOrGraphJob(RatedJob):
-    """Fine-tune an encoder on rated pairs, or for what a paper adds."""
-
-    NOT_SWEPT: ClassVar[Sequence[str]] = ("task",)
-
-    task: TrainingTask = "rated"
-    """rated: pairs of sentences rated under a condition. kgc: knowledge graph completion; --train and --validation are
-    then .tsv files of head, relation, tail, with entities.tsv and relations.tsv in the folder of --train, and the loss
-    is SimKGC's."""
-
-    def objective(self, config: FineTunedConfig) -> Any:
-        return super().objective(config) if self.task == "rated" else of_paper("objectives", self.task)(config=config)
-
-    def read_parts(self) -> tuple[Any, Any]:
-        return (
-            super().read_parts()
-            if self.task == "rated"
-            else self.objective(self.config()).read(self.train, self.validation)
-        )
 
 
 def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""Losses over a whole batch: pure functions of (cosines, ratings) or of vectors. Metrics of rated pairs.
+"""Losses over a whole batch: pure functions of (cosines, ratings). Metrics of rated pairs.
 
 Shapes: N rated pairs, B pairs of a batch, P vectors, D dimensions, M of them: the nested ones and all.
 """
@@ -83,9 +83,3 @@ def correlations(scores_N: np.ndarray, ratings_N: np.ndarray) -> dict[str, float
         "pearson": 100 * pearson(scores_N, ratings_N),
         "spearman_rated": 100 * spearman(scores_N[rated], ratings_N[rated]),
     }
-
-
-def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -> Tensor:
-    """InfoNCE: the positive of anchor i is row i of the first candidates, its negatives are all other candidates."""
-    scores = anchors_BD @ torch.cat(candidates).T / temperature
-    return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))

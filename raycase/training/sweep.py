@@ -44,8 +44,8 @@ class TuneFlags:
     """JSON file of what a search chooses from: flags, each with a sampler of Ray Tune, as {"dropout": {"uniform":
     [0, 0.5]}, "layers": {"choice": [1, 2]}}. Default: the system's own."""
     grid: str | None = None
-    """Run a grid instead of a search. A name (case: table7, figure4; condition-pooling, dualcse: ablation; dualcse,
-    simcse: table7; mixsp: table4), or a file NAME.json, as {"dropout": [0.1, 0.3]}, or several such objects."""
+    """Run a grid instead of a search. A name (case: table7, figure4; condition-pooling: ablation; dualcse, simcse:
+    table7), or a file NAME.json, as {"dropout": [0.1, 0.3]}, or several such objects."""
     seeds: int = 3
     """Seeds per cell of a grid, and of the three best cells of a search."""
 

@@ -27,7 +27,6 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"task": "csts", "split": "test"}, "--split: expected none but for --task kgc"),
         ({"task": "sts", "threshold_from": "dev.csv"}, "--threshold-from: expected none but for --task rte"),
         ({"resamples": 1}, "--resamples: expected 100 to 1,000,000, for"),
         ({"seed": 2**64}, "--seed: expected 0 to 4,294,967,295, got 18446744073709551616"),

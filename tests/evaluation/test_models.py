@@ -31,7 +31,7 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     [
         (dualcse, "csts", "expected models that take any condition for --task csts, got .*: dualcse form cross"),
         (dualcse, "sts", "expected models that need no condition"),
-        (sentence_encoder, "kgc", "expected models that take any condition"),
+        (sentence_encoder, "labelled", "expected models that take any condition"),
         (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
         (mixsp, "rte", "expected models that give vectors"),
         (cross_encoder, "pairs", "expected models that need no condition"),

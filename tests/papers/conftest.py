@@ -8,8 +8,6 @@ import small
 from raycase.evaluation.job import EvaluateJob
 from raycase.papers.dualcse.task import KINDS
 
-NAMES = ["dog", "woman", "dress", "bar", "people", "color", "number", "red", "blue", "green"]
-
 
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory):
@@ -44,20 +42,3 @@ def inferences(tmp_path):
         return str(path)
 
     return {"train": write("train", "a"), "validation": write("validation", "two")}
-
-
-@pytest.fixture
-def graph(tmp_path):
-    """Ten entities; each is beside the next one, and is seen from the one after that."""
-    ids = [f"e{i}" for i in range(10)]
-    rows = [
-        f"{i}\t{name}\t{name} at the {NAMES[(n * 3) % 10]}" for n, (i, name) in enumerate(zip(ids, NAMES, strict=True))
-    ]
-    (tmp_path / "entities.tsv").write_text("id\tname\tdefinition\n" + "\n".join(rows) + "\n")
-    (tmp_path / "relations.tsv").write_text("_next\tplay with\n_seen\tred dress\n")
-    train = [f"{ids[i]}\t_next\t{ids[(i + 1) % 10]}" for i in range(10)] + [
-        f"{ids[i]}\t_seen\t{ids[i - 2]}" for i in range(8)
-    ]
-    (tmp_path / "train.tsv").write_text("\n".join(train) + "\n")
-    (tmp_path / "validation.tsv").write_text(f"{ids[8]}\t_seen\t{ids[6]}\n{ids[9]}\t_seen\t{ids[7]}\n")
-    return tmp_path

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -143,24 +142,22 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
         embed_on_ray(replace(job, model=str(tmp_path / "cross"), prompt=None, pooling=None))
     asked = EvaluateJob(model=(str(tmp_path / "cross"),), data=str(tmp_path), output=str(tmp_path / "report"))
-    with pytest.raises(RequestError, match=r"expected models that give vectors for --task kgc, got .*: cross-encoder"):
-        find_models(replace(asked, task="kgc"), find_task("kgc").expected)
+    with pytest.raises(RequestError, match=r"models that give vectors for --task labelled, got .*: cross-encoder"):
+        find_models(replace(asked, task="labelled"), find_task("labelled").expected)
     [model] = find_models(asked)
     assert model.config.SYSTEM == "cross-encoder"
 
 
 @pytest.fixture
-def parts(rated, scored, inferences, graph):
+def parts(rated, scored, inferences):
     """Training and validation data of each kind of job."""
-    graph = {part: f"{graph}/{part}.tsv" for part in ("train", "validation")}
     pairs = {part: f"{rated}/{part}.csv" for part in ("train", "validation")}
-    return {CsrJob: graph, BiEncoderJob: graph, DualCseJob: inferences, MixSpJob: scored, CrossEncoderJob: pairs}
+    return {DualCseJob: inferences, MixSpJob: scored} | dict.fromkeys((CsrJob, BiEncoderJob, CrossEncoderJob), pairs)
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "tasks"),
     [
-        (CsrJob, {"task": "kgc"}, {"kgc": ("both ways", "mrr", "mrr")}),
         (DualCseJob, {"form": DualCseForm.BI}, {"eis": ("all", "accuracy", "eis"), "rte": ("all", "accuracy", "rte")}),
         (MixSpJob, {}, {"sts": ("all", "spearman", "spearman")}),
     ],
@@ -172,8 +169,7 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
     with pytest.raises(RequestError, match="got another"):
         fine_tune(replace(job, seed=1))
     for task, (group, measure, trained) in tasks.items():
-        data = str(Path(job.validation).parent) if task == "kgc" else job.validation
-        places = {"model": (job.output,), "data": data, "output": str(tmp_path / "report")}
+        places = {"model": (job.output,), "data": job.validation, "output": str(tmp_path / "report")}
         asked = EvaluateJob(task=task, compute="float32", resamples=100, **places)
         found = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"][group][measure]["value"]
         assert found == pytest.approx(metrics["validation"][trained], abs=1e-2)
@@ -190,14 +186,11 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
     ("kind", "change", "said"),
     [
         (BiEncoderJob, {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
-        (BiEncoderJob, {"task": "kgc", "train": "nowhere/train.tsv"}, "nowhere/entities.tsv"),
         (CsrJob, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
         (CsrJob, {"output": "s3://corpus/csr"}, "--output"),
-        (CsrJob, {"task": "kgc", "validation": "train"}, "triples that are not in --train, got 36"),
         (CrossEncoderJob, {"train": "nowhere.csv"}, "--train"),
         (DualCseJob, {"validation": "train"}, "premises that are not in --train, got 24"),
         (MixSpJob, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
-        (MixSpJob, {"range_weight": -0.1}, "--range-weight: expected at least 0, got"),
     ],
 )
 def test_wrong_flags_are_refused(tuning, parts, kind, change, said):

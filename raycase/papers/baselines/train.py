@@ -8,12 +8,12 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TextFlags
 from raycase.models.fine_tuned import FineTunedConfig
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.training.encoder_fit import RatedJob, RatedOrGraphJob
+from raycase.training.encoder_fit import RatedJob
 from raycase.training.losses import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderJob(TextFlags, RatedOrGraphJob):
+class BiEncoderJob(TextFlags, RatedJob):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     SYSTEM = "bi-encoder"
@@ -27,7 +27,7 @@ class BiEncoderJob(TextFlags, RatedOrGraphJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderJob(RatedOrGraphJob):
+class TriEncoderJob(RatedJob):
     """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
 
     SYSTEM = "tri-encoder"

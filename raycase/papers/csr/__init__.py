@@ -1,1 +1,1 @@
-"""CSR (Lin et al., 2024): a router by which a condition weighs the tokens; knowledge graph completion."""
+"""CSR (Lin et al., 2024): a router by which a condition weighs the tokens."""

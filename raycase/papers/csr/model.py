@@ -15,7 +15,7 @@ Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C cond
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -31,7 +31,6 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch, Work
@@ -43,39 +42,22 @@ from raycase.models.pairs import (
     Encoded,
     accepted_pairs,
     encoded,
-    prepare,
-    prompt_sets,
     tokens_apart,
 )
 
 
-class CsrForm(StrEnum):
-    """Whether sentence and condition are encoded together."""
-
-    TRI = "tri"  # sentence and condition encoded apart
-    BI = "bi"  # "c: s"; w is what [CLS] pays attention to
-
-
 class Router(StrEnum):
-    """Query and keys of the router (tri form; table 3)."""
+    """Query and keys of the router (table 3)."""
 
     QUERY = "query"  # the condition's query against the sentence's keys
     HIDDEN = "hidden"  # hidden states on both sides
 
 
 class Asks(StrEnum):
-    """Which state of the condition gives the query."""
+    """Which state of the condition gives the query, and what the attention's output is multiplied by."""
 
-    CLS = "cls"
-    WORDS = "words"  # ours, for mean-pooled encoders, whose [CLS] holds little: mean of the words; weights words alone
-
-
-class Weight(StrEnum):
-    """What the attention's output is multiplied by."""
-
-    ADDED = "1+w"
-    ONLY = "w"  # table 3
-    EVEN = "Tw"  # ours: w times the number of weighted tokens, so 1 on average in tri form
+    CLS = "cls"  # 1 + w
+    WORDS = "words"  # ours, for mean-pooled encoders, whose [CLS] holds little: mean of the words; T w over the T words
 
 
 class RoutedLayer(LayerInParts):
@@ -84,27 +66,15 @@ class RoutedLayer(LayerInParts):
     Without weights, both halves in sequence equal the library's layer.
     """
 
-    def bias(self, hidden_BTD: Tensor) -> Tensor | None:
-        """What relative positions add to the scores of attention, if anything: (1, H, T, T)."""
-        return None if self.positions is None else self.positions(hidden_BTD[:1])
-
-    def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """The attention's output after its dense projection, and its queries and keys: (B, T, D) each."""
-        heads_BTD, query_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, self.bias(hidden_BTD))
-        return self.attention.dropout(self.attention.dense(heads_BTD)), query_BTD, key_BTD
+    def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The attention's output after its dense projection, and its keys: (B, T, D) each."""
+        bias = None if self.positions is None else self.positions(hidden_BTD[:1])
+        heads_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias)
+        return self.attention.dropout(self.attention.dense(heads_BTD)), key_BTD
 
     def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
         """The library's layer."""
         return rest(self.layer, hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
-
-    def cls_attention(self, hidden_BTD: Tensor, query_BTD: Tensor, key_BTD: Tensor, real_BT: Tensor) -> Tensor:
-        """What [CLS] attends to in this layer, the mean over its heads: (B, T) fp32."""
-        size, bias = self.attention.head_size, self.bias(hidden_BTD)
-        q_BHK, k_BTHK = (t.unflatten(-1, (-1, size)) for t in (query_BTD[:, 0], key_BTD))
-        score_BHT = torch.einsum("bhk,bthk->bht", q_BHK, k_BTHK).float() / math.sqrt(size)
-        if bias is not None:
-            score_BHT = score_BHT + bias[:, :, 0]
-        return score_BHT.masked_fill(~real_BT[:, None], float("-inf")).softmax(-1).mean(1)
 
 
 def words(real_BT: Tensor) -> Tensor:
@@ -120,15 +90,9 @@ def router_weights(query_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tenso
     return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
 
 
-def weighted(attended_BTD: Tensor, w_BT: Tensor, among_BT: Tensor, weight: Weight) -> Tensor:
+def weighted(attended_BTD: Tensor, w_BT: Tensor, among_BT: Tensor, asks: Asks) -> Tensor:
     """h of eq. 1: (B, T, D), (B, T), (B, T) -> (B, T, D). `among_BT`: the tokens over which w sums to 1."""
-    match weight:
-        case Weight.ADDED:
-            factor_BT = 1 + w_BT
-        case Weight.ONLY:
-            factor_BT = w_BT
-        case Weight.EVEN:
-            factor_BT = w_BT * among_BT.sum(1, keepdim=True)
+    factor_BT = 1 + w_BT if asks is Asks.CLS else w_BT * among_BT.sum(1, keepdim=True)
     return attended_BTD * factor_BT.unsqueeze(-1).to(attended_BTD.dtype)
 
 
@@ -138,11 +102,9 @@ class CsrConfig(ApartConfig):
 
     SYSTEM: ClassVar[str] = "csr"
 
-    form: CsrForm = CsrForm.TRI
     router: Router = Router.QUERY
     asks: Asks = Asks.CLS
     routed: int = 1  # T - t: number of last layers with a router
-    weight: Weight = Weight.ADDED
 
     @classmethod
     def untrained(cls, model: str, pooling: Pooling | None) -> CsrConfig:
@@ -151,14 +113,7 @@ class CsrConfig(ApartConfig):
 
     @property
     def weighs_words(self) -> bool:
-        return self.form is CsrForm.TRI  # w is of a sentence that is encoded apart from the condition
-
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        if self.form is CsrForm.TRI or conditions is None:
-            return super().prepare(sentences, conditions)
-        [prompts] = prompt_sets(self.encoder)
-        templates = [prompts.pair, replace(prompts.pair, span=TokenSpan.SENTENCE)]
-        return prepare(self.encoder, sentences, conditions, pairs=templates)
+        return True
 
     def load(self, **options: Any) -> Csr:
         return Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
@@ -203,8 +158,8 @@ class Csr(Embedder, WeighsWords):
         self, prepared: Prepared, pair_index: np.ndarray, works: list[Work] | None = None
     ) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Batches of pairs with their vectors. works: of which conditions are remembered, to which new ones add."""
-        if prepared.conditions is None or self.config.form is CsrForm.BI:
-            return self._whole(prepared, pair_index)
+        if prepared.conditions is None:
+            return self._plain(prepared, pair_index)
         if works is None:
             conditions = self.condition_vectors(prepared.bases[0]), prepared.condition[pair_index]
         else:
@@ -227,7 +182,6 @@ class Csr(Embedder, WeighsWords):
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
         text's tokens have together."""
-        assert self.config.weighs_words, "in bi form no w is a sentence's own"
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
         lengths = prepared.alone[0].lengths[prepared.sentence]
@@ -239,13 +193,11 @@ class Csr(Embedder, WeighsWords):
         return found
 
     def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
-        """Tokens: of sentences that are encoded apart, once."""
-        tokens = processed = tokens_apart(prepared, pair_index)
-        if not prepared.pairs:
-            processed = int(prepared.alone[0].lengths[np.unique(prepared.sentence[pair_index])].sum())
-        return Work(tokens=tokens, processed=processed, computed=processed)
+        """Tokens: those of a sentence are processed once."""
+        processed = int(prepared.alone[0].lengths[np.unique(prepared.sentence[pair_index])].sum())
+        return Work(tokens=tokens_apart(prepared, pair_index), processed=processed, computed=processed)
 
-    # -------------------------------------------------------------------------------------------------------- tri form
+    # --------------------------------------------------------------------------------------------------- a condition
 
     def condition_vectors(self, conditions: TokenBatch) -> Tensor:
         """Each condition's router query, q_c of eq. 1, of its state before the last layer: (C, D)."""
@@ -277,7 +229,7 @@ class Csr(Embedder, WeighsWords):
         )
         for batch in token_budget_batches(alone.lengths[distinct], budget):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
-            attended_BTD, _, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            attended_BTD, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
             pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
             sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
             size = max(1, budget // hidden_BTD.shape[1])
@@ -303,34 +255,22 @@ class Csr(Embedder, WeighsWords):
         among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
         for number, layer in enumerate(self.layers):
             if number:
-                attended_PTD, _, keys_PTD = layer.attend(hidden_PTD, keep_PT)
+                attended_PTD, keys_PTD = layer.attend(hidden_PTD, keep_PT)
             keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
             w_PT = router_weights(condition_PD, keys_PTD, among_PT)
             mean_PT = mean_PT + w_PT.detach() / len(self.routed)
-            hidden_PTD = rest(layer.layer, hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.weight))
+            hidden_PTD = rest(layer.layer, hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.asks))
         return pool_mean(hidden_PTD, real_PT), mean_PT
 
-    # ------------------------------------------------------------------------------------------ bi form, no condition
+    # --------------------------------------------------------------------------------------------------- no condition
 
-    def _whole(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Sentence and condition as one text, in which w = 0 outside the sentence; or f(s), without w."""
-        if prepared.conditions is None:
-            texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
-        else:
-            texts, text_K = prepared.pairs[0], pair_index
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+        """f(s), without w."""
+        texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
-            rows = text_K[batch]
-            hidden_BTD, real_BT, keep_BT, (start_B1, end_B1) = self.encoder.states(
-                texts, rows, texts.start[rows, -1:], texts.end[rows, -1:]
-            )
-            position_T = torch.arange(hidden_BTD.shape[1], device=hidden_BTD.device)
-            sentence_BT = (position_T >= start_B1) & (position_T < end_B1)
+            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(texts, text_K[batch])
             for layer in self.layers:
-                attended_BTD, query_BTD, key_BTD = layer.attend(hidden_BTD, keep_BT)
-                if prepared.conditions is not None:
-                    w_BT = layer.cls_attention(hidden_BTD, query_BTD, key_BTD, real_BT) * sentence_BT
-                    attended_BTD = weighted(attended_BTD, w_BT, real_BT, self.config.weight)
-                hidden_BTD = rest(layer.layer, hidden_BTD, attended_BTD)
+                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
             yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
 
     # ----------------------------------------------------------------------------------------------------------- saving
@@ -341,31 +281,27 @@ class Csr(Embedder, WeighsWords):
         return super().whole()
 
 
-PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1, "weight": Weight.ADDED}
+PAPERS_ROUTER = {"router": Router.QUERY, "asks": Asks.CLS, "routed": 1}
 # Products of queries and keys have the size that the softmax was trained for. Those of hidden states teach MiniLM more
 # (`results/fine_tuning.md`); MPNet's are too small to tell conditions apart (`results/mpnet.md`).
-FOR_AVERAGED = {"router": Router.QUERY, "asks": Asks.WORDS, "routed": 3, "weight": Weight.EVEN}
+FOR_AVERAGED = {"router": Router.QUERY, "asks": Asks.WORDS, "routed": 3}
 FOR_MINILM = FOR_AVERAGED | {"router": Router.HIDDEN}
 
 
 def csr(model: str, **choices: Any) -> CsrConfig:
-    """The system before training; choices: the fields of `CsrConfig`. Raises RequestError for contradictions."""
+    """The system before training; choices: the fields of `CsrConfig`. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     encoder = load_config(spec.source)
     if encoder.model_type not in LIKE_BERT:
         raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
     layers = int(encoder.num_hidden_layers)
-    config = CsrConfig(model=model, encoder=replace(spec, separator=": ", subtract=False), **choices)
+    config = CsrConfig(model=model, encoder=replace(spec, subtract=False), **choices)
     check_ranges(config, {"routed": (1 <= config.routed <= layers, f"1 to {layers} layers of {model}")})
-    if config.form is CsrForm.BI and (config.router is not Router.QUERY or config.asks is not Asks.CLS):
-        raise RequestError("--form bi: expected no --router and no --asks; its router is the attention of [CLS]")
     return config
 
 
-def default_router(model: str, form: CsrForm = CsrForm.TRI) -> dict[str, Any]:
-    """The paper's router; in tri form, for an encoder that was published as averaged, one that sees the condition."""
-    if form is not CsrForm.TRI:
-        return dict(PAPERS_ROUTER)
+def default_router(model: str) -> dict[str, Any]:
+    """The paper's router; for an encoder that was published as averaged, one that sees the condition."""
     if model in ENCODERS:
         averaged = ENCODERS[model].pooling[0] is Pooling.MEAN
     else:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,10 +31,9 @@ from raycase.papers.dualcse.task import (
 )
 from raycase.training.encoder_fit import FineTuneJob, Objective
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
-from raycase.training.losses import info_nce
 from raycase.training.recipe import TuneRecipe
 
-PREMISE, EXPLICIT, IMPLIED, _, CONTRADICTION = range(5)  # columns of `Inferences.text_index`
+KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,18 +71,10 @@ class Dual(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class DualObjective(Objective):
-    """Eq. 2 of DualCSE, or its ablations; for a system with one vector, SimCSE's supervised loss."""
+    """Eq. 2 of DualCSE; for a system with one vector, SimCSE's supervised loss."""
 
     TASK = "inferences"
     SELECT = "rte"
-
-    contradiction: bool = True
-    intra: bool = True
-    has_terms: bool = True  # SimCSE's loss has neither
-
-    @property
-    def terms(self) -> tuple[Any, ...]:
-        return (self.contradiction, self.intra) if self.has_terms else ()
 
     def texts(self, parts: Sequence[Inferences]) -> list[InferenceTexts]:
         return [InferenceTexts.of(self.config, inferences) for inferences in parts]
@@ -94,25 +86,13 @@ class DualObjective(Objective):
         return epoch_batches(len(train.text_index), recipe.batch_size, seed)
 
     def batch_loss(self, train: InferenceTexts, recipe: TuneRecipe) -> BatchLoss:
-        explicit = [PREMISE, EXPLICIT, IMPLIED, *([CONTRADICTION] if self.contradiction else [])]
-        one = train.conditions == 1
-        implicit = [] if one else explicit if self.intra else [PREMISE]
-
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
             rows_b, count = computed_rows(batch)
-            kinds = [*explicit, *implicit]
-            conditions = np.repeat([0] * len(explicit) + [1] * len(implicit), len(rows_b))
+            conditions = np.repeat(np.arange(train.conditions), len(KINDS) * len(rows_b))
+            texts = np.tile(train.text_index[rows_b][:, KINDS].T.reshape(-1), train.conditions)
             with self.autocast(module):
-                texts = train.text_index[rows_b][:, kinds].T.reshape(-1)
-                vectors_bKD = module(train.take(texts, conditions), len(kinds))
-            vectors_KBD = gather(vectors_bKD[:count], len(batch)).transpose(0, 1)
-            explicit_KBD = vectors_KBD[: len(explicit)]
-            return dual_loss(
-                explicit_KBD,
-                explicit_KBD[:1] if one else vectors_KBD[len(explicit) :],
-                contradiction=self.contradiction,
-                intra=self.intra and not one,
-            )
+                vectors_bKD = module(train.take(texts, conditions), train.conditions * len(KINDS))
+            return dual_loss(*gather(vectors_bKD[:count], len(batch)).transpose(0, 1).split(len(KINDS)))
 
         return of_batch
 
@@ -136,33 +116,32 @@ class DualObjective(Objective):
         return evaluate
 
 
-def dual_loss(
-    explicit_KBD: Tensor,
-    implicit_KBD: Tensor,
-    *,
-    contradiction: bool = True,
-    intra: bool = True,
-    temperature: float = 0.05,
-) -> Tensor:
-    """DualCSE's loss (Oda et al., 2025, eq. 2), the mean over the batch; without `contradiction`, `intra` or both: eqs.
-    6, 7 and 8. r and u: the vectors of K kinds of sentences (premise, explicit and implied entailment, contradiction).
+def dual_loss(explicit_4BD: Tensor, implicit_4BD: Tensor | None = None, temperature: float = 0.05) -> Tensor:
+    """DualCSE's loss (Oda et al., 2025, eq. 2), the mean over the batch. r and u: the vectors of premises, explicit and
+    implied entailments and contradictions.
 
     -log v(r_i, r+_i1) / sum over j of (v(r_i, r+_j1) + v(r_i, r-_j) + v(r_i, u_j)), v = exp(cos / temperature),
     -log v(u_i, r+_i2) / sum over j of (v(u_i, r+_j2) + v(u_i, r-_j) + v(u_i, r_j)), and, for both entailments and the
     contradiction, -log v(r_i, u_i) / sum over j of v(r_i, u_j).
 
     The last denominators are those of appendix F: as printed in eq. 2, v(r_j, u_j), nothing pulls r_i and u_i together.
-    Without `contradiction` the fourth kind is ignored, without `intra` all implicit vectors except the premise's. With
-    u = r and without `intra` this is SimCSE's supervised loss (Gao et al., 2021), with two positives.
+    Without u, premises have r in its place and the terms between r and u are left out: SimCSE's supervised loss (Gao et
+    al., 2021), with two positives.
     """
-    r, u = F.normalize(explicit_KBD, dim=-1), F.normalize(implicit_KBD, dim=-1)
-    against = [r[3]] if contradiction else []
-    loss = info_nce(r[0], [r[1], *against, *([u[0]] if intra else [])], temperature)
-    loss = loss + info_nce(u[0], [r[2], *against, *([r[0]] if intra else [])], temperature)
-    if intra:
-        for kind in range(1, 4 if contradiction else 3):
-            loss = loss + info_nce(r[kind], [u[kind]], temperature)
-    return loss
+    premise, explicit, implied, contradiction = r = F.normalize(explicit_4BD, dim=-1)
+    if implicit_4BD is None:
+        parts = [(premise, [positive, contradiction]) for positive in (explicit, implied)]
+    else:
+        u = F.normalize(implicit_4BD, dim=-1)
+        parts = [(premise, [explicit, contradiction, u[0]]), (u[0], [implied, contradiction, premise])]
+        parts += [(r[kind], [u[kind]]) for kind in (1, 2, 3)]
+    return torch.stack([info_nce(*part, temperature) for part in parts]).sum()
+
+
+def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -> Tensor:
+    """InfoNCE: the positive of anchor i is row i of the first candidates, its negatives are all other candidates."""
+    scores = anchors_BD @ torch.cat(candidates).T / temperature
+    return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))
 
 
 # ------------------------------------------------------------------------------------------------------------- the jobs
@@ -187,7 +166,7 @@ class InferencesJob(FineTuneJob, TuneRecipe):
     RECIPE = TuneRecipe
 
     def objective(self, config: FineTunedConfig) -> DualObjective:
-        return DualObjective(config=config, has_terms=False)
+        return DualObjective(config=config)
 
     def read_parts(self) -> tuple[Inferences, Inferences]:
         train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
@@ -206,13 +185,6 @@ class DualCseJob(InferencesJob):
 
     form: DualCseForm = DualCseForm.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
-    contradiction: bool = True
-    """Use contradictions as negatives."""
-    intra: bool = True
-    """Push the two vectors of a premise apart and pull those of a hypothesis together."""
-
-    def objective(self, config: FineTunedConfig) -> DualObjective:
-        return DualObjective(config=config, contradiction=self.contradiction, intra=self.intra)
 
     def config(self) -> FineTunedConfig:
         return dualcse(self.model, form=self.form, pooling=self.pooling)

@@ -17,7 +17,7 @@ import raycase
 from raycase.errors import RequestError
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import tri_encoder
-from raycase.papers.csr.model import Asks, CsrForm, Router, Weight, csr
+from raycase.papers.csr.model import Asks, Router, csr
 
 
 def attention(layer):
@@ -30,9 +30,9 @@ def attention(layer):
 class Reference:
     """Eq. 1 in the library's model, by hooks; one text at a time, so that nothing is padded."""
 
-    def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS, weight=Weight.ADDED):
+    def __init__(self, folder, *, routed=1, router=Router.QUERY, asks=Asks.CLS):
         self.folder, self.model = folder, small.stock(folder)
-        self.router, self.asks, self.weight = router, asks, weight
+        self.router, self.asks = router, asks
         self.w = []  # of the last pair, a layer each
         self.layers = list(self.model.encoder.layer)
         self.routed = self.layers[len(self.layers) - routed :]
@@ -52,12 +52,11 @@ class Reference:
                 handle.remove()
 
     def weighted(self, held):
-        """What is done to the attention's output: times 1 + w, w, or w times the number of tokens that share it."""
+        """What is done to the attention's output: times 1 + w, or w times the number of words."""
 
         def weighted(_, made):
-            among = held["w"].shape[0] - (2 if self.asks is Asks.WORDS else 0)
-            factor = {Weight.ADDED: held["w"] + 1, Weight.ONLY: held["w"], Weight.EVEN: held["w"] * among}
-            return made * factor[self.weight][None, :, None]
+            factor = held["w"] * (len(held["w"]) - 2) if self.asks is Asks.WORDS else held["w"] + 1
+            return made * factor[None, :, None]
 
         return weighted
 
@@ -68,7 +67,7 @@ class Reference:
         hidden, query = (t[1:-1].mean(0) if self.asks is Asks.WORDS else t[0] for t in held[0])
         return hidden if self.router is Router.HIDDEN else query
 
-    def tri(self, sentence, condition):
+    def vector(self, sentence, condition):
         asked, held, hooks, self.w = self.ask(condition), {}, [], []
 
         def score(hidden, key):
@@ -85,30 +84,9 @@ class Reference:
             hooks += [(key, lambda x, k: score(x, k)), (dense, self.weighted(held))]
         return self.hooked(sentence, hooks)
 
-    def bi(self, sentence, condition):
-        """w: what [CLS] pays attention to, a head at a time, at the sentence's tokens."""
-        held, hooks = {}, []
-        whole, before = (small.ids(self.folder, t).shape[1] for t in (f"{condition}: {sentence}", f"{condition}:"))
-        in_sentence = (torch.arange(whole) >= before - 1) & (torch.arange(whole) < whole - 1)
-
-        def looked_at(_, key):
-            heads = []
-            for h in range(4):
-                at = slice(h * 8, h * 8 + 8)
-                scores = key[0, :, at] @ held["q"][0, 0, at] / math.sqrt(8)
-                if bias := getattr(self.model.encoder, "compute_position_bias", None):
-                    scores = scores + bias(key)[0, h, 0]
-                heads.append(scores.softmax(0))
-            held["w"] = sum(heads) / 4 * in_sentence
-
-        for layer in self.routed:
-            query, key, dense = attention(layer)
-            hooks += [(query, lambda _, q: held.update(q=q)), (key, looked_at), (dense, self.weighted(held))]
-        return self.hooked(f"{condition}: {sentence}", hooks)
-
     @torch.no_grad()
-    def vectors(self, form="tri"):
-        return torch.stack([getattr(self, form)(s, c) for s, c in EVERY])
+    def vectors(self):
+        return torch.stack([self.vector(s, c) for s, c in EVERY])
 
 
 @pytest.fixture(scope="module")
@@ -124,34 +102,22 @@ def mpnet(tmp_path_factory):
     return str(folder)
 
 
-ADDED, CLS = Weight.ADDED, Asks.CLS
-
-
-@pytest.mark.parametrize(
-    ("routed", "weight", "asks"),
-    [(1, ADDED, CLS), *((2, weight, asks) for weight in Weight for asks in Asks), (3, ADDED, CLS)],
-)
+@pytest.mark.parametrize("asks", Asks)
+@pytest.mark.parametrize("routed", [1, 2, 3])
 @pytest.mark.parametrize("router", Router)
-def test_eq_1(bert, routed, weight, asks, router):
-    options = {"routed": routed, "weight": weight, "asks": asks, "router": router}
+def test_eq_1(bert, routed, asks, router):
+    options = {"routed": routed, "asks": asks, "router": router}
     close(small.vectors(system(csr(bert, **options))), Reference(bert, **options).vectors(), atol=5e-6)
 
 
-@pytest.mark.parametrize(("routed", "weight"), [(1, ADDED), (2, Weight.EVEN)])
-def test_eq_1_in_bi_form(bert, routed, weight):
-    wanted = Reference(bert, routed=routed, weight=weight).vectors("bi")
-    close(small.vectors(system(csr(bert, form=CsrForm.BI, routed=routed, weight=weight))), wanted, atol=5e-6)
-
-
-@pytest.mark.parametrize(("form", "routed"), [(CsrForm.TRI, 2), (CsrForm.BI, 1)])
-def test_gradients_are_those_of_eq_1(bert, form, routed):
+def test_gradients_are_those_of_eq_1(bert):
     """Of every parameter, those of the condition's side among them."""
-    config = csr(bert, form=form, routed=routed)
+    config = csr(bert, routed=2)
     module = config.trainable(dropout=0.0)
     weights_ND = torch.randn(len(EVERY), DIM, generator=torch.Generator().manual_seed(1))
     (module(config.prepare(*map(list, zip(*EVERY, strict=True)))) * weights_ND).sum().backward()
-    reference = Reference(bert, routed=routed)
-    wanted = torch.stack([getattr(reference, form)(s, c) for s, c in EVERY])
+    reference = Reference(bert, routed=2)
+    wanted = torch.stack([reference.vector(s, c) for s, c in EVERY])
     (wanted * weights_ND).sum().backward()
     found = {name: p.grad for name, p in module.whole().named_parameters() if not name.startswith("pooler")}
     assert len(found) == 5 + 3 * 16
@@ -160,16 +126,9 @@ def test_gradients_are_those_of_eq_1(bert, form, routed):
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"routed": 4}, "--routed: expected 1 to 3 layers of .*, got 4"),
-        ({"form": CsrForm.BI, "router": Router.HIDDEN}, "--form bi: expected no --router"),
-    ],
-)
-def test_choices_that_do_not_go_together_are_refused(bert, options, message):
-    with pytest.raises(RequestError, match=f"^{message}"):
-        csr(bert, **options)
+def test_more_layers_than_there_are_are_refused(bert):
+    with pytest.raises(RequestError, match=r"^--routed: expected 1 to 3 layers of .*, got 4"):
+        csr(bert, routed=4)
 
 
 def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
@@ -187,7 +146,7 @@ def test_a_word_weighs_what_the_router_gives_its_tokens(bert, routed, asks):
     loaded = system(csr(bert, routed=routed, asks=asks))
     weights = loaded.token_weights(loaded.config.prepare(*map(list, zip(*EVERY, strict=True))))
     for pair, found in zip(EVERY, weights, strict=True):
-        reference.tri(*pair)
+        reference.vector(*pair)
         assert len(reference.w) == routed
         of_words = (sum(reference.w) / routed)[1:-1]
         np.testing.assert_allclose(found, of_words / of_words.sum(), atol=5e-6)
@@ -241,13 +200,9 @@ def test_a_wrong_name_without_training_is_refused(name, choices, message):
         resolve(name, **choices)
 
 
-@pytest.mark.parametrize(("routed", "weight", "asks"), [(1, ADDED, CLS), (2, Weight.EVEN, Asks.WORDS)])
-def test_it_runs_on_mpnet(mpnet, routed, weight, asks):
+@pytest.mark.parametrize(("routed", "asks"), [(1, Asks.CLS), (2, Asks.WORDS)])
+def test_it_runs_on_mpnet(mpnet, routed, asks):
     """Whose relative positions are in the scores of attention, not in the router's."""
-    reference = Reference(mpnet, routed=routed, weight=weight, asks=asks)
-    loaded = system(csr(mpnet, routed=routed, weight=weight, asks=asks))
-    close(small.vectors(loaded), reference.vectors(), atol=5e-6)
+    loaded = system(csr(mpnet, routed=routed, asks=asks))
+    close(small.vectors(loaded), Reference(mpnet, routed=routed, asks=asks).vectors(), atol=5e-6)
     close(loaded.embed(SENTENCES, None), [small.mean(mpnet, s) for s in SENTENCES], atol=5e-6)
-    if asks is CLS:
-        loaded = system(csr(mpnet, form=CsrForm.BI, routed=routed, weight=weight))
-        close(small.vectors(loaded), reference.vectors("bi"), atol=5e-6)

@@ -8,25 +8,21 @@ import small
 import tiny
 import torch
 
-from raycase.errors import RequestError
 from raycase.io.rated import SCORE, read_rated
 from raycase.models.fine_tuned import sentence_encoder
-from raycase.papers.mixsp.model import Heads, Route, Select, Similarity, mixsp
-from raycase.papers.mixsp.train import MixSpJob, MixSpObjective, ScoredObjective, mixsp_loss
+from raycase.papers.mixsp.model import Heads, mixsp
+from raycase.papers.mixsp.train import MixSpObjective, ScoredObjective
 from raycase.training.encoder_fit import TunePairs, fit_tuned
 from raycase.training.recipe import TuneRecipe
 
 
 @pytest.fixture
-def heads(tiny_model):
-    def make(select=Select.HARD, **choices):
-        torch.manual_seed(0)
-        made = Heads(4, mixsp(str(tiny_model), select=select, **choices)).double()
-        with torch.no_grad():
-            made.router.weight *= 6  # so that sentences go either way
-        return made
-
-    return make
+def heads():
+    torch.manual_seed(0)
+    made = Heads(4).double()
+    with torch.no_grad():
+        made.router.weight *= 6  # so that sentences go either way
+    return made
 
 
 def states(seed=1, rows=6):
@@ -41,31 +37,21 @@ def projected(module, h):
     return torch.stack([sum(w2[d, k] * hidden[k] for k in range(len(hidden))) + b2[d] for d in range(len(b2))])
 
 
-@pytest.mark.parametrize(
-    ("select", "route", "ranges"),
-    [
-        (Select.HARD, Route.CLS, (4.0,)),
-        (Select.SOFT, Route.OWN, (2.0, 4.0)),
-        (Select.HARD, Route.BOTH, (2.0, 4.0)),
-    ],
-)
 @torch.no_grad()
-def test_equations_1_3_and_4(heads, select, route, ranges):
-    module, (cls, first, second) = heads(select, route=route, ranges=ranges), states(rows=9)
-    found = module(cls, first, second)
+def test_equations_1_3_and_4(heads):
+    cls, first, second = states(rows=9)
+    found = heads(cls, first, second)
     taken = set()
     for row in range(len(cls)):
         parts, routes = [], []
         for h in (first[row], second[row]):
-            read = {Route.CLS: cls[row] + h, Route.OWN: h, Route.BOTH: first[row] + second[row]}[route]
-            logits = module.router.weight @ read + module.router.bias
+            logits = heads.router.weight @ (cls[row] + h) + heads.router.bias
             shares = [math.exp(x) / sum(math.exp(y) for y in logits) for x in logits]  # eq. 1
-            weighted = [projected(p, h) * share for p, share in zip(module.projectors, shares, strict=True)]
             likeliest = shares.index(max(shares))
-            parts.append(weighted[likeliest] if select is Select.HARD else sum(weighted))  # eq. 3
+            parts.append(projected(heads.projectors[likeliest], h) * shares[likeliest])  # eq. 3
             taken.add(likeliest)
             routes += [float(x) for x in logits]
-        logit = module.g2.weight[0] @ torch.cat(parts) + module.g2.bias[0]  # eq. 4
+        logit = heads.g2.weight[0] @ torch.cat(parts) + heads.g2.bias[0]  # eq. 4
         assert found[row].tolist() == pytest.approx([float(logit), *routes], rel=1e-9)
     assert len(taken) > 1
 
@@ -84,29 +70,10 @@ def test_equations_2_4_and_5():
     similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
     ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
     ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
-    assert mixsp_loss(outputs, ratings).item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
-    alone = mixsp_loss(outputs, ratings, similarity_weight=1, range_weight=0).item()
-    assert alone == pytest.approx(similarity, rel=1e-12)
-    near = mixsp_loss(outputs, ratings, similarity=Similarity.COSINE, similarity_weight=1, range_weight=0).item()
-    assert near == pytest.approx(((0.3 - 0.8) ** 2 + (-1.2 - 0.78) ** 2) / 2, rel=1e-12)
+    found = MixSpObjective(config=None).loss(outputs, ratings, None)
+    assert found.item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
 
 
-def test_wrong_choices_are_refused(tiny_model):
-    for ranges in ((), (4.0, 3.0), (3.0, 3.0), (0.0, 4.0), (5.5,)):
-        with pytest.raises(RequestError, match="--ranges: expected rising scores above 0, at most 5, got"):
-            mixsp(str(tiny_model), ranges=ranges)
-    for choice in ({"route": Route.OWN}, {"similarity": Similarity.COSINE}):
-        with pytest.raises(RequestError, match=r"--select none: expected no other route or similarity, .* got"):
-            mixsp(str(tiny_model), select=Select.NONE, **choice)
-
-
-@pytest.mark.parametrize(("select", "terms"), [("hard", (7e-4, 1e-4)), ("soft", (7e-4, 0)), ("none", (0, 1e-4))])
-def test_the_weights_of_a_loss_go_with_the_choice_of_projectors(select, terms):
-    job = MixSpJob(train="a", validation="b", output="c", select=Select(select))
-    assert job.objective(None).terms == terms
-
-
-CONTRASTIVE = {"similarity": Similarity.CONTRASTIVE}
 FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
 
 
@@ -136,47 +103,36 @@ def test_what_is_pooled(folder, kind, tmp_path):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("choices", [{"select": Select.HARD}, {"select": Select.NONE}, CONTRASTIVE])
-def test_a_score_is_what_training_sees_in_its_bounds(folder, choices):
+def test_a_score_is_what_training_sees_in_its_bounds(folder):
     torch.manual_seed(0)
-    cosine = "similarity" in choices
-    system = small.disturb(mixsp(folder, **choices).trainable().eval(), scale=0.4 if cosine else 0.1)
+    system = small.disturb(mixsp(folder).trainable().eval(), scale=0.1)
     found = system.score(FIRST, SECOND)
-    assert ((found > -cosine) & (found < 1)).all()
-    training = system(system.config.tokens(FIRST, SECOND))[:, 0]
-    small.close(found, (training if system.head.g2 is None else training.sigmoid()).numpy(), atol=1e-6)
+    assert ((found > 0) & (found < 1)).all()
+    small.close(found, system(system.config.tokens(FIRST, SECOND))[:, 0].sigmoid().numpy(), atol=1e-6)
 
 
 @torch.no_grad()
 def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
     """Of the mean of the router's probabilities for both."""
     torch.manual_seed(0)
-    system = small.system(mixsp(folder, ranges=(2.0, 4.0)))
+    system = small.system(mixsp(folder))
     pairs = [(a, b) for a in small.SENTENCES for b in small.SENTENCES]
     pooled = torch.tensor(np.stack([parts_of(folder, *pair) for pair in pairs]))
     logits = [system.head.router(pooled[:, 0] + pooled[:, k]) for k in (1, 2)]
     router = system.head.router
-    router.bias -= torch.cat(logits).mean(0)  # so that pairs go to every range
+    router.bias -= torch.cat(logits).mean(0)  # so that pairs go to both ranges
     shares = [router(pooled[:, 0] + pooled[:, k]).softmax(1) for k in (1, 2)]
     lowest = system.figures(system.config.tokens(*map(list, zip(*pairs, strict=True))))[0][:, 1]
-    found = np.digitize(lowest, [2.0, 4.0])
-    assert found.tolist() == (shares[0] + shares[1]).argmax(1).tolist()
-    assert len(set(found.tolist())) == 3
-
-
-FITS = {
-    "hard": (mixsp, {}, MixSpObjective),
-    "contrastive": (mixsp, CONTRASTIVE, MixSpObjective),
-    "sentence-encoder": (sentence_encoder, {}, ScoredObjective),
-}
+    assert lowest.tolist() == (4.0 * (shares[0] + shares[1]).argmax(1)).tolist()
+    assert set(lowest.tolist()) == {0.0, 4.0}
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "hard" else pytest.param(name, marks=pytest.mark.cluster) for name in FITS]
+    ("make", "objective"),
+    [(mixsp, MixSpObjective), pytest.param(sentence_encoder, ScoredObjective, marks=pytest.mark.cluster)],
 )
-def test_it_learns(name, folder, scored):
-    make, choices, objective = FITS[name]
-    config = make(folder, **choices)
+def test_it_learns(make, objective, folder, scored):
+    config = make(folder)
     recipe = TuneRecipe(epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
     data = [TunePairs.of(config, read_rated(scored[part], "", None, SCORE)) for part in ("train", "validation")]
     *_, state = fit_tuned(*data, recipe, objective(config=config))
