@@ -33,19 +33,16 @@ def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
             raise RequestError(f"expected an argument of {kind.__name__}, got {name}; perhaps {near[0]}")
     try:
         return from_json(kind, {name: _plain(value) for name, value in options.items()})
-    except TypeError as error:
-        raise RequestError(f"expected text, numbers, true or false, or lists of them, got: {error}") from error
     except ValueError as error:
         raise RequestError(str(error)) from error
 
 
 def _plain(value: Any) -> Any:
-    """Paths as strings, and NumPy's numbers as Python's, as flags are."""
-    if isinstance(value, PathLike):
-        return fspath(value)
+    """NumPy's numbers as Python's, and paths as strings, as flags are."""
     if isinstance(value, (list, tuple)):
         return [*map(_plain, value)]
-    return value.item() if hasattr(value, "item") else value
+    value = value.item() if hasattr(value, "item") else value
+    return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
 def _several(values: str | Iterable[str]) -> tuple[str, ...]:

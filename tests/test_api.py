@@ -63,7 +63,7 @@ PAIRS = {"train": "train.csv", "validation": "validation.csv", "output": "out"}
         (lambda: raycase.train("nothing", output="out"), "system: expected one of case, .*, got 'nothing'"),
         (lambda: raycase.train("case", output="out"), "^train: expected it, got none"),
         (lambda: raycase.train("case", **PAIRS, loss="cosent"), "^loss: expected 'squared' or 'pearson', got 'cosent'"),
-        (lambda: raycase.train("case", **PAIRS, epochs=object()), "^expected text, numbers, .* type object"),
+        (lambda: raycase.train("case", **PAIRS, epochs=object()), "^epochs: expected a valid integer, got '<object"),
         (lambda: raycase.load("csr"), "^model: expected a model, got the system csr; `raycase train csr` makes one"),
     ],
 )
