@@ -178,7 +178,7 @@ def _differences(metrics: dict[str, Any]) -> list[str]:
     ]
     return [
         "## Differences",
-        "By the paired bootstrap, both models over the same resamples; above 0 the first is better; p is two-sided.",
+        "By the paired bootstrap over the same resamples; above 0 the model before the minus is better; p: two-sided.",
         table(["difference", *(TITLES[name] for name in names)], rows),
     ]
 
