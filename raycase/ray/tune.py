@@ -252,4 +252,5 @@ class _Recorder(ray.tune.Callback):
         choices, seed = _drawn(trial.config, self.job.training)
         row = {"choices": choices, "seed": seed, "phase": self.phase, "error": "", "score": None} | figures
         self.job.put_trial(row)
-        note(f"{self.phase}: {row['score'] or row['error']}, seed {seed}, {text_of(choices)}")
+        said = f"{row['metric']} {row['score']:.2f}" if row["score"] else row["error"]
+        note(f"{self.phase}: {said}, seed {seed}, {text_of(choices)}")

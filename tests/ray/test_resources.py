@@ -21,6 +21,7 @@ serve = Later("raycase.ray.serve")
     [
         ([{"CPU": 2}], False, {}, (1, 1, 1.625, 0, 2)),
         ([{"CPU": 2}], False, {"actors": "1:3"}, (1, 3, 0.5, 0, 1)),
+        ([{"CPU": 2}], True, {"actors": "1:8"}, (1, 8, 0.8125, 0, 1)),  # a third has no room, so rows can be read
         ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
         ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
         ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
