@@ -32,3 +32,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ELSEWHERE.get(name, "raycase.api")), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -62,7 +62,9 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
             if quiet:
                 os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
             assert name is not None, "parse exits without a subcommand"
-            result = _run(work or COMMANDS[name].work, job)
+            begins_again = getattr(job, "FROZEN", False) and not getattr(job, "unfreeze", False)
+            with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
+                result = _run(work or COMMANDS[name].work, job)
         _print_result(result)
 
 
@@ -235,15 +237,15 @@ def _print_result(result: Result) -> None:
 
 
 @contextmanager
-def stopping_at_once() -> Iterator[None]:
-    """SIGINT and SIGTERM print how to resume and end the process: shutting Ray and threads down takes seconds, and
+def stopping_at_once(next_run: str = "to resume") -> Iterator[None]:
+    """SIGINT and SIGTERM print how to go on and end the process: shutting Ray and threads down takes seconds, and
     `ray job stop` gives 3.
 
     Ray drops the units in flight when its driver is gone; files that are written are whole.
     """
 
     def stop(number: int, frame: Any) -> NoReturn:
-        print(f"error: stopped; to resume: {visible(resume_command())}", file=sys.stderr, flush=True)
+        print(f"error: stopped; {next_run}: {visible(resume_command())}", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}

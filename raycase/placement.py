@@ -79,7 +79,9 @@ class AutoRunner(Runner):
         return self._on(several).map(*work, encoder_of=encoder_of, **how)
 
     def embed(self, request: Request, opened: Job, plan: Plan) -> Iterator[WrittenUnit]:
-        """`Runner.embed`."""
+        """`Runner.embed`, if an index that the job names takes its columns."""
+        if index := getattr(request.job, "index", None):
+            _check_index(index, request)
         return self._on(several_encoders(request.job, plan.units)).embed(request, opened, plan)
 
     def _on(self, several: str) -> Runner:
@@ -99,6 +101,22 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     result = run.embed(job, AutoRunner(job.ray))
     return result | {"index": _indexed(job.index, result["output"])} if job.index and not job.dry_run else result
+
+
+def _check_index(index: str, request: Request) -> None:
+    """Raise RequestError where there is an index that has other columns than the job will write."""
+    import pyarrow as pa
+
+    from raycase.index.index_rows import check_output_columns
+    from raycase.index.lance_files import open_ready
+    from raycase.io.reader import KEEP
+    from raycase.io.schema import CHUNK, CONDITION, ID
+    from raycase.io.storage import locate
+
+    if ready := open_ready(locate(index)):
+        id_type, kept = request.kind.written_columns(pa.table({KEEP + CHUNK: []}))
+        written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
+        check_output_columns(ready[0], written, request.output.root)
 
 
 def _indexed(index: str, output: str) -> str:

@@ -18,6 +18,7 @@ def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("captions.csv").write_text("text\nA boy sleeps.\nTwo girls in red dresses play soccer.\n")
     raycase.embed("captions.csv", "out", any_condition=True, index="captions.lance")
+    assert dir(raycase) == sorted(raycase.__all__)
     for module, examples in ((api, 16), (embeds, 11), (index, 3)):
         done = doctest.testmod(module, extraglobs={"raycase": raycase, "pathlib": pathlib})
         assert done.failed == 0 and done.attempted >= examples

@@ -12,7 +12,7 @@ import pytest
 from helpers import ROOT
 
 from raycase import __version__, cli
-from raycase.cli import main, parse, resume_command, stopping_at_once
+from raycase.cli import main, parse, resume_command
 from raycase.commands import COMMANDS
 from raycase.errors import RequestError, WorkError, note
 from raycase.flags import grouped
@@ -193,10 +193,11 @@ def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatc
 
     monkeypatch.setattr(cli.os, "_exit", exit_at_once)
     before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as stop, stopping_at_once():
-        signal.raise_signal(number)
-    assert stop.value.code == status and signal.getsignal(number) is before
-    assert capsys.readouterr().err == "error: stopped; to resume: raycase train case --train 'a b.csv'\n"
+    again, resumes = "the same command starts the fit again", "to resume"
+    for words, said in ((["case"], again), (["condition-pooling", "--unfreeze"], resumes), (["bi-encoder"], resumes)):
+        assert status_of("train", *words, *FILES, work=lambda job: signal.raise_signal(number)) == status
+        assert signal.getsignal(number) is before
+        assert capsys.readouterr().err == f"error: stopped; {said}: raycase train case --train 'a b.csv'\n"
 
 
 def test_the_command_that_resumes_a_ray_job_submits_it(monkeypatch):

@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 LEAST_STATED = 0.5  # probability
-TELLING = "that are pooled from stored tokens by a model trained on labelled texts"
+TELLING = (
+    "that are pooled from stored tokens by a model trained on labelled texts (embed with --any-condition, and index "
+    "that output alone)"
+)
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
@@ -463,7 +466,8 @@ class Index(Shared):
         """The condition of the index that is searched for the one that was asked."""
         if asked is None and not self.metadata.plain:
             raise RequestError(
-                f"unconditional: expected unconditional vectors in {self.root.uri}, got none; see `raycase index`"
+                f"unconditional: expected unconditional vectors in {self.root.uri}, got none; embed with "
+                "--any-condition, or also with --unconditional, and index that output too"
             )
         if asked is None or asked in self.metadata.conditions:
             return asked

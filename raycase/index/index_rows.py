@@ -58,7 +58,7 @@ def append_rows(
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
     else:
-        check_output_columns(dataset.schema, schema, source)
+        check_output_columns(dataset, schema, source.output.root)
         _check_new_rows(dataset, source, metadata)
         for field in schema:
             if field.name not in dataset.schema.names:
@@ -147,15 +147,16 @@ def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
 
 
-def check_output_columns(index: pa.Schema, written: pa.Schema, source: Written) -> None:
+def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
     """Raise RequestError where the output has other columns than the index."""
-    expected = {f.name: str(f.type) for f in index if f.name not in RESERVED_COLUMNS}
+    expected = {f.name: str(f.type) for f in dataset.schema if f.name not in RESERVED_COLUMNS}
     got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
     if expected != got:
         raise RequestError(
-            f"--embeddings: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
-            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {source.output.root.uri}; embed it with the same "
-            "--id-column and --keep-columns"
+            f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
+            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
+            f"and --keep-columns, or without --index, and build anew: raycase index --embeddings {output.uri} --output "
+            f"{dataset.uri} --overwrite"
         )
 
 

@@ -51,7 +51,7 @@ def delete_same_ids(
     """
     new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
     for source in new:
-        check_output_columns(dataset.schema, index_schema(source, metadata), source)
+        check_output_columns(dataset, index_schema(source, metadata), source.output.root)
     of = DOCUMENT if metadata.chunk else ID
     tables = (table for source in new for table in source.tables([of]))
     ids = (

@@ -49,7 +49,7 @@ class CorpusFlags:
     text_column: str = "text"
     """Column of the sentences."""
     id_column: str | None = None
-    """Column of the ids. Default: `id` if it exists, else the number of file and row, `file:row`."""
+    """Column of the ids. Default: `id`, else `file:row`, the numbers of both."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: the text."""
     chunk: int | None = None

@@ -60,6 +60,8 @@ def run(request: Request, began: float, runner: Runner) -> dict[str, Any]:
         plan.learned.save(output, plan.unit_rows)
     if finished := sum(plan.rows) - len(plan):
         note(f"Resuming: {finished:,} of {sum(plan.rows):,} rows are finished.")
+    if request.kind.columns.id is None:
+        note("no column 'id': ids are file:row; --id-column names another column")
     progress = Run(rows=sum(plan.rows), rows_before=finished, units=plan.units)
     written = map(progress.add, embedding)
     units, lines = run_units(output, opened, units, lambda done: done.missing(plan.rows), written, "rows")

@@ -52,7 +52,8 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for _ in range(2):  # the second time there is nothing to do
         main([*begin, str(tmp_path / "out"), "--index", index])
-        assert json.loads(capsys.readouterr().out.splitlines()[-1])["index"] == index
+        said = capsys.readouterr()
+        assert json.loads(said.out.splitlines()[-1])["index"] == index and "ids are file:row" in said.err
         assert Index.open(index).metadata.conditions == {"color": 2}
     for output, other, message in (
         ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete but not indexed"),
@@ -66,6 +67,10 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
         main([*begin, str(tmp_path / "new"), "--index", str(tmp_path / "new.lance"), "--dtype", "int8"])
     assert "--index: expected vectors as the model gives them" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+    with pytest.raises(SystemExit, match="2"):
+        main([*begin, str(tmp_path / "new"), "--index", index, "--id-column", "text", "--keep-columns"])
+    message = f"index's columns .*: raycase index --embeddings {tmp_path}/new --output {index} --overwrite$"
+    assert re.search(message, capsys.readouterr().err.strip()) and not (tmp_path / "new" / "job.json").exists()
 
 
 def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
