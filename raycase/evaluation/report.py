@@ -85,37 +85,42 @@ def rank_systems(
     systems: Sequence[RankedSystem],
     metrics: Mapping[str, Correlation] = MappingProxyType({}),
     ratings_Q: np.ndarray | None = None,
+    compared: Mapping[str, Sequence[RankedSystem]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, and their
-    differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings."""
-    settings = {"resamples": job.resamples, "seed": job.seed}
-    first = systems[0]
+    differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings.
 
-    def figures(estimated: Callable[..., dict[str, float] | None], *compared: RankedSystem) -> dict[str, Any]:
+    compared: further differences, by key of `metrics.json`: of these systems from the first of these."""
+    settings = {"resamples": job.resamples, "seed": job.seed}
+    compared = {"against": systems, **compared}
+
+    def figures(estimated: Callable[..., dict[str, float] | None], *of: RankedSystem) -> dict[str, Any]:
         """Those of each group and measure."""
         return {
             group: {
                 name: estimated(
                     metrics.get(name, mean_of),
-                    *(s.values[group][:, i] for s in compared),
+                    *(s.values[group][:, i] for s in of),
                     values_QM[:, i] if ratings_Q is None else ratings_Q,
                     **settings,
                 )
                 for i, name in enumerate(measures)
             }
-            for group, values_QM in first.values.items()
+            for group, values_QM in systems[0].values.items()
         }
 
-    lines: list[dict[str, Any]] = [{"name": s.name, "what": s.what, "figures": figures(estimate, s)} for s in systems]
-    for line, system in zip(lines[1:], systems[1:], strict=True):
-        line["against"] = figures(estimate_difference, system, first)
+    lines = {s.name: {"name": s.name, "what": s.what, "figures": figures(estimate, s)} for s in systems}
+    for key, (base, *others) in compared.items():
+        for other in others:
+            lines[other.name][key] = figures(estimate_difference, other, base)
     return {
         "title": title,
         "about": about,
         "data": data,
         "measures": list(measures),
-        "groups": [{"name": name, "queries": len(of_group)} for name, of_group in first.values.items()],
-        "systems": lines,
+        "groups": [{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
+        "systems": [*lines.values()],
+        "compared": {key: base.name for key, (base, *_) in compared.items()},
         "settings": settings | {"compute": job.compute},
     }
 
@@ -137,6 +142,7 @@ def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
 def render_ranked(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every number in it."""
     measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
+    least = 2 / metrics["settings"]["resamples"]
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts.append(table(["system", "what"], [[s["name"], s["what"]] for s in systems]))
     for measure in measures:
@@ -145,10 +151,10 @@ def render_ranked(metrics: dict[str, Any]) -> str:
         header = ["", *(f"{g['name']} ({g['queries']})" for g in groups)]
         rows = [[s["name"], *(interval(s["figures"][g["name"]][measure]) for g in groups)] for s in systems]
         parts.append(table(header, rows))
-        others = [s for s in systems if "against" in s]
-        if others:
-            least = 2 / metrics["settings"]["resamples"]
-            rows = [[s["name"], *(difference(s["against"][g["name"]][measure], least) for g in groups)] for s in others]
-            parts += [f"Minus {systems[0]['name']}, by the paired bootstrap:", table(header, rows)]
+        for key, base in metrics["compared"].items():
+            others = [s for s in systems if key in s]
+            rows = [[s["name"], *(difference(s[key][g["name"]][measure], least) for g in groups)] for s in others]
+            if rows:
+                parts += [f"Minus {base}, by the paired bootstrap:", table(header, rows)]
     parts += ["## How it was made", provenance_lines(metrics)]
     return "\n\n".join(parts) + "\n"

@@ -31,9 +31,10 @@ FUNCTION_WORDS = frozenset(  # numbers are none: under "number of people" they c
     to into onto over under up down out off about after before between through during against is am are was were be been
     being do does did done doing have has had having will would shall should can could may might must not no very just
     too also only even ever never again still yet already all any some such each every both either neither more most
-    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn
+    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn ll re ve
     """.split()  # noqa: SIM905 a literal list would be 140 lines
 )
+LETTERS_APART = re.compile("[^\\W\\d]['\u2019][^\\W\\d]")
 
 
 class CarriedWord(NamedTuple):
@@ -120,13 +121,20 @@ def _words_of(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float]
     weight_of: defaultdict[str, float] = defaultdict(float)
     texts_with: Counter[str] = Counter()
     for text, words in texts:
-        plain = [re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower()) for word in words]
+        plain = [_plain(text, word) for word in words]
         for name, word in zip(plain, words, strict=True):
             weight_of[name] += word.weight
         texts_with.update(set(plain))
     weight_of.pop("", None)  # punctuation alone
     carrying = {n: w for n, w in weight_of.items() if re.split("['\u2019]", n)[0] not in FUNCTION_WORDS}
     return carrying, texts_with
+
+
+def _plain(text: str, word: Word) -> str:
+    """In lower case, without punctuation around it; nothing of a letter that an apostrophe leaves: wasn't, l'eau."""
+    plain = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
+    left = len(plain) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
+    return "" if left else plain
 
 
 def near_and_far(members: Sequence[np.ndarray], seed: int) -> list[np.ndarray]:

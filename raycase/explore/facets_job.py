@@ -189,8 +189,8 @@ def assignment_table(found: FoundFacets, index: Index) -> pa.Table:
 
 
 def _print_table(found: FoundFacets, index: Index) -> None:
-    """Size, share and words of each cluster, and its examples: their texts, in a terminal with the words in bold that
-    the condition looked at, or the ids where the index has no texts."""
+    """Number, size, share and words of each cluster, and its examples: their texts, in a terminal with the words in
+    bold that the condition looked at, or the ids where the index has no texts."""
     marks: dict[str, list[Any]] = {}
     if found.words is not None and has_styles(sys.stdout):
         texts = [example.text for each in found.examples for example in each]
@@ -202,10 +202,10 @@ def _print_table(found: FoundFacets, index: Index) -> None:
         carried = ", ".join(visible(word.word) for word in found.words[number]) if found.words else ""
         if found.words and not carried:  # function words alone
             carried = f"like: {visible(found.examples[number][0].text, MOST_LABEL)}"
-        print(f"\n{size:>10,}  {size / rows:>6.1%}  {carried}".rstrip())
+        print(f"\n{number + 1:>4}  {size:>10,}  {size / rows:>6.1%}  {carried}".rstrip())
         for example in found.examples[number]:
             text = str(example.id if example.text is None else example.text)
-            print(" " * 20 + in_bold(text, looked_at(marks.get(text, [])), SHOWN_CHARACTERS))
+            print(" " * 26 + in_bold(text, looked_at(marks.get(text, [])), SHOWN_CHARACTERS))
     if unstated := len(found.unstated):
-        print(f"\n{unstated:>10,}  {unstated / rows:>6.1%}  not stated")
+        print(f"\n   0  {unstated:>10,}  {unstated / rows:>6.1%}  not stated")
     print()

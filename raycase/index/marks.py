@@ -44,12 +44,19 @@ def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list
 
 
 def in_bold(text: str, words: Collection[Word], most: int) -> str:
-    """The text in one line for a terminal, cut off after `most` characters, with these words in bold."""
+    """The text in one line for a terminal, with these words in bold: its first `most` characters, or those around the
+    heaviest word if it comes later."""
+    start, heaviest = 0, max(words, key=lambda word: word.weight, default=None)
+    if heaviest and len(" ".join(text[: heaviest.end].split())) > most:
+        start = max(0, min(heaviest.start - most // 2, len(text) - most))
+        start = text.find(" ", start, heaviest.start) + 1 or start
+        words = [Word(w.start - start, w.end - start, w.weight) for w in words if w.start >= start]
+        text = text[start:]
     line = " ".join(
         "".join(f"{BOLD}{visible(piece)}{PLAIN}" if word else visible(piece) for piece, word in run)
         for run in runs(text, list(words), most)
     )
-    return line + ("…" if len(" ".join(text.split())) > most else "")
+    return "…" * (start > 0) + line + ("…" if len(" ".join(text.split())) > most else "")
 
 
 def in_words(text: str, words: Collection[Word]) -> str:

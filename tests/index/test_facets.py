@@ -1,6 +1,7 @@
 """Clusters of vectors: they are found where they were planted, of chosen number, whatever the blocks and the sample."""
 
 import math
+import re
 import sys
 
 import numpy as np
@@ -116,3 +117,9 @@ def test_a_word_of_one_text_comes_after_those_of_several():
     assert [word.word for word in score_words([texts, []], 3)[0]] == ["red", "dog", "rare"]
     assert score_words([[("", [])]], 3) == [[]]
     assert isinstance(score_words([texts], 1)[0][0], CarriedWord)
+
+
+def test_a_letter_that_an_apostrophe_leaves_is_no_word():
+    text = "it wasn\u2019t l'eau 'x 6'2 c"
+    words = [Word(*match.span(), 1.0) for match in re.finditer(r"\w+", text)]
+    assert {word.word for word in score_words([[(text, words)]], 9)[0]} == {"eau", "x", "6", "2", "c"}

@@ -107,13 +107,17 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch
     facets(asked(grouped, clusters=3))
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == '60 rows under "color" in 3 clusters'
-    sizes = [re.match(r" +(\d+) +(\d+\.\d%)  (\w.*)", line) for line in lines]
-    assert [m.group(1, 2) for m in sizes if m] == [("30", "50.0%"), ("20", "33.3%"), ("10", "16.7%")]
-    assert "dog" in sizes[3].group(3).split(", ")
-    assert sum(line.startswith(" " * 20 + "A ") for line in lines) == 9
+    sizes = [re.match(r" +(\d) +(\d+) +(\d+\.\d%)  (\w.*)", line) for line in lines]
+    assert [m.group(1, 2, 3) for m in sizes if m] == [
+        ("1", "30", "50.0%"),
+        ("2", "20", "33.3%"),
+        ("3", "10", "16.7%"),
+    ]
+    assert "dog" in sizes[3].group(4).split(", ")
+    assert sum(line.startswith(" " * 26 + "A ") for line in lines) == 9
     monkeypatch.setattr("raycase.explore.facets_job.has_styles", lambda stream: True)
     facets(asked(grouped, clusters=3))  # in a terminal the words that the condition looked at are bold
-    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 20)]
+    examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 26)]
     assert len(examples) == 9 and all(BOLD in line for line in examples)
 
 
@@ -139,11 +143,11 @@ def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys)
     assert [facet["words"] for facet in found] == [None, None]
     assert all(example["text"] is None for facet in found for example in facet["examples"])
     ids = [example["id"] for facet in found for example in facet["examples"]]
-    assert len(set(ids)) == len(ids) >= 4 and all(re.search(rf"^ {{20}}{i}$", printed.out, re.MULTILINE) for i in ids)
+    assert len(set(ids)) == len(ids) >= 4 and all(re.search(rf"^ {{26}}{i}$", printed.out, re.MULTILINE) for i in ids)
 
     refuse(asked(uri, text_column="title"), "--text-column: expected a column of texts .*id.*, got 'title'", facets)
     facets(asked(grouped, clusters=2, text_column="label"))
-    assert re.search(r"^ {20}row \d+$", capsys.readouterr().out, re.MULTILINE)
+    assert re.search(r"^ {26}row \d+$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_wrong_requests_are_refused(grouped, home, tmp_path):

@@ -51,6 +51,16 @@ def test_bold_words_in_one_line():
         assert plain.rstrip("…").strip() == line[:most].strip() and plain.endswith("…") == (len(line) > most)
 
 
+def test_a_long_text_is_cut_around_its_heaviest_word():
+    text = "a red cat " + "and " * 30 + "a dress " + "and " * 30
+    marks = words(text, ("red", 0.2), ("dress", 0.3))
+    assert in_bold(text, marks, 20) == f"…and a {BOLD}dress{PLAIN} and and…"
+    assert in_bold(text[:137], marks, 20) == f"…and and and a {BOLD}dress{PLAIN}"  # its end fills the line
+    assert in_bold(text, marks[:1], 12) == f"a {BOLD}red{PLAIN} cat an…"
+    assert in_bold("赤" * 30, [Word(25, 27, 1.0)], 10) == f"…{'赤' * 5}{BOLD}赤赤{PLAIN}{'赤' * 3}"  # without spaces
+    assert in_bold("a" * 30, [Word(0, 30, 1.0)], 10) == f"{BOLD}{'a' * 10}{PLAIN}…"
+
+
 @pytest.mark.parametrize(
     ("terminal", "variables", "styles"),
     [

@@ -16,7 +16,7 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.evaluation.tasks.labelled import nearest
+from raycase.evaluation.tasks.labelled import ALL, nearest
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.training import job as jobs
 from raycase.training import labelled_pairs
@@ -120,8 +120,12 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     metrics = train(job)
     assert metrics["data"]["labelled: a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
-    report = evaluate(EvaluateJob(model=(job.output,), **asked), vectors_of=vectors_of)
-    plain, trained = report["systems"]
+    report = evaluate(EvaluateJob(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
+    plain, trained, _, other = report["systems"]
+    of_label = [system["figures"][ALL]["label"]["value"] for system in (trained, other)]
+    assert other["against_conditional"][ALL]["label"]["difference"] == pytest.approx(of_label[1] - of_label[0])
+    assert not any("against_conditional" in system for system in report["systems"][:3])
+    assert "\n\nMinus m, by the paired bootstrap:" in (tmp_path / "r" / "report.md").read_text()
     for column in ("color", "number"):
         before, after = (system["figures"][column]["label"]["value"] for system in (plain, trained))
         assert after > max(before, 95), column

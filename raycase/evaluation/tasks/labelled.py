@@ -35,7 +35,7 @@ def read(job: EvaluateJob) -> list[LabelledTexts]:
 
 def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
-    condition, and their differences from the first model's without."""
+    condition, and their differences from the first model's without; other models also from the first one's with."""
     systems = []
     for model in models:
         for what, conditional in (("without a condition", False), (model.config.label, True)):
@@ -60,6 +60,7 @@ def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Mode
         data={"rows": rows, "sha256": [table.data_sha256 for table in tables]},
         measures=MEASURES,
         systems=systems,
+        compared={"against_conditional": systems[1::2]},
     )
 
 
