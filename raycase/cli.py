@@ -258,8 +258,10 @@ def stopping_at_once(next_run: str = "to resume") -> Iterator[None]:
 
 def resume_command() -> str:
     """This process's command as it resumes: without --overwrite, which would begin again."""
-    submit = "ray job submit --working-dir . -- " if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
-    return submit + command_line([word for word in sys.argv if word != "--overwrite"])
+    where = f"RAY_ADDRESS={address} " if (address := os.environ.get("RAY_ADDRESS")) else ""
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:  # which sets an address of its own
+        where = "ray job submit --working-dir . -- "
+    return where + command_line([word for word in sys.argv if word != "--overwrite"])
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:
