@@ -55,9 +55,8 @@ def ask(index_uri: str, where: str | None, queries: int, exact: int, seed: int) 
                 recall.append(float((scores >= wanted[-1] - 1e-5).sum()) / K)
             del all_rows
     if where:
-        again = Index.open(index_uri)
-        again.search(texts[0], "mood", K)
-        index = again
+        index = Index.open(index_uri)
+        index.search(texts[0], "mood", K)
         for condition in CONDITIONS:
             timed(filtered, texts[0], condition, where=where)
     milliseconds = {"first": firsts, "next": nexts, "embedding": embedding, "first_with_filter": filtered}

@@ -88,6 +88,8 @@ def traced() -> dict[str, float]:
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
             if not file.exists():  # a library's threads may abort a process as it ends: that is no matter here
                 raise SystemExit(f"raycase {words}: {done.stderr.strip()}")
+            if done.returncode:
+                print(f"raycase {words}: did its work, then ended with {done.returncode}", file=sys.stderr)
             said = json.loads(file.read_text())
             entered.update(said["functions"])
             modules = modules or said["modules"]

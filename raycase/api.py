@@ -38,7 +38,9 @@ def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, and paths as strings, as flags are."""
+    """NumPy's numbers as Python's, and paths as strings, as flags are; others as text."""
+    if isinstance(value, PathLike):
+        return fspath(value)
     if isinstance(value, (list, tuple)):
         return [*map(_plain, value)]
     value = value.item() if hasattr(value, "item") else value

@@ -200,10 +200,12 @@ def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatc
         assert capsys.readouterr().err == f"error: stopped; {said}: raycase train case --train 'a b.csv'\n"
 
 
-def test_the_command_that_resumes_a_ray_job_submits_it(monkeypatch):
+def test_the_command_that_resumes_runs_where_it_ran(monkeypatch):
     monkeypatch.setattr("sys.argv", ["jobs/embed.py", "--input", "a b.csv", "--overwrite"])
-    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
-    assert resume_command() == "ray job submit --working-dir . -- python jobs/embed.py --input 'a b.csv'"
+    submitted = "ray job submit --working-dir . -- "
+    for name, where in {"RAY_ADDRESS": "RAY_ADDRESS=auto ", "RAY_JOB_CONFIG_JSON_ENV_VAR": submitted}.items():
+        monkeypatch.setenv(name, "auto")
+        assert resume_command() == f"{where}python jobs/embed.py --input 'a b.csv'"
 
 
 def test_every_subcommand_has_a_script_in_jobs():

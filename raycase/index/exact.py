@@ -32,10 +32,8 @@ Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D)
 
 
 class RememberedVectors:
-    """Unit vectors of rows under each of the last conditions: in a few blocks, each larger than the next, by offsets.
-
-    To keep them all in one would copy them with each query.
-    """
+    """Unit vectors of rows under each of the last conditions: in a few blocks by offsets, each larger than the next:
+    one block would be copied with each query."""
 
     def __init__(self) -> None:
         self.conditions: dict[str, list[Block]] = {}

@@ -252,5 +252,5 @@ class _Recorder(ray.tune.Callback):
         choices, seed = _drawn(trial.config, self.job.training)
         row = {"choices": choices, "seed": seed, "phase": self.phase, "error": "", "score": None} | figures
         self.job.put_trial(row)
-        said = f"{row['metric']} {row['score']:.2f}" if row["score"] else row["error"]
+        said = f"{row['metric']} {row['score']:.2f}" if row["score"] is not None else row["error"]
         note(f"{self.phase}: {said}, seed {seed}, {text_of(choices)}")

@@ -108,7 +108,6 @@ def test_a_model_has_a_name_for_strangers(model, name):
 
 def test_a_replica_which_works_elsewhere_gets_whole_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for folder in ("i.lance", "runs"):
-        (tmp_path / folder).mkdir()
+    (tmp_path / "runs").mkdir()
     settings = check_serve(ServeJob(index="i.lance", model="runs"))
     assert (settings.index, settings.model) == (str(tmp_path / "i.lance"), str(tmp_path / "runs"))
