@@ -5,7 +5,7 @@ The same as `raycase index`, for `ray job submit` of a checkout.
 
 import sys
 
-from raycase.cli import main
+from raycase.cli import console
 
 if __name__ == "__main__":
-    main(["index", *sys.argv[1:]])
+    console(["index", *sys.argv[1:]])

@@ -5,7 +5,7 @@ The same as `raycase score`, for `ray job submit` of a checkout.
 
 import sys
 
-from raycase.cli import main
+from raycase.cli import console
 
 if __name__ == "__main__":
-    main(["score", *sys.argv[1:]])
+    console(["score", *sys.argv[1:]])

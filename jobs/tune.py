@@ -5,7 +5,7 @@ The same as `raycase tune`, for `ray job submit` of a checkout.
 
 import sys
 
-from raycase.cli import main
+from raycase.cli import console
 
 if __name__ == "__main__":
-    main(["tune", *sys.argv[1:]])
+    console(["tune", *sys.argv[1:]])

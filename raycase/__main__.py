@@ -1,6 +1,6 @@
 """`python -m raycase` is the command `raycase`."""
 
-from raycase.cli import main
+from raycase.cli import console
 
 if __name__ == "__main__":
-    main()
+    console()

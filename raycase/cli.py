@@ -6,6 +6,7 @@ JSON object; errors go to standard error.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import inspect
 import io
@@ -41,6 +42,27 @@ SETTINGS = (
     tyro.conf.EnumChoicesFromValues,
     tyro.conf.PositionalMetavarFromFieldName,
 )
+
+
+def console(arguments: Sequence[str] | None = None) -> None:
+    """`main` as a process of its own, which ends as soon as its work is done and what others registered has run.
+
+    Python's own way out takes half a second with torch, and threads of libraries that still run can abort it.
+    """
+    status: Any = 1
+
+    def end() -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+    atexit.register(end)  # before the work imports anything, for the first one registered is the last to run
+    try:
+        main(arguments)
+        status = 0
+    except SystemExit as stop:
+        status = stop.code or 0
+        raise
 
 
 def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] | None = None) -> None:

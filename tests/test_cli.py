@@ -184,6 +184,25 @@ def test_what_cannot_be_printed_ends_no_work(words):
     assert ended.stderr.startswith("error: standard output: expected room, got: [Errno 28]")
 
 
+@pytest.mark.parametrize(("raised", "status"), [("None", 0), ("RequestError('no')", 2), ("KeyError('x')", 1)])
+def test_a_process_ends_by_its_own_status_and_runs_what_others_registered(raised, status, tmp_path):
+    code = f"""
+import atexit, threading, time
+import raycase.cli as c
+from raycase.errors import RequestError
+def work(job):
+    atexit.register(print, "registered")
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()  # a library's, still running
+    if error := {raised}:
+        raise error
+    return {{"rows": 1}}
+c.COMMANDS["verify"].__dict__["work"] = work
+c.console(["verify", "out"])"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert ended.stdout == '{"rows": 1}\n' * (not status) + "registered\n"
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["/bin/raycase", "train", "case", "--train", "a b.csv", "--overwrite"])
