@@ -281,7 +281,7 @@ def render(metrics: dict[str, Any]) -> str:
 def main(arguments):
     """Measure and write the report."""
     reading = partial(read, attributes=arguments.attributes, train_file=arguments.train)
-    task = Task(read=reading, measure=measure, values=ranked_values, render=render)
+    task = Task(read=reading, measure=measure, render=render)
     metrics = write_report(arguments, task, task="captions", cache=arguments.cache)
     finish({"ratios": {}, "systems": ranked_values(metrics), "output": arguments.output})
 

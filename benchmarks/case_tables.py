@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from reports import cell, heading, report_parser, write_report
+from reports import cell, encoder_name, heading, number, report_parser, write_report
 from turns import finish, has_matplotlib, png
 
 from raycase.encoder.pooling import OVER_A_SPAN
-from raycase.encoder.prompts import PromptStyle, TokenSpan
+from raycase.encoder.prompts import PromptStyle, TokenSpan, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import cosines_to_mean, spearman
-from raycase.evaluation.models import LABELS, Model, before_g, encoder_name, is_case, setting, training_metrics
+from raycase.evaluation.metrics import spearman
+from raycase.evaluation.models import Model, is_case, training_metrics
 from raycase.evaluation.procedure import Task
-from raycase.evaluation.report import number, provenance_lines, table
+from raycase.evaluation.report import provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
 from raycase.io.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
@@ -41,6 +41,7 @@ from raycase.io.schema import CONDITION
 from raycase.io.vectors import cosines, pair_cosines
 from raycase.models.case import CaseConfig
 from raycase.models.contracts import Compute
+from raycase.models.registry import embeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,6 +61,15 @@ STYLES: list[dict[str, Any]] = [
     {"color": "#D55E00", "linestyle": "-."},
 ]
 VectorsBy = Callable[[Any], np.ndarray]  # a system's configuration -> its vectors of the rated pairs, (P, D)
+DIRECTIONS = 1000  # k of eq. 5
+LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
+    PromptStyle.SENT: "sent",
+    PromptStyle.COND: "cond",
+    PromptStyle.CONCAT_SC: "CONC(s + c)",
+    PromptStyle.CONCAT_CS: "CONC(c + s)",
+    PromptStyle.QUESTION: "question",
+    PromptStyle.STATEMENT: "statement",
+}
 PUBLISHED = (PromptStyle.SENT, PromptStyle.COND, PromptStyle.CONCAT_SC, PromptStyle.CONCAT_CS)
 
 # Encoder -> pooling -> setting -> Spearman x 100, zero-shot (Table 10, appendix D). The pooling of SimCSE is that of
@@ -116,6 +126,69 @@ ABLATION = (
 )
 
 
+def before_g(config: Any, **changes: Any) -> Any:
+    """CASE without its projector, with changes to its configuration; any other system unchanged."""
+    return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
+
+
+def setting(config: Any) -> str:
+    """Prompt and subtraction as the paper writes them (Table 1), several views in brackets; of a fine-tuned system,
+    its label."""
+    if not isinstance(config, CaseConfig):
+        return str(config.label)
+    views = [LABELS.get(style, str(style)) for style, _ in parse_views(config.encoder.prompt)]
+    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
+    return f"{label} - c" if config.subtract else label
+
+
+def isotropy(vectors_ND: np.ndarray, *, directions: int = 1000, seed: int = 0) -> float:
+    """I_iso = min F(u) / max F(u), F(u) = sum over unit vectors e of exp(e . u), u random directions (CASE, eq. 5).
+
+    Close to 1 if the vectors point in all directions, close to 0 if they crowd in one.
+    """
+    unit_ND = _unit(vectors_ND)
+    random_KD = _unit(np.random.default_rng(seed).standard_normal((directions, vectors_ND.shape[1])))
+    sums_K = np.zeros(directions)
+    for start in range(0, len(unit_ND), 4096):  # in blocks, to bound the memory
+        sums_K += np.exp(unit_ND[start : start + 4096] @ random_KD.T).sum(0)
+    return float(sums_K.min() / sums_K.max())
+
+
+def cosines_to_mean(vectors_ND: np.ndarray) -> np.ndarray:
+    """cos(x, mean of all x): (N, D) -> (N,) (CASE, appendix C)."""
+    return cosines(vectors_ND, vectors_ND.mean(axis=0, dtype=np.float64))
+
+
+def _unit(vectors_ND: np.ndarray) -> np.ndarray:
+    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
+
+
+def vector_spread(vectors_PD: np.ndarray, *, seed: int) -> dict[str, Any]:
+    """Dimension, isotropy (CASE, eq. 5), mean and standard deviation of the cosines to the mean (appendix C)."""
+    to_mean_P = cosines_to_mean(vectors_PD)
+    return {
+        "dim": int(vectors_PD.shape[1]),
+        "isotropy": isotropy(vectors_PD, directions=DIRECTIONS, seed=seed),
+        "to_mean": {"mean": float(to_mean_P.mean()), "std": float(to_mean_P.std())},
+    }
+
+
+def vectors_by_formula(rated: RatedPairs, model: Model) -> dict[str, np.ndarray]:
+    """The model's vectors of the distinct pairs, (P, D), by formula; of CASE also those of each step before the last:
+    f and, where the prompt has a base, f - base."""
+    config = model.config
+    if not is_case(config):
+        return {config.formula: model.embed(rated.distinct)}
+    steps = [before_g(config, subtract=False)]
+    if all(prompts.base is not None for prompts in config.prompts):
+        steps.append(before_g(config, subtract=True))
+    vectors = {step.formula: replace(model, config=step).embed(rated.distinct) for step in steps}
+    if model.projector is not None:
+        vectors[config.formula] = model.project(vectors[before_g(config).formula])
+    return vectors
+
+
 def training_curve(metrics: Any) -> dict[str, Any] | None:
     """The curve of a fit on rated pairs, by what training wrote of it: the best epoch, Spearman before training (None:
     not measured), a line for each epoch. None for a model that was not trained so."""
@@ -166,6 +239,10 @@ def ablation_configs(config: CaseConfig) -> list[CaseConfig]:
                 for subtract in (True, False)
             ]
     return configs
+
+
+def _vectors_by(model: Model, rated: RatedPairs) -> VectorsBy:
+    return lambda config: replace(model, config=config).embed(rated.distinct)
 
 
 def read_cases(uri: str) -> Cases:
@@ -255,30 +332,33 @@ def measure(
 ) -> dict[str, Any]:
     """What the tables and figures show of each model."""
     metrics = csts.measure(job, rated, models)
-    for model, part in zip(models, metrics["models"], strict=True):
-        part |= {
-            "own": before_g(model.config).formula,
-            "training": training_curve(training_metrics(model.config)),
-            "cases": case_study(model, cases, job.compute) if cases else [],
-        }
-        if part["variants"][part["system"]]["to_mean"] is None:
-            continue
-        for formula, vectors_PD in csts.vectors_by_formula(rated, model).items():
-            variant = part["variants"][formula]
-            variant["by_rating"] = by_rating(pair_cosines(vectors_PD, rated.pair_index), rated.ratings)
-            variant["to_mean"]["histogram"] = _histogram(cosines_to_mean(vectors_PD))
-            subtract = {"f": False, "f - base": True}.get(formula)
-            known = is_case(model.config) and subtract is not None
-            variant["published"] = _published_isotropy(before_g(model.config, subtract=subtract)) if known else None
+    metrics["models"] = [_measure_model(job, rated, model, cases) for model in models]
     encoders = {model.config.describe()["weights"]: model for model in models if is_case(model.config)}
-    tables = [ablation(m.config, rated, partial(m.embed, rated.distinct)) for m in encoders.values()] if ablate else []
+    tables = [ablation(m.config, rated, _vectors_by(m, rated)) for m in encoders.values()] if ablate else []
     return metrics | {"ablation": tables}
 
 
-def values(metrics: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Spearman of each model."""
-    own = {model["name"]: model["variants"][model["system"]] for model in metrics["models"]}
-    return {name: {"spearman": v["spearman"] and v["spearman"]["value"]} for name, v in own.items()}
+def _measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, cases: Cases | None) -> dict[str, Any]:
+    """A model's part: its own formula and those of each step, and what its vectors are like."""
+    config, variants = model.config, {}
+    for formula, vectors_PD in vectors_by_formula(rated, model).items() if embeds(config) else ():
+        scores_N = pair_cosines(vectors_PD, rated.pair_index)
+        subtract = {"f": False, "f - base": True}.get(formula)
+        known = is_case(config) and subtract is not None
+        variants[formula] = vector_spread(vectors_PD, seed=job.seed) | {
+            "spearman": finite(100 * spearman(scores_N, rated.ratings)),
+            "by_rating": by_rating(scores_N, rated.ratings),
+            "published": _published_isotropy(before_g(config, subtract=subtract)) if known else None,
+        }
+        variants[formula]["to_mean"]["histogram"] = _histogram(cosines_to_mean(vectors_PD))
+    return {
+        "name": model.name,
+        "system": config.formula,
+        "own": before_g(config).formula,
+        "training": training_curve(training_metrics(config)),
+        "cases": case_study(model, cases, job.compute) if cases else [],
+        "variants": variants,
+    }
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -299,7 +379,7 @@ def render(metrics: dict[str, Any]) -> str:
 
 def has_vectors(model: dict[str, Any]) -> bool:
     """Whether a model of `metrics.json` gives vectors, and does not only score pairs."""
-    return model["variants"][model["system"]]["to_mean"] is not None
+    return bool(model["variants"])
 
 
 def _before_and_after(models: Sequence[dict[str, Any]]) -> list[str]:
@@ -378,9 +458,9 @@ def _ablation(part: dict[str, Any]) -> str:
 
 def draw(models: Sequence[dict[str, Any]]) -> dict[str, bytes]:
     """The plots as PNG by file name, with a panel for each model of `metrics.json`."""
-    pictures = {"cosine_by_rating.png": png(_figure(models, by_rating_panel))}
-    with_vectors = [model for model in models if has_vectors(model)]
-    if with_vectors:
+    pictures = {}
+    if with_vectors := [model for model in models if has_vectors(model)]:
+        pictures["cosine_by_rating.png"] = png(_figure(with_vectors, by_rating_panel))
         pictures["cosines_to_mean.png"] = png(_figure(with_vectors, to_mean_panel))
     trained = [model for model in models if model["training"]]
     if trained:
@@ -482,11 +562,11 @@ def main(arguments):
     """Measure, write the report and draw."""
     cases = read_cases(arguments.cases) if arguments.cases else None
     measuring = partial(measure, cases=cases, ablate=arguments.ablate)
-    metrics = write_report(arguments, Task(read=csts.read, measure=measuring, values=values, render=render))
+    metrics = write_report(arguments, Task(read=csts.read, measure=measuring, render=render))
     pictures = draw(metrics["models"]) if has_matplotlib() else {}
     for name, image in pictures.items():
         (Path(arguments.output) / name).write_bytes(image)
-    finish({"ratios": {}, "models": values(metrics), "pictures": list(pictures), "output": arguments.output})
+    finish({"ratios": {}, "systems": ranked_values(metrics), "pictures": list(pictures), "output": arguments.output})
 
 
 if __name__ == "__main__":

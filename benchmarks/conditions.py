@@ -21,15 +21,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from reports import cell, heading, report_parser, write_report
+from reports import cell, heading, number, report_parser, write_report
 from scipy.stats import rankdata
 from turns import finish
 
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import correlation_estimates, estimate, mean_of, spearman
+from raycase.evaluation.metrics import estimate, mean_of, spearman
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Task
-from raycase.evaluation.report import interval, number, provenance_lines, table
+from raycase.evaluation.report import interval, provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
@@ -71,12 +71,20 @@ def condition_figures(
         for least, most in TIMES:
             inside_N = _inside(times_N, least, most)
             group = rated.without(np.flatnonzero(~inside_N))
-            by_times.append(correlation_estimates(group, scores_N[inside_N], **bootstrap))
+            by_times.append(_correlations(scores_N[inside_N], group, **bootstrap))
     return {
         "by_times": by_times,
         "order": {n: _order(scores_N, rated, rows_M2, **bootstrap) for n, rows_M2 in comparisons(rated).items()},
         "worst_conditions": worst_conditions(scores_N, rated),
         "worst": worst_pairs(scores_N, rated),
+    }
+
+
+def _correlations(scores_N: np.ndarray, rated: RatedPairs, **bootstrap: Any) -> dict[str, Any]:
+    """Each of `csts.CORRELATIONS` with its interval."""
+    return {
+        name: estimate(metric, scores_N, rated.ratings, groups_N=rated.groups, **bootstrap)
+        for name, metric in csts.CORRELATIONS.items()
     }
 
 
@@ -226,22 +234,13 @@ def measure(
 ) -> dict[str, Any]:
     """What is measured of each model."""
     settings = {"resamples": job.resamples, "seed": job.seed}
-    measured = [csts.measure_model(job, rated, model) for model in models]
-    return {
-        "data": {"file": Path(rated.uri).name, "rows": len(rated), "sha256": rated.data_sha256},
-        "settings": settings | {"compute": job.compute},
+    scores = {model.name: model.scores(rated.sentences1, rated.sentences2, rated.conditions) for model in models}
+    return csts.measure(job, rated, models) | {
         "conditions": condition_data(rated, train),
         "models": [
-            {"name": part["name"], "spearman": part["variants"][part["system"]]["spearman"]}
-            | condition_figures(scores_N, rated, train, **settings)
-            for part, scores_N in measured
+            {"name": name} | condition_figures(scores_N, rated, train, **settings) for name, scores_N in scores.items()
         ],
     }
-
-
-def values(metrics: dict[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Spearman of each model."""
-    return {m["name"]: {"spearman": m["spearman"] and m["spearman"]["value"]} for m in metrics["models"]}
 
 
 def render(metrics: dict[str, Any]) -> str:
@@ -342,9 +341,9 @@ def _worst_conditions(metrics: dict[str, Any]) -> list[str]:
 def main(arguments):
     """Measure and write the report."""
     train = read_rated(arguments.train, "--train") if arguments.train else None
-    task = Task(read=csts.read, measure=partial(measure, train=train), values=values, render=render)
+    task = Task(read=csts.read, measure=partial(measure, train=train), render=render)
     metrics = write_report(arguments, task)
-    finish({"ratios": {}, "models": values(metrics), "output": arguments.output})
+    finish({"ratios": {}, "systems": ranked_values(metrics), "output": arguments.output})
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, is_case
-from raycase.evaluation.procedure import Task, run_task
-from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked
+from raycase.evaluation.procedure import Task, evaluate
+from raycase.evaluation.report import RankedSystem, rank_systems, render_ranked
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 from raycase.job.vector_cache import VectorCache
@@ -232,7 +232,7 @@ def _read_pools(uri: str, papers: dict[str, str]) -> dict[PaperFacet, tuple[list
     return {pair: (pool, np.array(grades)) for pair, (pool, grades) in pools.items()}
 
 
-TASK = Task(read=lambda job: read_cube(job.data), measure=measure, values=ranked_values, render=render_ranked)
+TASK = Task(read=lambda job: read_cube(job.data), measure=measure)
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -245,7 +245,7 @@ def main(arguments: argparse.Namespace) -> None:
         resamples=arguments.resamples,
         compute=arguments.compute,
     )
-    metrics = run_task(job, TASK, vectors_of=VectorCache(AutoRunner()).vectors_of)
+    metrics = evaluate(job, vectors_of=VectorCache(AutoRunner()).vectors_of, task=TASK)
     print(render_ranked(metrics))
     figures = {system["name"]: system["figures"][ALL] for system in metrics["systems"]}
     finish({"ratios": {}, "systems": figures})

@@ -3,10 +3,9 @@
     make cuda-build-check                          # in an environment of its own, with a CUDA build of torch
 
 Tensors have no numbers here (FakeTensorMode), so published shapes run at full size, and whatever would wait for the GPU
-to learn a number raises. Expected: at most two copies to the GPU a row or padded batch, none once the encoder began;
-at most two that wait, of a unit (bases and conditions); vectors that are on the GPU, in their output type, when they
-are collected. This can't show how fast anything is, nor that FlexAttention's kernels compile (`cross_compile.py`) and
-are right.
+to learn a number raises. Expected: no copy to the GPU once the encoder began; at most two that wait, of a unit (bases
+and conditions); vectors that are on the GPU, in their output type, when they are collected. This can't show how fast
+anything is, nor that FlexAttention's kernels compile (`cross_compile.py`) and are right.
 """
 
 import argparse
@@ -26,17 +25,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import raycase.sample
-from raycase.encoder import attention, engine, loading, transfers
+from raycase.encoder import attention, engine, loading
 from raycase.heads.token_codes import typical_conditions
 from raycase.models import condition_pooling
 
 DEVICE = torch.device("cuda", 0)
-COPIES = 2  # to the GPU, at most: of a row, and of a unit that wait
+COPIES = 2  # to the GPU that wait, at most: of a unit
 TEXTS = 1000  # captions
 
 
 class Watch(TorchDispatchMode):
-    """Notes in `events`, in order: copies to the GPU, FlashAttention, runs of the encoder, batches collected."""
+    """Notes in `events`, in order: copies to the GPU, runs of the encoder, batches collected."""
 
     def __init__(self):
         super().__init__()
@@ -44,8 +43,6 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        if "varlen" in function.name():
-            self.events.append("FlashAttention")
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor) and t.ndim]
         made = {t.device for t in tree_leaves(result) if isinstance(t, torch.Tensor)}
         if made == {DEVICE} and any(t.device != DEVICE for t in tensors):
@@ -84,7 +81,6 @@ class Watch(TorchDispatchMode):
                 sent += 1
         return {
             "rows": rows,
-            "flash_attention": events.count("FlashAttention"),
             "copies_a_row": most,
             "copies_after_the_encoder_began": after,
             "copies_that_wait": events.count("copy that waits"),
@@ -99,13 +95,6 @@ def attended(query, key, value, *, block_mask, **_):
     return torch.empty_like(query)
 
 
-def packed(arrays, _):
-    """Room for these arrays: memory can't be pinned without a GPU, and what lies in it is not looked at."""
-    return torch.empty(
-        sum(-(-array.size // transfers.ALIGNED) * transfers.ALIGNED for array in arrays), dtype=torch.int32
-    )
-
-
 def checks(shape, texts, folder, watch):
     """Each path of a shape, by name."""
     loader = shapes.Loader.of(shape, texts, folder, DEVICE, False)
@@ -114,7 +103,7 @@ def checks(shape, texts, folder, watch):
 
     def unit(system, some, count):
         (unit, *_), _ = gpu.read_units(system, some, typical_conditions()[:count])
-        system.round_to("float16")
+        system.output = torch.float16
         encoded = system.encode_prepared(unit.prepared)
         assert encoded.vectors.dtype == np.float16
         assert len(encoded.vectors) == len(some) * count
@@ -123,8 +112,9 @@ def checks(shape, texts, folder, watch):
     yield "rows, captions, 8", lambda: unit(case, texts, 8)
     yield "rows, captions, 1", lambda: unit(case, texts, 1)
     yield "rows, documents, 1", lambda: unit(case, documents, 1)
-    case.encoder.in_rows = False
-    yield "padded, captions, 1", lambda: unit(case, texts, 1)
+    if case.encoder.in_rows:
+        case.encoder.in_rows = False
+        yield "padded, captions, 1", lambda: unit(case, texts, 1)
     if shape.pools:
         pooling = loader.condition_pooling()
         pooling.encoder.model.register_forward_pre_hook(lambda *_: watch.events.append("forward"))
@@ -143,7 +133,7 @@ def check(name):
     """The lines of a shape."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch.object(transfers, "packed", packed),
+        patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),  # which takes a GPU
         patch.object(attention, "compiled_flex", lambda: attended),
         patch.object(loading, "try_kernels", lambda encoder: None),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -159,8 +149,7 @@ def check(name):
 
 def right(line):
     """Whether a line is as expected."""
-    few = max(line["copies_a_row"], line["copies_that_wait"]) <= COPIES
-    return line["rows"] > 0 and few and line["copies_after_the_encoder_began"] == 0
+    return line["rows"] > 0 and line["copies_that_wait"] <= COPIES and line["copies_after_the_encoder_began"] == 0
 
 
 def asked_for(description):

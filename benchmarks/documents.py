@@ -25,7 +25,7 @@ IMAGES_A_DOCUMENT, QUERIES = 20, 500
 QUERY = 4  # which caption of an image asks for the others
 
 
-def captions(tokens, count):
+def captions(tokens, count, late=False):
     table = pq.read_table(CAPTIONS, columns=["image", "text"]).to_pandas()
     images = [of for of in table.groupby("image", sort=True)["text"].agg(list) if len(of) > QUERY]
     draw, groups = random.Random(0), []  # of a document: (image, which caption)
@@ -53,7 +53,14 @@ def captions(tokens, count):
         pq.write_table(pa.table({"id": list(range(len(texts))), "text": texts}), f"{folder}/in.parquet")
         for size in tokens:
             output, began = f"{folder}/{size}", time.perf_counter()
-            done = raycase.embed(f"{folder}/in.parquet", output, unconditional=True, chunk=size, ray=False)
+            done = raycase.embed(
+                f"{folder}/in.parquet",
+                output,
+                unconditional=True,
+                chunk=size,
+                late_chunking=late and size is not None,
+                ray=False,
+            )
             seconds = time.perf_counter() - began
             build(IndexJob(embeddings=(output,), output=f"{output}.lance"))
             index = Index.open(f"{output}.lance")
@@ -86,5 +93,10 @@ if __name__ == "__main__":
     parser.add_argument("--chunk", type=int, nargs="+", default=[40, 80])
     parser.add_argument("--documents", type=int, default=1500)
     parser.add_argument("--no-whole", action="store_true", help="do not embed whole documents beside")
+    parser.add_argument("--late-chunking", action="store_true")
     arguments = parser.parse_args()
-    print(json.dumps(captions([None] * (not arguments.no_whole) + arguments.chunk, arguments.documents)))
+    print(
+        json.dumps(
+            captions([None] * (not arguments.no_whole) + arguments.chunk, arguments.documents, arguments.late_chunking)
+        )
+    )

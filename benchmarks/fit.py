@@ -52,7 +52,7 @@ def read_vectors(cache):
     import pyarrow.dataset as ds
 
     from raycase.io.rated import read_rated
-    from raycase.models.contracts import PairVectors
+    from raycase.models.pairs import PairVectors
 
     parts = []
     for name in ("train", "validation"):
@@ -68,13 +68,14 @@ def read_vectors(cache):
 
 
 def plain_fit(cache):
-    from raycase.heads.projector import save_projector
+    from raycase.heads.layers import save_weights
+    from raycase.heads.projector import WEIGHTS
     from raycase.training.projector import ProjectorRecipe, best_projector, fit_projector
 
     train, validation = read_vectors(cache)
     *_, state = fit_projector(train, validation, ProjectorRecipe())
     with tempfile.TemporaryDirectory() as folder:
-        save_projector(best_projector(state, ProjectorRecipe().projector(train.dim)), Path(folder))
+        save_weights(best_projector(state, ProjectorRecipe().projector(train.dim)), Path(folder) / WEIGHTS)
     best = state.history[state.best_epoch - 1]
     return {"spearman": best["spearman"], "epochs": len(state.history)}
 
@@ -97,7 +98,7 @@ def large_fit(_):
     import numpy as np
     import torch
 
-    from raycase.models.contracts import PairVectors
+    from raycase.models.pairs import PairVectors
     from raycase.training.projector import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)

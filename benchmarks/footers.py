@@ -16,8 +16,8 @@ from urllib.request import urlopen
 import boto3
 import pyarrow as pa
 
+from raycase.io.formats import Parquet
 from raycase.io.inputs import list_input
-from raycase.io.parquet_file import Parquet
 from raycase.io.schema import parquet_bytes
 from raycase.job.plan import READERS
 

@@ -48,8 +48,8 @@ from raycase.io.schema import EMBEDDING, ID, rejected_table  # noqa: E402
 from raycase.job.encode_step import EncodeUnits  # noqa: E402
 from raycase.job.pair_result import PairResult  # noqa: E402
 from raycase.job.read_step import prepare_rows  # noqa: E402
-from raycase.job.records import ReadUnit  # noqa: E402
-from raycase.models.pairs import accepted_pairs, tokens_apart  # noqa: E402
+from raycase.job.units import ReadUnit  # noqa: E402
+from raycase.models.pairs import accepted_pairs, tokens_of_pairs  # noqa: E402
 
 CORPORA = (("documents", 1), ("captions", 8), ("captions", 1))  # texts, conditions
 POOLED = (1, 8, 32)  # conditions of condition pooling
@@ -96,10 +96,10 @@ class Bench:
         yield from self._of_corpora("units", self.units)
         if shapes.ENCODERS[self.shape.encoder].causal:
             yield "engine, without sharing, captions, 8", partial(self.without_sharing, *CORPORA[1])
-        yield "engine, eager, FlexAttention alone, documents, 1", partial(self.flex_alone, *CORPORA[0])
-        for corpus, count in CORPORA[:2]:
-            yield f"engine, eager, TMA, {corpus}, {count}", partial(self.with_tma, corpus, count)
-        yield from self._of_corpora("engine, padded", self.padded)
+        if self.case.encoder.in_rows:
+            for corpus, count in CORPORA[:2]:
+                yield f"engine, eager, TMA, {corpus}, {count}", partial(self.with_tma, corpus, count)
+            yield from self._of_corpora("engine, padded", self.padded)
         yield from self._of_corpora("transformers", self.transformers)
         yield from self._of_corpora("sentence-transformers", self.sentence_transformers)
         if self.shape.pools:
@@ -175,7 +175,7 @@ class Bench:
 
     def batch(self, pairs):
         """Tokenised prompts."""
-        return self.case.encoder.tokenize.pairs(self.case.config.templates(True), pairs)
+        return self.case.encoder.tokenize.pairs([prompts.pair for prompts in self.case.config.prompts], pairs)
 
     def _tokens(self, count):
         return self.tokens * (SHARED if count > 1 and self.loader.spec.causal else 1)
@@ -214,14 +214,13 @@ class Bench:
 
     @torch.inference_mode()
     def flex(self):
-        """Whether FlexAttention and FlashAttention run, and give what attention in chunks gives; mostly compiling."""
+        """Whether FlexAttention runs, and gives what attention in chunks gives; mostly compiling."""
         engine, began = self.case.encoder, time.perf_counter()
         try_kernels(engine)
         tried = engine.in_rows and self.device.type == "cuda"
         return {
             "tried": tried,
             "runs": engine.flex,
-            "flash_attention": engine.varlen,
             "seconds": time.perf_counter() - began,
         }
 
@@ -238,18 +237,11 @@ class Bench:
         """The same engine, each prompt in whole: the stand-in for a server that shares no prefixes."""
         return self._engine(shapes.WithoutSharing.of(self.case.encoder), corpus, count, self.peer_tokens)
 
-    def flex_alone(self, corpus, count):
-        """The same engine, not compiled, without FlashAttention for long texts that share nothing."""
-        engine = copy.copy(self.case.encoder)
-        engine.varlen = False
-        with not_compiled(engine):
-            return self._engine(engine, corpus, count, self.peer_tokens)
-
     def with_tma(self, corpus, count):
-        """The same, its kernels told to copy by Hopper's TMA."""
+        """The same engine, not compiled, its kernels told to copy by Hopper's TMA."""
         kernels = {size: own | {"USE_TMA": True} for size, own in attention.KERNELS.items()}
-        with patch.object(attention, "KERNELS", kernels):
-            return self.flex_alone(corpus, count)
+        with patch.object(attention, "KERNELS", kernels), not_compiled(self.case.encoder):
+            return self._engine(self.case.encoder, corpus, count, self.peer_tokens)
 
     def padded(self, corpus, count):
         """The same engine in padded batches, not compiled: what is left where neither FlexAttention nor chunks do."""
@@ -277,7 +269,7 @@ class Bench:
         apart = 0
         for unit in units:
             prepared = unit.prepared
-            apart += tokens_apart(prepared, accepted_pairs(prepared))
+            apart += int(tokens_of_pairs(prepared, accepted_pairs(prepared)).sum())
         return line | {"effective_tokens_per_s": apart / line["seconds"]}
 
     def _units(self, system, texts, count):
@@ -288,7 +280,7 @@ class Bench:
         line, done = self._timed(lambda: [encode(unit) for unit in units])
         if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
             raise ValueError(f"expected {len(texts) * count} vectors, got {found}")
-        work = sum((unit.stats.work for unit in done), Work())
+        work = sum((unit.work for unit in done), Work())
         line |= self._rates(system.encoder, work, line["seconds"], found) | {"units": len(units)}
         table = done[0].table
         rows = checked(len(table))
@@ -313,7 +305,7 @@ class Bench:
             return {"skipped": "not installed"}
         pairs = self.pairs(corpus, count, self.peer_tokens)
         lengths = self.batch(pairs).lengths
-        (template,) = self.case.config.templates(True)
+        (template,) = (prompts.pair for prompts in self.case.config.prompts)
         whole = [template.render(*pair).text for pair in pairs]
         size = max(1, self.loader.budget // int(lengths.max()))
         library = self.library
@@ -343,7 +335,7 @@ class Bench:
 
     def _rates(self, engine, work, seconds, prompts):
         """Rates of the work done; FLOPs are those of linear layers on what was processed, without padding."""
-        flops = 2.0 * engine.weights * work.processed / seconds / 1e12
+        flops = 2.0 * sum(map(torch.Tensor.numel, matrices(engine.parts()))) * work.processed / seconds / 1e12
         return {
             "compiled": is_compiled(engine),
             "prompts": prompts,
@@ -423,7 +415,8 @@ def padded(batch, budget):
 def dense(engine, batch, rows):
     """Pooled vectors of a padded batch by transformers' own attention: (B, D) float32 on the host."""
     lengths, device = batch.lengths[rows], engine.model.device
-    ids_BT = torch.from_numpy(batch.padded(rows, engine.model.config.pad_token_id or 0)).to(device, torch.long)
+    ids, real = batch.sequences.padded(rows)
+    ids_BT = torch.from_numpy(np.where(real, ids, engine.model.config.pad_token_id or 0)).to(device, torch.long)
     position_T = torch.arange(ids_BT.shape[1], device=device)
     keep_BT = position_T < torch.from_numpy(lengths).to(device)[:, None]
     mask = None if engine.spec.causal and len(rows) == 1 else keep_BT

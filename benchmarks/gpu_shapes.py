@@ -20,13 +20,12 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import CAPTIONS
 
-from raycase.encoder.attention import NAME, register
+from raycase.encoder.attention import DECODERS, NAME, register
 from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.latent_attention import LatentAttention
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import Forest
-from raycase.encoder.pooling import Pooling
+from raycase.encoder.pooling import LatentAttention, Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
@@ -186,10 +185,10 @@ class Loader:
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def engine(self):
-        """The encoder as on a GPU: rows, never padded batches. FlexAttention has not been tried yet."""
+        """The encoder as on a GPU. FlexAttention has not been tried yet."""
         if self.folder is None:
             options = {"device": self.device, "dtype": self.dtype, "batch_tokens": self.budget}
-            return load_encoder(self.spec, unpadded=True, **options)
+            return load_encoder(self.spec, **options)
         model = random_model(self.shape.kind, self.shape.configuration(self.tiny), self.device, self.dtype)
         latent = None
         if Pooling.LATENT in self.spec.pooling:
@@ -201,7 +200,6 @@ class Loader:
             model=model,
             tokenize=load_tokenizer(self.spec),
             latent=latent,
-            unpadded=True,
             batch_tokens=self.budget,
         )
 
@@ -242,7 +240,8 @@ def random_model(kind, config, device, dtype):
     register()
     torch.manual_seed(0)
     with created(device, dtype):
-        model = kind._from_config(copy.deepcopy(config), attn_implementation=NAME)
+        attention = NAME if config.model_type in DECODERS else "sdpa"
+        model = kind._from_config(copy.deepcopy(config), attn_implementation=attention)
     if hasattr(model, "pooler"):
         model.pooler = None
     return model.eval()
@@ -253,18 +252,12 @@ class WithoutSharing(TextEncoder):
 
     @classmethod
     def of(cls, engine):
-        other = cls(
-            spec=engine.spec,
-            model=engine.model,
-            tokenize=engine.tokenize,
-            unpadded=True,
-            batch_tokens=engine.batch_tokens,
-        )
-        other.flex, other.varlen = engine.flex, engine.varlen
+        other = cls(spec=engine.spec, model=engine.model, tokenize=engine.tokenize, batch_tokens=engine.batch_tokens)
+        other.flex = engine.flex
         return other
 
     def batches(self, batch, prompts):
-        sequences = batch.ids(prompts)
+        sequences = batch.sequences.take(prompts)
         nothing = np.zeros_like(sequences.counts)
         forest = Forest(sequences=sequences, order=np.arange(len(prompts)), shared=nothing)
         for row in map(forest.lay, forest.cuts(self.batch_tokens, self.row_length)):

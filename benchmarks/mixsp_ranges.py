@@ -15,13 +15,14 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from reports import number
 from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
-from raycase.evaluation.report import interval, number, table
+from raycase.evaluation.report import interval, table
 from raycase.io.rated import RatedPairs
 from raycase.job.vector_cache import VectorCache
 from raycase.papers.mixsp import task as sts

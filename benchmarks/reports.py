@@ -1,11 +1,15 @@
 """What the benchmarks that write a report by `raycase.evaluation` share: flags, the run, parts of the report."""
 
 import argparse
+import posixpath
+from pathlib import Path
 
+from raycase.encoder.table import ENCODERS
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import encoder_name
-from raycase.evaluation.procedure import run_task
+from raycase.evaluation.procedure import evaluate
+from raycase.evaluation.report import NOT_AVAILABLE
 from raycase.job.vector_cache import VectorCache
+from raycase.models.case import CaseConfig
 from raycase.placement import AutoRunner
 
 
@@ -30,7 +34,12 @@ def write_report(arguments, task, /, **options):
         compute=arguments.compute,
         **options,
     )
-    return run_task(job, task, vectors_of=VectorCache(AutoRunner()).vectors_of)
+    return evaluate(job, vectors_of=VectorCache(AutoRunner()).vectors_of, task=task)
+
+
+def number(value, digits=2):
+    """A number that may be missing."""
+    return NOT_AVAILABLE if value is None else f"{value:.{digits}f}"
 
 
 def cell(text):
@@ -41,6 +50,15 @@ def cell(text):
 def heading(model, several):
     """Of a model's part, where there are several."""
     return f"### {model['name']}\n\n" if several else ""
+
+
+def encoder_name(config):
+    """The encoder's name in the table of encoders, or its folder's; of a fine-tuned system, its model folder's."""
+    if not isinstance(config, CaseConfig):
+        return posixpath.basename(config.folder or config.model)
+    source = config.encoder.source
+    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
+    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
 
 
 def encoder_names(configs):

@@ -156,9 +156,10 @@ def measure(url):
     from urllib.request import urlopen
 
     from raycase.job.job_record import write_job
-    from raycase.job.plan import make_plan
-    from raycase.job.records import ReadTask
+    from raycase.job.plan import make_plan, save_spans
     from raycase.job.request import EmbedJob, check_embed
+    from raycase.job.resume import find_job
+    from raycase.job.units import pieces_to_arrow
 
     took, busy, asked = {}, {}, {}
     before = {"requests": 0, "bytes": 0}
@@ -179,21 +180,22 @@ def measure(url):
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
     job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
     request = step("list the input", lambda: check_embed(job))
-    opened, done = request.find_job()
-    plan = step("read the footers", lambda: make_plan(request, opened.files, done))
+    opened, done = find_job(request)
+    plan = step("read the footers", lambda: make_plan(request, opened, done))
     step(
-        "save job and spans", lambda: (write_job(request.output, opened), plan.learned.save(request.output, GROUP_ROWS))
+        "save job and spans",
+        lambda: (write_job(request.output, opened), save_spans(request.output.spans, plan.learned)),
     )
     first = memory()
     rows, units = sum(plan.rows), plan.units
 
     request = step("resume: list the input", lambda: check_embed(job))
-    opened, done = step("resume: list the units", request.find_job)
-    plan = step("resume: plan", lambda: make_plan(request, opened.files, done))
+    opened, done = step("resume: list the units", lambda: find_job(request))
+    plan = step("resume: plan", lambda: make_plan(request, opened, done))
     left = step("resume: count what is left", lambda: (len(plan), plan.units))
     tasks = step(
         "resume: hand all over",
-        lambda: sum(len(ReadTask.of(opened.files, pieces).to_arrow()) for pieces in plan.tasks()),
+        lambda: sum(len(pieces_to_arrow(pieces)) for pieces in plan.tasks()),
     )
     assert left == (rows // 2, units // 2), (left, rows, units)
     return {

@@ -21,8 +21,7 @@ from scipy.stats import ttest_ind
 from turns import finish
 from typing_extensions import TypedDict
 
-from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, table
-from raycase.evaluation.tasks.catalogue import find_task
+from raycase.evaluation.report import NOT_AVAILABLE, ValuesBySystem, difference, ranked_values, table
 from raycase.io.json_values import from_json, loads
 
 
@@ -162,7 +161,7 @@ def record_of(folder: Path) -> Any:
 def main(arguments):
     """Compare and print."""
     metrics = loads((Path(arguments.report) / "metrics.json").read_text(encoding="utf-8"))
-    figures = find_task(metrics["task"]).values(metrics)
+    figures = ranked_values(metrics)
     names = [model if model in figures else Path(model).name for model in arguments.model]  # as the report has them
     records = {name: record_of(Path(model)) for name, model in zip(names, arguments.model, strict=True)}
     lines = compare_seeds(records, figures)

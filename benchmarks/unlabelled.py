@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from raycase.errors import RequestError, at_least, check_ranges
+from raycase.heads.layers import MOST_WIDTH
 from raycase.heads.projector import Projector, ProjectorConfig
-from raycase.heads.top import MOST_WIDTH
 from raycase.training.losses import nested_range
 from raycase.training.projector import OUTPUT_DIM
 

@@ -13,7 +13,8 @@ import random
 import time
 
 from raycase.index.approximate import EFFORTS, Options
-from raycase.index.index import AWAY, LEAST_POOLED, Index
+from raycase.index.index import AWAY, Index
+from raycase.index.vector_index import LEAST_POOLED
 
 CONDITIONS = ["color of the clothes", "number of people", "place", "type of sport", "animal", "weather", "mood", "age"]
 WEIGHTS = [-1.0, -0.5, 0.5, 1.0, 2.0]

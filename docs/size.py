@@ -83,13 +83,10 @@ def traced() -> dict[str, float]:
         for words in EVERYDAY:
             command = [sys.executable, __file__, "--command", *words.format(folder).split()]
             environment = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-            file = Path(folder) / "entered.json"  # is there once the command has done its work
-            file.unlink(missing_ok=True)
+            file = Path(folder) / "entered.json"
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
-            if not file.exists():  # a library's threads may abort a process as it ends: that is no matter here
-                raise SystemExit(f"raycase {words}: {done.stderr.strip()}")
             if done.returncode:
-                print(f"raycase {words}: did its work, then ended with {done.returncode}", file=sys.stderr)
+                raise SystemExit(f"raycase {words}: {done.stderr.strip()}")
             said = json.loads(file.read_text())
             entered.update(said["functions"])
             modules = modules or said["modules"]

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from raycase.errors import RequestError, lacks_package, names_arguments
+from raycase.errors import RequestError, names_arguments, needs_package
 from raycase.io.json_values import from_json
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
         >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
     from raycase.evaluation.job import EvaluateJob
-    from raycase.evaluation.tasks.catalogue import evaluate as run
+    from raycase.evaluation.procedure import evaluate as run
     from raycase.job.vector_cache import VectorCache
     from raycase.placement import AutoRunner
 
@@ -200,10 +200,8 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
         ('raycase/minilm-conditional-v2', 512)
     """
     _check_embeds(model)
-    try:
+    with needs_package("mteb", "mteb"):
         from raycase.integrations.mteb import ConditionalEncoder
-    except ImportError as error:
-        raise lacks_package("mteb", "mteb") from error
 
     model.encode(["a"], condition)
     return ConditionalEncoder(model, condition)

@@ -11,7 +11,6 @@ import gc
 import inspect
 import io
 import json
-import logging
 import os
 import signal
 import sys
@@ -19,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from itertools import takewhile
 from pathlib import Path
-from types import NoneType
 from typing import Any, NoReturn
 
 import tyro
@@ -27,7 +25,7 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
-from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible
+from raycase.errors import RequestError, WorkError, first_line, note, visible
 from raycase.flags import read_in_groups
 from raycase.io.json_values import finite
 from raycase.io.provenance import command_line
@@ -36,7 +34,6 @@ DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `r
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 HELP = Path(__file__).with_name("help")
 LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
-MOST_LINES = 40  # of what is wrong with the flags
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
     tyro.conf.EnumChoicesFromValues,
@@ -73,21 +70,22 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
     gc.set_threshold(50_000)  # imports make objects that stay; to look for garbage among them takes a tenth of a start
     words = sys.argv[1:] if arguments is None else list(arguments)
     quiet, words = QUIET in words, [word for word in words if word != QUIET]
-    with _printing():
-        if words == ["--version"]:
-            print(f"raycase {__version__}")
-            return
-        name = subcommand(words)
-        _show_warnings()
-        with stopping_at_once():
-            job = parse(words)
-            if quiet:
-                os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
-            assert name is not None, "parse exits without a subcommand"
-            begins_again = getattr(job, "FROZEN", False) and not getattr(job, "unfreeze", False)
-            with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
-                result = _run(work or COMMANDS[name].work, job)
-        _print_result(result)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # letters that the terminal's encoding has not
+    if words == ["--version"]:
+        print(f"raycase {__version__}")
+        return
+    name = subcommand(words)
+    with stopping_at_once():
+        job = parse(words)
+        if quiet:
+            os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
+        assert name is not None, "parse exits without a subcommand"
+        begins_again = getattr(job, "FROZEN", False)
+        with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
+            result = _run(work or COMMANDS[name].work, job)
+    _print_result(result)
 
 
 def with_config(words: Sequence[str]) -> Sequence[str]:
@@ -98,68 +96,19 @@ def with_config(words: Sequence[str]) -> Sequence[str]:
 
     at = words.index(CONFIG)
     file = "".join(words[at + 1 : at + 2])
+    given: list[str] = []
     try:
-        flags = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        given: list[str] = []
-        for name, value in flags.items():
+        text = Path(file).read_text(encoding="utf-8")
+        for name, value in yaml.load(text, yaml.BaseLoader).items():  # noqa: S506 which reads every value as a string
             flag = str(name).replace("_", "-")
-            if isinstance(value, bool):
-                given.append(f"--{flag}" if value else f"--no-{flag}")
-                continue
-            values = value if isinstance(value, list) else [value]
-            if wrong := [
-                each for each in values if isinstance(each, dict | list | bool | NoneType)
-            ]:  # as YAML reads yes
-                raise ValueError(f"{wrong[0]} for {name}; quote it if it is a text")
-            given += [f"--{flag}", *map(str, values)]
+            if value in ("true", "false"):
+                given.append(f"--{flag}" if value == "true" else f"--no-{flag}")
+            else:
+                given += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
     except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
         _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
     command = list(takewhile(lambda word: not word.startswith("-"), words))
     return [*command, *given, *words[len(command) : at], *words[at + 2 :]]
-
-
-class _Printed(io.FileIO):
-    """A stream of this process: what it refuses is dropped, and ends no work."""
-
-    refused: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            self.refused = error
-            return memoryview(data).nbytes
-
-
-@contextmanager
-def _printing() -> Iterator[None]:
-    """Letters that a terminal's encoding has not become escapes. Exits with 1 where standard output had no room; that
-    its reader is gone changes nothing."""
-    printed: dict[str, _Printed] = {}
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # not closed, nor captured
-            raw = printed[name] = _Printed(stream.fileno(), "w", closefd=False)
-            settings: Any = {"encoding": stream.encoding, "line_buffering": stream.line_buffering}
-            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", **settings))
-    try:
-        yield
-    finally:
-        if out := printed.get("stdout"):
-            sys.stdout.flush()
-            if out.refused and not isinstance(out.refused, BrokenPipeError):
-                _fail(f"standard output: expected room, got: {out.refused}; what was written to files is whole", 1)
-
-
-def _show_warnings() -> None:
-    """Print the warnings of our log as other lines for people; they quote models' files."""
-
-    class Line(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            return visible(super().format(record), MOST_SHOWN)
-
-    if logging.lastResort:
-        logging.lastResort.setFormatter(Line())
 
 
 def subcommand(arguments: Sequence[str]) -> str | None:
@@ -169,32 +118,23 @@ def subcommand(arguments: Sequence[str]) -> str | None:
 
 
 def parse(arguments: Sequence[str]) -> Any:
-    """The dataclass of the subcommand's flags. Prints help or an error and exits where there is nothing to run.
-
-    Only the chosen subcommand is imported: the others stand in the list of subcommands by their first line.
-    """
-    if arguments[:1] == ["materialize"]:
-        _fail("materialize: expected `raycase embed --input OUTPUT --conditions ...`, which pools stored tokens", 2)
+    """The dataclass of the subcommand's flags, of two commands where the words of another follow --. Prints help or an
+    error and exits where there is nothing to run."""
     chosen = subcommand(arguments)
-    if not (chosen and COMMANDS[chosen].over):
+    over = COMMANDS[chosen].over if chosen else ""
+    if not over:
         return _parse(arguments)
-    own, follows = _divided(chosen, COMMANDS[chosen].over, arguments)
-    return _parse(own).over(_parse(follows))
-
-
-def _divided(chosen: str, over: str, arguments: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """The words of a command, and those of the command whose words follow --. Exits where there are none."""
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    if {"-h", "--help", HELP_ALL} & {*arguments[:at]}:
-        _parse(arguments[:at])  # prints and exits
-    if not arguments[at + 1 :]:
-        example = COMMANDS[chosen].example
+    own, follows = arguments[:at], arguments[at + 1 :]
+    if not follows and not {"-h", "--help", HELP_ALL} & {*own}:
+        example = COMMANDS[str(chosen)].example
         _fail(f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: {example}", 2)
-    return arguments[:at], [over, *arguments[at + 1 :]]
+    return _parse(own).over(_parse([over, *follows]))
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    """`parse` of one command's words."""
+    """`parse` of one command's words. Only the chosen subcommand is imported: the others stand in the list of
+    subcommands by their first line."""
     arguments = with_config(arguments)
     chosen = subcommand(arguments)
     short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
@@ -226,10 +166,7 @@ def _parse(arguments: Sequence[str]) -> Any:
             print(f"Example: {example}")
         raise
     finally:
-        lines = wrong.getvalue().splitlines()
-        if len(lines) > MOST_LINES:
-            lines[MOST_LINES // 2 : -MOST_LINES // 2] = ["..."]
-        for line in lines:
+        for line in wrong.getvalue().splitlines():
             note(line)
 
 
@@ -254,8 +191,14 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
 
 def _print_result(result: Result) -> None:
     line = json.dumps(finite(result), allow_nan=False)
-    tall = len(line) > LONG_LINE and sys.stdout.isatty()
-    print(json.dumps(finite(result), indent=2) if tall else line, flush=True)
+    if len(line) > LONG_LINE and sys.stdout.isatty():
+        line = json.dumps(finite(result), indent=2)
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would try again at its end
+        if not isinstance(error, BrokenPipeError):  # whose reader is gone, as of `| head`
+            _fail(f"standard output: expected room, got: {error}; what was written to files is whole", 1)
 
 
 @contextmanager

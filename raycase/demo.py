@@ -8,8 +8,8 @@ from typing import Any
 
 from raycase.index.build import IndexJob, build
 from raycase.index.search_job import SearchJob, search
-from raycase.job.request import EmbedJob
-from raycase.job.run import embed
+from raycase.job.request import EmbedJob, check_embed
+from raycase.job.run import run
 from raycase.job.runner import Runner
 
 FOLDER = Path.home() / "raycase" / "demo"
@@ -26,7 +26,7 @@ class DemoJob:
 
 def demo(job: DemoJob) -> dict[str, Any]:
     """Embed, index and ask, in this process; returns where the results are. Raises RequestError and WorkError."""
-    embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True), Runner())
+    run(check_embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True)), Runner())
     return ask()
 
 

@@ -7,7 +7,8 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
 from types import MappingProxyType
@@ -31,6 +32,15 @@ def lacks_package(package: str, extra: str, purpose: str = "") -> RequestError:
     return RequestError(f"expected the package {wanted}, got none; install it with: pip install 'raycase[{extra}]'")
 
 
+@contextmanager
+def needs_package(package: str, extra: str, purpose: str = "") -> Iterator[None]:
+    """Turn the ImportError of a package into `lacks_package`."""
+    try:
+        yield
+    except ImportError as error:
+        raise lacks_package(package, extra, purpose) from error
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's message, or its type where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -39,6 +49,21 @@ def first_line(error: BaseException) -> str:
 def named(error: BaseException) -> str:
     """An error of code that is not ours, as a message quotes it: its type and the first line of what it says."""
     return f"{type(error).__name__}: {first_line(error)}"
+
+
+@contextmanager
+def expecting(
+    expected: str,
+    *errors: type[Exception],
+    why: Callable[[Any], str] = first_line,
+    advice: str = "",
+    kind: type[Exception] = RequestError,
+) -> Iterator[None]:
+    """Turn errors of these types into one for people: what was expected, why it is not so, and what to do."""
+    try:
+        yield
+    except errors as error:
+        raise kind(f"{expected}, got: {why(error)}{advice}") from error
 
 
 def visible(value: object, most: int | None = None) -> str:
@@ -88,6 +113,13 @@ def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
             raise
 
     return call
+
+
+def refuse(problems: Mapping[str, object]) -> None:
+    """Raise RequestError for the first problem that there is; `problems`: message -> is it there?"""
+    for message, is_there in problems.items():
+        if is_there:
+            raise RequestError(message)
 
 
 def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingProxyType({})) -> None:

@@ -17,10 +17,9 @@ from raycase.job.runner import Runner
 if TYPE_CHECKING:
     from raycase.index.index import Index
     from raycase.index.search_job import SearchJob
-    from raycase.job.job_record import Job
     from raycase.job.plan import Plan
-    from raycase.job.records import WrittenUnit
     from raycase.job.request import EmbedJob, Request, RunFlags
+    from raycase.job.units import WrittenUnit
     from raycase.training.job import TrainingJob
     from raycase.training.trainer import Trainer
 
@@ -78,11 +77,9 @@ class AutoRunner(Runner):
         several = several_encoders(*encoder_of) if encoder_of else ""
         return self._on(several).map(*work, encoder_of=encoder_of, **how)
 
-    def embed(self, request: Request, opened: Job, plan: Plan) -> Iterator[WrittenUnit]:
-        """`Runner.embed`, if an index that the job names takes its columns."""
-        if index := getattr(request.job, "index", None):
-            _check_index(index, request)
-        return self._on(several_encoders(request.job, plan.units)).embed(request, opened, plan)
+    def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
+        """`Runner.embed`."""
+        return self._on(several_encoders(request.job, plan.units)).embed(request, plan)
 
     def _on(self, several: str) -> Runner:
         if not why_ray(self.ray, several):
@@ -97,10 +94,18 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
-    from raycase.job import run
+    from raycase.job.request import check_embed
+    from raycase.job.run import run
+    from raycase.job.sample import dry_run
 
-    result = run.embed(job, AutoRunner(job.ray))
-    return result | {"index": _indexed(job.index, result["output"])} if job.index and not job.dry_run else result
+    request, runner = check_embed(job), AutoRunner(job.ray)
+    if job.dry_run:
+        return dry_run(request, runner)
+    if not job.index:
+        return run(request, runner)
+    _check_index(job.index, request)
+    result = run(request, runner)
+    return result | {"index": _indexed(job.index, result["output"])}
 
 
 def _check_index(index: str, request: Request) -> None:
@@ -109,12 +114,11 @@ def _check_index(index: str, request: Request) -> None:
 
     from raycase.index.index_rows import check_output_columns
     from raycase.index.lance_files import open_ready
-    from raycase.io.reader import KEEP
-    from raycase.io.schema import CHUNK, CONDITION, ID
+    from raycase.io.schema import CONDITION, ID
     from raycase.io.storage import locate
 
     if ready := open_ready(locate(index)):
-        id_type, kept = request.kind.written_columns(pa.table({KEEP + CHUNK: []}))
+        id_type, kept = request.kind.written_columns
         written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
         check_output_columns(ready[0], written, request.output.root)
 
@@ -141,15 +145,15 @@ def search(job: SearchJob) -> dict[str, Any]:
     def in_shards() -> Callable[[Index], Index]:
         from raycase.ray.shards import InShards
 
-        return InShards(also_one=True, replicas=job.replicas, wait=job.shard_timeout)
+        return InShards(replicas=job.replicas, wait=job.shard_timeout)
 
     def shard(index: Index) -> Index:
         shards = index.metadata.shards
-        is_on_ray = (job.ray or several or shards > 1) and why_ray(job.ray, several)
-        if of_shards and (shards == 1 or not is_on_ray):
+        is_on_ray = shards > 1 and why_ray(job.ray, several)
+        if of_shards and not is_on_ray:
             raise RequestError(
                 f"{of_shards}: expected an index in shards (raycase index --overwrite --shards N) and a cluster "
-                f"(RAY_ADDRESS, --ray), got {shards} of {job.index} {'on Ray' if is_on_ray else 'in this process'}"
+                f"(RAY_ADDRESS, --ray), got {shards} of {job.index} in this process"
             )
         return in_shards()(index) if is_on_ray else index
 

@@ -198,12 +198,10 @@ def embed_on_ray(job, **options):
 
 def run(job, runner, *, model=None):
     """The main job by a runner; gives its result."""
-    import time
-
     from raycase.job.request import check_embed
     from raycase.job.run import run
 
-    return run(check_embed(job, model), time.time(), runner)
+    return run(check_embed(job, model), runner)
 
 
 def score_here(job, runner=None):
@@ -283,19 +281,15 @@ def write_csv(file, columns, rows):
     return str(file)
 
 
-VECTORS = {}
+def vectors_of(texts, config, *, name, cache, **_):
+    """`VectorCache.vectors_of` in this process and in float32, whatever the job asks for."""
+    from raycase.job.vector_cache import VectorCache
+
+    return VectorCache(Runner()).vectors_of(texts, config, name=name, cache=cache, compute="float32")
 
 
-def vectors_of(texts, config, **_):
-    """`VectorCache.vectors_of` on the CPU in float32, whatever the job asks for; the same texts are embedded once."""
-    import json
+def open_trainer(job):
+    """Training in this process, without Ray."""
+    from raycase.training.trainer import local_trainer
 
-    from uncached import Uncached
-
-    from raycase.io.rated import texts_sha256
-
-    plain = isinstance(texts[0], str)
-    key = json.dumps([config.describe(), plain, texts_sha256([(t,) for t in texts] if plain else texts)])
-    if key not in VECTORS:
-        VECTORS[key] = Uncached().vectors_of(texts, config, name="texts", cache=None, compute="float32")
-    return VECTORS[key]
+    return local_trainer(job.gpus_per_worker)

@@ -3,9 +3,8 @@
 import numpy as np
 
 from raycase.encoder.words import Word
-from raycase.explore.condition_map import ConditionMap
+from raycase.explore.condition_map import ConditionMap, nearest_rows
 from raycase.explore.page import map_page
-from raycase.explore.positions import nearest_rows
 
 FACETS = [["dog", "puppy"], ["red", "blue"], ["</script>", "\u202eback"]]
 HOSTILE = [

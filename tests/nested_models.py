@@ -12,11 +12,11 @@ from raycase.models import case, condition_pooling
 NESTED = (2, 4)
 
 
-def save_case(folder, encoder, nested=NESTED):
+def save_case(folder, encoder, nested=NESTED, seed=0, **options):
     """CASE with a projector on the encoder's folder; gives the model folder's name."""
     shape = ProjectorConfig(input_dim=32, output_dim=8, nested=nested)
-    config = replace(case.resolve(str(encoder), prompt="concat-sc", pooling="mean"), projector=shape)
-    torch.manual_seed(0)
+    config = replace(case.resolve(str(encoder), prompt="concat-sc", pooling="mean"), projector=shape, **options)
+    torch.manual_seed(seed)
     case.save(folder, config, Projector(shape).eval())
     return str(folder)
 

@@ -3,7 +3,6 @@
 from fastapi.testclient import TestClient
 
 from raycase.serve.app import make_app
-from raycase.serve.guard import Door
 from raycase.serve.serve_job import ServeJob, check_serve
 from raycase.serve.service import Engine
 
@@ -14,8 +13,7 @@ def app_of(service, **flags):
     """The app by the flags of `raycase serve`, and what it counted."""
     settings, counted = check_serve(ServeJob(**flags)), []
     observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
-    engine = Engine(service)
-    return make_app(engine, settings, observe, Door(engine.stuck)), counted
+    return make_app(Engine(service), settings, observe), counted
 
 
 def client_of(service, *, base_url="http://127.0.0.1:8000", **flags):

@@ -158,6 +158,16 @@ def rated(rows=24, seed=0):
     )
 
 
+def job(kind, model="", **flags):
+    """A training job of this kind, whose data nothing reads."""
+    return kind(model=str(model), train="train", validation="validation", output="out", compute="float32", **flags)
+
+
+def fit(job, parts, **options):
+    """The states of the job's fit on these parts."""
+    return job.fitting(on_gpu=False)(*job.prepared(parts), job.recipe, **options)
+
+
 def seen(encoder, monkeypatch):
     """The real tokens of every padded batch that goes through the encoder's layers, as they come."""
     tokens, original = [], encoder.states
@@ -173,3 +183,9 @@ def seen(encoder, monkeypatch):
 def no_signs(text):
     """The text without white space and punctuation."""
     return "".join(c for c in text if not (c.isspace() or unicodedata.category(c).startswith("P")))
+
+
+def pooled(head, states, real, conditions, plain=None):
+    """Vectors of a head of condition pooling: one condition for each sentence."""
+    questions = head.ask(conditions).take(torch.arange(len(conditions))[:, None])
+    return head.pool(head.read(states, real, plain), questions)[:, 0]

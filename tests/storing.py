@@ -36,7 +36,7 @@ def model_folder(folder, **options):
 
 
 def means(folder, part):
-    """m of `raycase.heads.plain_part` of texts, batch after batch."""
+    """m of `raycase.heads.condition_head` of texts, batch after batch."""
     found = []
     model = raycase.load(str(folder), dtype=torch.float32, device="cpu")
     batch = model.config.prepare([row["text"] for row in texts(60)], None).alone[0]

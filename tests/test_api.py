@@ -46,8 +46,7 @@ def test_a_model_is_trained_and_evaluated(tiny_model, rated, tmp_path):
     options = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "epochs": 2, "dim": 8, "ray": False}
     metrics = raycase.train("case", **files, **options)
     report = raycase.evaluate(tmp_path / "model", data, tmp_path / "report", compute="float32", ray=False)
-    [measured] = report["models"]
-    found = measured["variants"][measured["system"]]["spearman"]["value"]
+    found = report["systems"][0]["figures"]["all"]["spearman"]["value"]
     assert found == pytest.approx(metrics["validation"]["spearman"], abs=0.1)
     assert raycase.load(tmp_path / "model").encode(["a red dog"], "color").shape == (1, 8)
 

@@ -21,7 +21,7 @@ CHANGES = {  # file -> what is added behind which line
         "LOSSES = {": "Loss.ABSOLUTE: lambda cosines_B, targets_B: (cosines_B - targets_B).abs().mean(), ",
     },
     "serve/app.py": {
-        "router = APIRouter(route_class=JsonRoute)\n": """
+        "router = APIRouter()\n": """
 @router.post("/count")
 async def count(asked: SearchRequest):
     return {"queries": len(asked.queries)}
@@ -66,7 +66,7 @@ assert flat["id"].to_pylist() == exact["id"].to_pylist(), (flat, exact)
 pairs = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv", "--epochs", "1"]
 run("train", "case", *pairs, "--loss", "absolute", "--output", "fit", *encoder, "mean")
 
-client, _ = client_of(Service(name="m", encoder=None, live=None, hidden={}))
+client, _ = client_of(Service(name="m", encoder=None, live=None))
 assert client.post("/count", json={"queries": ["a", "b"]}).json() == {"queries": 2}
 
 with pytest.raises(SystemExit, match="0"):

@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 import storing
 from altered import alter, with_column
-from helpers import embed_here, rated_rows, read_output, read_rejected, save_tiny_model
+from helpers import embed_here, open_trainer, rated_rows, read_output, read_rejected, save_tiny_model
 from served import client_of, refusal
-from uncached import open_trainer
 
 from raycase.cli import main
 from raycase.io import lance_dataset, s3
@@ -87,13 +86,7 @@ def refused(answer, words, status, said):
 REQUESTS = {
     "a limit that is no number": ([*EMBED, "--limit=nan"], "Error parsing --limit"),
     "a limit beyond 64 bits": ([*EMBED, "--limit", "9" * 30], "expected a number of at most 64 bits"),
-    "an input that is not there": ([*EMBED, "--input", "nothing"], "expected .parquet, .csv, .jsonl files at"),
     "a secret": ([*EMBED, "--input", f"nope://user:{SECRET}@host/x"], "nope://...: expected a URI without c"),
-    "an output over an index": ([*EMBED, "--output", "i.lance"], "expected a place outside the index or"),
-    "conditions without words": ([*UNDER, "--conditions", "color", " "], "expected words in every condition, got ' '"),
-    "a condition without end": ([*UNDER, "--conditions", "red " * 99], "leaves no room for the sentence"),
-    "a condition of bytes": ([*UNDER, "--conditions", "\udcff"], "--conditions: expected text in UTF-8"),
-    "a model that is a module": ([*EMBED, "--model", "package:os.system"], "expected one of minilm-conditional"),
     "a pooling of another encoder": ([*EMBED, "--pooling", "latent-end"], "expected an NV-Embed, got a bert at"),
     "a filter without end": ([*SEARCH, "--where", "(" * 10**4 + "year > 1" + ")" * 10**4], "it is nested too deeply"),
 }
@@ -103,11 +96,6 @@ REQUESTS = {
 def test_a_request(answer, case):
     words, said = REQUESTS[case]
     refused(answer, words, 2, said)
-
-
-def column(name, values=("x", "y")):
-    """Two texts with another column."""
-    return pa.table({"text": ["a dog", "a cat"], name: values})
 
 
 EXACT = ["a dog", 'quote " and , comma', "line\nbreak", "tab\t", " blanks ", "日本語", "\U0001f600", "=1+1", "a\u0301"]
@@ -133,13 +121,8 @@ INPUTS = {  # a file, further flags, and how the job ends: with a message, with 
         ["--keep-columns", "text", "t"],
         ["wrong type"] * 2,
     ),
-    "a name twice": ("x.jsonl", b'{"text": "a"}\n{"text": "b", "text": "c"}\n', [], ["line does not parse"]),
     "half a pair": ("x.jsonl", b'{"text": "a"}\n{"text": "a \\ud83d dog"}\n', [], ["invalid UTF-8"]),
-    "no finite vector": ("x.jsonl", b'{"text": "a"}\n{"text": "poison"}\n', [], ["vector not finite"]),
     "no rows": ("x.parquet", pa.table({"text": pa.array([], pa.string())}), [], "expected rows, got none in 1 files"),
-    "a name of Lance": ("x.parquet", column("_rowid"), ["--keep-columns", "_rowid"], "'_rowid' with a name that an"),
-    "a name of ours": ("x.parquet", column("__row"), ["--keep-columns", "__row"], "'__row' is a column of the output"),
-    "a column of numbers": ("x.parquet", column("n", [1, 2]), ["--text-column", "n"], "strings in the column 'n', got"),
 }
 
 
@@ -202,7 +185,6 @@ MODELS = {
     "remote code": (config(auto_map={"AutoModel": "evil.Model"}, model_type="evil"), "expected a readable encoder at"),
     "a size below zero": (config(hidden_size=-1), "expected a readable encoder at"),
     "weights elsewhere": (elsewhere, "expected readable weights at"),
-    "a system that is none": (text("raycase.json", '{"system": "nope"}'), "raycase.json: expected what training saved"),
 }
 
 
@@ -228,9 +210,7 @@ def flip(folder):
 VERIFY, INDEX = ["verify", "F"], ["index", "--embeddings", "F", "--output", "NEW.lance"]
 POOL = ["embed", "--input", "F", "--conditions", "color", "--output", "NEW"]
 OUTPUTS = {
-    "a unit is gone": (lambda folder: unit(folder).unlink(), VERIFY, 1, "-10-0.parquet: missing"),
     "a bit is flipped, indexed": (flip, INDEX, 1, "checksum differs; remove the file and run its job again"),
-    "a stranger's file": (text("embeddings/notes.txt", "mine"), VERIFY, 1, "embeddings/notes.txt: not in the manifest"),
     "codes cut off": (
         lambda folder: alter(folder, with_column("word_codes", lambda t: pa.array([b"x"] * len(t), pa.large_binary()))),
         VERIFY,
@@ -253,7 +233,6 @@ DEEP = 10**5
 BODIES = {
     "nested": ("/v1/embeddings", b"[" * DEEP + b"]" * DEEP, 400, "error parsing the body"),
     "no JSON": ("/v1/embeddings", b'{"input": ', 400, "expected JSON, got another body: Expecting value at 10"),
-    "a name twice": ("/v1/embeddings", b'{"input": "a", "input": "b"}', 422, "each once, got 2 with one twice"),
     "half a pair": ("/v1/embeddings", rb'{"input": "\ud800"}', 422, "input.0: Input should be a valid string"),
     "another name": ("/v1/embeddings", b'{"input": "a", "inputs": "b"}', 422, "inputs: Extra inputs are not permitted"),
     "no words": ("/v1/embeddings", b'{"input": [" \\t\\n"]}', 422, "input.0: expected words"),

@@ -19,7 +19,8 @@ import raycase
 from raycase.cli import main, parse
 from raycase.encoder.loading import load_encoder
 from raycase.job.request import EmbedJob
-from raycase.models.fine_tuned import ApartConfig, Embedder, starting_encoder
+from raycase.models.contracts import EmbedderConfig
+from raycase.models.fine_tuned import Embedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
 from raycase.training.encoder_fit import RatedJob
@@ -29,7 +30,7 @@ from raycase.training.sweep import changed
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumConfig(ApartConfig):
+class SumConfig(EmbedderConfig):
     SYSTEM: ClassVar[str] = "sum"
 
     def load(self, **options):
@@ -88,8 +89,8 @@ def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, ca
 
     report = ["--model", folder, "--data", f"{rated}/validation.csv", "--output", f"{tmp_path}/r", "--no-ray"]
     main(["evaluate", *report, "--compute", "float32", "--resamples", "100"])
-    models = json.loads(capsys.readouterr().out.splitlines()[-1])["models"]
-    assert models["model"]["spearman"]["value"] == pytest.approx(trained["spearman"], abs=0.1)
+    systems = json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]
+    assert systems["model"]["all"]["spearman"]["value"] == pytest.approx(trained["spearman"], abs=0.1)
 
     asked = EmbedJob(input=job.input, conditions=("color",), output=str(tmp_path / "out"), model=folder)
     embed_here(asked)

@@ -2,7 +2,6 @@
 length."""
 
 import ast
-import logging
 import re
 
 import pytest
@@ -53,7 +52,7 @@ def test_nothing_but_note_prints_to_standard_error():
         assert len(found) == (allowed.get(file.name, 0) if file.parent.name == "raycase" else 0), file
 
 
-def test_errors_notes_and_warnings_are_one_short_line_without_secrets(capsys):
+def test_errors_and_notes_are_one_short_line_without_secrets(capsys):
     def fail(job):
         note(f"left out {RAW} {FORGED}")
         raise RequestError(f"--x: expected this, got {RAW} s3://a:hunter2@b/ {'y' * 10**6}\n{FORGED}; do that")
@@ -63,9 +62,6 @@ def test_errors_notes_and_warnings_are_one_short_line_without_secrets(capsys):
     assert not UNSEEN.search(said) and "hunter2" not in said
     assert len(said.splitlines()) == 2 and len(said) < 5000
     assert said.splitlines()[-1].startswith("error: --x: expected this") and said.endswith("; do that\n")
-    record = logging.makeLogRecord({"msg": "tokens %s", "args": (RAW + "x" * 10**5,)})
-    line = logging.lastResort.format(record)  # set by the command line
-    assert not UNSEEN.search(line) and len(line) < 2000
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from raycase.encoder.latent_attention import LatentAttention
+from raycase.encoder.pooling import LatentAttention
 
 CORPUS = [
     "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",
@@ -262,10 +262,9 @@ def nv_embed(folder, instruction, text):
 
 def batches_equal(found, wanted):
     """Assert that two batches hold the same prompts."""
-    rows = np.arange(len(wanted))
     assert len(found) == len(wanted)
     assert found.lengths.tolist() == wanted.lengths.tolist()
-    assert found.ids(rows).flat.tolist() == wanted.ids(rows).flat.tolist()
+    assert found.sequences.flat.tolist() == wanted.sequences.flat.tolist()
     for name in ("start", "end", "truncated", "refused"):
         assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
     assert np.array_equal(found.second, wanted.second)

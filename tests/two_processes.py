@@ -15,22 +15,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raycase.errors import WorkError
-from raycase.heads.condition_head import ConditionHead
-from raycase.heads.projector import Activation
 from raycase.io.stored_tokens import StoredStates
-from raycase.models.condition_pooling import condition_pooling
-from raycase.models.contracts import PairVectors
-from raycase.papers.baselines.model import cross_encoder
-from raycase.papers.csr.model import csr
-from raycase.training.condition_head_fit import UnfrozenEncoder, fit_condition_head
-from raycase.training.condition_pairs import PairStates, PairTokens
-from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
-from raycase.training.loop import FitConfig, epoch_batches, fit, gather, shard, unwrapped
+from raycase.models.pairs import PairVectors
+from raycase.papers.baselines.train import CrossEncoderJob
+from raycase.papers.csr.train import CsrJob
+from raycase.training.condition_head_fit import fit_condition_head
+from raycase.training.condition_pairs import PairStates
+from raycase.training.loop import epoch_batches, fit, gather, shard, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector import ProjectorRecipe, fit_projector
-from raycase.training.recipe import HeadRecipe, RatedRecipe
+from raycase.training.recipe import HeadRecipe
 
-MAKE = {"csr": lambda model: csr(model, routed=2), "cross": cross_encoder}
+TUNED = {"csr": (CsrJob, {"routed": 2}), "cross": (CrossEncoderJob, {})}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
 CASES = [(Loss.SQUARED, 33), (Loss.PEARSON, 37)]
 TUNED_ROWS = 17  # in batches of four, one of which has a single pair
@@ -62,7 +58,7 @@ def ended(wrap, fit, *data, **options):
 
 def fitted(loss, rows, wrap=lambda module: module):
     """The state after three epochs, and the gradients of the last step."""
-    shape = {"dim": 6, "layers": 2, "activation": Activation.SILU, "dropout": 0.0}
+    shape = {"dim": 6, "layers": 2, "activation": "silu", "dropout": 0.0}
     recipe = ProjectorRecipe(batch_size=16, epochs=3, loss=loss, **shape)
     return ended(wrap, fit_projector, pairs(rows), pairs(40, seed=1), recipe, seed=3)
 
@@ -77,33 +73,16 @@ def save_encoder(folder):
 
 def fine_tuned(folder, name, wrap=lambda module: module):
     """The state after two epochs, and the gradients of the last step."""
-    config = MAKE[name](str(Path(folder) / "bert"))
-    recipe = RatedRecipe(batch_size=4, epochs=2, dropout=0.0)
-    data = [_texts(config, n, seed) for seed, n in ((0, TUNED_ROWS), (1, 12))]
-    return ended(wrap, fit_tuned, *data, recipe, PairObjective(config=config))
-
-
-def _texts(config, rows, seed):
-    rated = small.rated(rows + 1, seed)  # one is rated -1
-    return TunePairs.of(config, rated)
+    kind, choices = TUNED[name]
+    job = small.job(kind, Path(folder) / "bert", batch_size=4, epochs=2, dropout=0.0, **choices)
+    parts = [small.rated(rows + 1, seed) for seed, rows in ((0, TUNED_ROWS), (1, 12))]  # one is rated -1
+    return ended(wrap, small.fit, job, parts)
 
 
 def head_fitted(heads, wrap=lambda module: module):
     """The state of condition pooling's head after two epochs, and the gradients of the last step."""
     recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2)
     return ended(wrap, fit_condition_head, _states(17), _states(12, seed=1), recipe)
-
-
-def head_fitted_along(folder, wrap=lambda module: module):
-    """The state of condition pooling's head and encoder after two epochs."""
-    config = condition_pooling(str(Path(folder) / "bert"), layers=(0.5, 1.0))
-    recipe = HeadRecipe(heads=2, head_dim=4, dim=6, dropout=0.0, batch_size=4, epochs=2)
-    torch.manual_seed(0)
-    head = ConditionHead(recipe.head(config.states_dim)).state_dict()
-    along = UnfrozenEncoder(config=config, head=head, compute=torch.float32)
-    data = [PairTokens.of(config, small.rated(rows, seed)) for seed, rows in ((0, 18), (1, 13))]  # one is rated -1
-    *_, state = fit_condition_head(*data, recipe, unfrozen=along, wrap=wrap)
-    return state
 
 
 def _states(rows, seed=0):
@@ -153,8 +132,8 @@ def stopped_by_the_first():
         drawn.append(torch.rand(1))
         return module(torch.ones(1, 2)).sum()
 
-    config = FitConfig(epochs=5, patience=2, learning_rate=0.1)
-    *_, state = fit(DistributedDataParallel(nn.Linear(2, 1)), epoch_batches(4, 4, 0), loss, evaluate, config)
+    module, options = DistributedDataParallel(nn.Linear(2, 1)), {"epochs": 5, "patience": 2, "learning_rate": 0.1}
+    *_, state = fit(module, epoch_batches(4, 4, 0), loss, evaluate, **options)
     return {"epochs": torch.tensor([state.best_epoch, len(state.history)]), "drawn": torch.cat(drawn)}
 
 
@@ -173,7 +152,7 @@ def run(rank, folder):
             name = f"{loss}-{rows}"
             (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
             save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
-    for name in MAKE:
+    for name in TUNED:
         state, gradients = fine_tuned(folder, name, wrap=DistributedDataParallel)
         (Path(folder) / f"{name}-{rank}").write_bytes(state.to_bytes())
         save_file(gradients, Path(folder) / f"{name}-gradients-{rank}")
@@ -181,6 +160,4 @@ def run(rank, folder):
         state, gradients = head_fitted(heads, wrap=DistributedDataParallel)
         (Path(folder) / f"heads-{heads}-{rank}").write_bytes(state.to_bytes())
         save_file(gradients, Path(folder) / f"heads-{heads}-gradients-{rank}")
-    along = head_fitted_along(folder, wrap=DistributedDataParallel)
-    (Path(folder) / f"along-{rank}").write_bytes(along.to_bytes())
     dist.destroy_process_group()

@@ -1,21 +1,19 @@
 """Attention within the rows of `raycase.encoder.packing`: to ancestors only (trees), or within a sequence only.
 
 Token i attends to token j when `first[j] <= i < end[j]` and, in a layer with a sliding window,
-`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair, and FlashAttention
-takes rows of long sequences that share nothing. Elsewhere the row is cut into chunks of queries: a chunk [a, b) attends
-to the keys with `first[j] < b` and `end[j] > a`, a small part of the row.
+`position[i] - position[j] < window`. On a GPU, FlexAttention skips blocks without any such pair. Elsewhere the row is
+cut into chunks of queries: a chunk [a, b) attends to the keys with `first[j] < b` and `end[j] > a`, a small part of the
+row.
 
 Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, of which g in a part; S keys of a chunk, H heads,
-D head size; Q blocks of queries, K blocks of keys; N sequences.
+D head size; Q blocks of queries, K blocks of keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -24,18 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.encoder.packing import Row
-from raycase.encoder.transfers import send
 
-VARLEN = VARLEN_GROUPS = False
-if torch.version.cuda:  # it imports torch's compiler, which takes seconds
-    with suppress(ImportError):
-        from torch.nn.attention.varlen import varlen_attn
-
-        VARLEN, VARLEN_GROUPS = (name in signature(varlen_attn).parameters for name in ("window_size", "enable_gqa"))
-
-# Model types whose layers take positions and pass `row` on to their attention, and whose layers are known one by one.
-# All others go in padded batches, and say themselves what their layers' states are.
-KNOWN = ("bert", "roberta", "xlm-roberta", "llama", "mistral", "qwen2", "qwen3")
+DECODERS = ("llama", "mistral", "qwen2", "qwen3")  # model types whose layers pass `row` on to their attention
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
 PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
@@ -43,45 +31,20 @@ PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that 
 # does not see; they need tiles of their size.
 KERNELS: dict[int, dict[str, int]] = {128: {}, 64: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}}
 SHORT = 256  # tokens of a prompt, below which blocks are small
-LONGEST = 1024  # tokens of a sequence: the least bound that FlashAttention is told, so that there are few
 GRAPHS = 64  # of a function, that the compiler may keep: lengths of rows, two shapes of blocks, layers with a window
 
+Chunks = list[tuple[Tensor, Tensor]]  # the index of their keys (g, S), and what is added to the scores (g, 1, C, S)
+
 
 @dataclass(frozen=True, kw_only=True)
-class ChunkGroup:
-    """Consecutive chunks: the index of their keys (g, S), and the mask added to the scores (g, 1, C, S), 0 or -inf.
+class RowMasks:
+    """What the tokens of a row attend to: a BlockMask of FlexAttention, or `Chunks`.
 
-    `windowed` is the mask of layers with a sliding window; None where the window covers the whole row.
+    windowed: in layers with a sliding window; None where the window covers the whole row.
     """
 
-    keys: Tensor
-    mask: Tensor
-    windowed: Tensor | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Blocks:
-    """The masks of a row for FlexAttention; `windowed` as in `ChunkGroup`; size: queries and keys of a block."""
-
-    mask: Any  # a BlockMask
-    windowed: Any
-    size: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class PackedRow:
-    """A row of N sequences that share nothing, for FlashAttention.
-
-    starts: (N + 1,) int32 or longer: where each sequence begins, then where the last one ends, repeated. longest: an
-    upper bound of their lengths.
-    """
-
-    starts: Tensor
-    longest: int
-    causal: bool
-
-
-AttentionMask = list[ChunkGroup] | Blocks | PackedRow  # what the tokens of a row attend to
+    every: Any
+    windowed: Any = None
 
 
 def attend(
@@ -93,7 +56,7 @@ def attend(
     *,
     scaling: float | None = None,
     sliding_window: int | None = None,
-    row: AttentionMask | None = None,
+    row: RowMasks | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of one row, (1, H, T, D) -> (1, T, H, D); without `row`, transformers' attention of a padded batch."""
@@ -103,26 +66,8 @@ def attend(
 
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     groups = query.shape[1] // key.shape[1]
-    if isinstance(row, PackedRow):
-        before = -1 if sliding_window is None else sliding_window - 1
-        grouped: dict[str, Any] = {"enable_gqa": True} if groups > 1 else {}
-        if grouped and not VARLEN_GROUPS:  # older releases of torch
-            key, value, grouped = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1), {}
-        query_THD, key_THD, value_THD = (t[0].transpose(0, 1) for t in (query, key, value))
-        output_THD: Any = varlen_attn(
-            query_THD,
-            key_THD,
-            value_THD,
-            row.starts,
-            row.starts,
-            row.longest,
-            row.longest,
-            scale=scaling,
-            window_size=(before, 0) if row.causal else (-1, -1),
-            **grouped,
-        )
-        return output_THD[None], None
-    if isinstance(row, Blocks):
+    mask = row.every if sliding_window is None or row.windowed is None else row.windowed
+    if not isinstance(mask, list):
         from torch.nn.attention.flex_attention import flex_attention
 
         if groups & (groups - 1):  # its kernels share keys among a power of two
@@ -132,42 +77,25 @@ def attend(
             query,
             key,
             value,
-            block_mask=_mask(row, sliding_window),
+            block_mask=mask,
             scale=scaling,
             enable_gqa=query.shape[1] != key.shape[1],
-            kernel_options=KERNELS[row.size],
+            kernel_options=KERNELS[mask.BLOCK_SIZE[0]],
         )
         return output_1HTD.transpose(1, 2), None
     chunks_GHCD = query[0].unflatten(1, (-1, CHUNK)).transpose(0, 1)
     outputs: list[Tensor] = []
-    start = 0
-    for part in row:
-        queries_gHCD = chunks_GHCD[start : start + len(part.keys)]
-        start += len(part.keys)
+    for queries_gHCD, (keys_gS, scores_g1CS) in zip(
+        chunks_GHCD.split([len(keys) for keys, _ in mask]), mask, strict=True
+    ):
         keys_gHSD, values_gHSD = (
-            t[0][:, part.keys].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
+            t[0][:, keys_gS].transpose(0, 1).repeat_interleave(groups, dim=1) for t in (key, value)
         )
-        mask = _mask(part, sliding_window)
         output_gHCD = F.scaled_dot_product_attention(
-            queries_gHCD, keys_gHSD, values_gHSD, attn_mask=mask, scale=scaling
+            queries_gHCD, keys_gHSD, values_gHSD, attn_mask=scores_g1CS, scale=scaling
         )
         outputs.append(output_gHCD.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[None], None
-
-
-def apart(row: Row) -> tuple[np.ndarray, int] | None:
-    """starts and longest of `PackedRow`, of a row of any length; None where tokens are shared, or most sequences are
-    short.
-
-    Padding is cut into sequences of its own. How many starts there are depends on the row's length alone.
-    """
-    lengths = row.paths.counts
-    total = int(lengths.sum())
-    if total > row.paths.flat[-1] + 1 or lengths.mean() < SHORT:
-        return None
-    longest = max(LONGEST, 1 << int(lengths.max() - 1).bit_length())
-    starts = np.concatenate([[0], np.cumsum(lengths), np.arange(total, len(row), longest)[1:]])
-    return np.concatenate([starts, np.full(len(row) // CHUNK + 1 - len(starts), len(row))]), longest
 
 
 @cache
@@ -184,18 +112,7 @@ def compiled_flex() -> Callable[..., Any]:
 
 def allow_graphs() -> None:
     """Let the compiler keep `GRAPHS` graphs of a function; its own limit is 8."""
-    limit = "recompile_limit" if hasattr(torch._dynamo.config, "recompile_limit") else "cache_size_limit"
-    setattr(torch._dynamo.config, limit, max(GRAPHS, getattr(torch._dynamo.config, limit)))
-
-
-def block_size(prompt_tokens: float) -> int:
-    """Queries and keys of a block, by the mean length of the prompts in a row."""
-    return 64 if prompt_tokens < SHORT else 128
-
-
-def _mask(masks: ChunkGroup | Blocks, window: int | None) -> Any:
-    """The mask of a layer with this window, None for a layer without one."""
-    return masks.mask if window is None or masks.windowed is None else masks.windowed
+    torch._dynamo.config.cache_size_limit = max(GRAPHS, torch._dynamo.config.cache_size_limit)
 
 
 def register() -> None:
@@ -207,70 +124,43 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def layers_window(config: Any) -> int | None:
-    """The sliding window of the encoder's layers, in positions; None: they attend to the whole sequence."""
-    kinds = getattr(config, "layer_types", None)
-    if kinds is not None and "sliding_attention" not in kinds:
-        return None
-    return getattr(config, "sliding_window", None)
-
-
 def whole_chunks(tokens: Any) -> Any:
     """A number of tokens, or several, rounded up to whole chunks."""
     return -(-tokens // CHUNK) * CHUNK
 
 
-def chunks(
-    row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None, *, part_keys: int = PART_KEYS
-) -> list[ChunkGroup]:
-    """Keys and masks of a row of whole chunks; the chunks of a part are padded to equally many keys, masked out."""
+def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | None = None) -> Chunks:
+    """What the tokens of a row of whole chunks see; chunks of a part are padded to equally many keys, masked out."""
     tokens = len(row)
     assert tokens % CHUNK == 0
     a_G1 = np.arange(0, tokens, CHUNK)[:, None]
     near_GT = (row.first < a_G1 + CHUNK) & (row.end > a_G1)
     count_G = near_GT.sum(1)
-    windowed = window is not None and int(row.position.max()) >= window
-    parts: list[ChunkGroup] = []
+    parts: Chunks = []
     start = 0
     while start < len(count_G):
         most = np.maximum.accumulate(count_G[start:])  # keys of each chunk in a part that ends here
-        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= part_keys).sum()))
+        stop = start + max(1, int((most * np.arange(1, len(most) + 1) <= PART_KEYS).sum()))
         keys_gS = np.zeros((stop - start, int(most[stop - start - 1])), dtype=np.int64)
         real_gS = np.arange(keys_gS.shape[1]) < count_G[start:stop, None]
         keys_gS[real_gS] = np.nonzero(near_GT[start:stop])[1]
         query_gC1 = (a_G1[start:stop] + np.arange(CHUNK))[:, :, None]
-        first_g1S, end_g1S = (a[keys_gS][:, None, :] for a in (row.first, row.end))
+        first_g1S, end_g1S, position_g1S = (a[keys_gS][:, None, :] for a in (row.first, row.end, row.position))
         sees_gCS = (first_g1S <= query_gC1) & (query_gC1 < end_g1S) & real_gS[:, None, :]
-        near_gCS = sees_gCS
-        if windowed:
-            near_gCS = sees_gCS & (row.position[query_gC1] - row.position[keys_gS][:, None, :] < window)
-        part = ChunkGroup(
-            keys=torch.from_numpy(keys_gS).to(device),
-            mask=_additive(sees_gCS, device, dtype),
-            windowed=_additive(near_gCS, device, dtype) if windowed else None,
-        )
-        parts.append(part)
+        if window is not None:
+            sees_gCS &= row.position[query_gC1] - position_g1S < window
+        scores_gCS = torch.zeros(sees_gCS.shape, dtype=dtype).masked_fill_(torch.from_numpy(~sees_gCS), float("-inf"))
+        parts.append((torch.from_numpy(keys_gS).to(device), scores_gCS.unsqueeze(1).to(device)))
         start = stop
     return parts
 
 
-def _additive(sees_gCS: np.ndarray, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """A mask to add to the scores: 0 where a query attends to a key, else -inf: (g, C, S) bool -> (g, 1, C, S)."""
-    mask = torch.zeros(sees_gCS.shape, dtype=dtype)
-    return mask.masked_fill_(torch.from_numpy(~sees_gCS), float("-inf")).unsqueeze(1).to(device)
-
-
-def blocks(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None, *, size: int) -> Blocks:
-    """FlexAttention's masks of a row of whole blocks; window: None where there is none, or it covers the whole row.
+def block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None, *, size: int) -> Any:
+    """FlexAttention's BlockMask of a row of whole blocks; size: queries and keys of a block.
 
     The queries that attend to a block of keys are one interval, from its least `first` to its largest `end`; a block of
     queries within the interval of every key is full: it needs no mask.
     """
-    windowed = None if window is None else _block_mask(first_T, end_T, position_T, window, size)
-    return Blocks(mask=_block_mask(first_T, end_T, position_T, None, size), windowed=windowed, size=size)
-
-
-def _block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None, size: int) -> Any:
     from torch.nn.attention.flex_attention import BlockMask
 
     tokens = len(first_T)
@@ -300,52 +190,3 @@ def _key_blocks(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
     """For each block of queries: its number of key blocks (1, 1, Q), and all key blocks, its own first (1, 1, Q, K)."""
     which_QK = blocks_QK.int().argsort(dim=1, descending=True, stable=True)
     return blocks_QK.sum(1, dtype=torch.int32)[None, None], which_QK.int()[None, None]
-
-
-# ------------------------------------------------------------------------------------------------ a row on the device
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowInputs:
-    """A row on the device: ids, position and types of tokens (None: all are 0), (1, T) int32, what its tokens see, and
-    the arrays that were sent along."""
-
-    ids: Tensor
-    position: Tensor
-    types: Tensor | None
-    sees: AttentionMask
-    beside: list[Tensor]
-
-
-def send_row(
-    row: Row,
-    *beside: np.ndarray,
-    device: torch.device,
-    dtype: torch.dtype,
-    window: int | None,
-    causal: bool,
-    flex: bool,
-    varlen: bool,
-) -> RowInputs:
-    """Send a row, and integer arrays that are needed when its states are there.
-
-    varlen: FlashAttention, where the row is for it; else flex: FlexAttention; else attention in chunks.
-    """
-    types = [] if row.types is None else [row.types]
-    sees: AttentionMask
-    if varlen and (found := apart(row)):
-        starts, longest = found
-        ids_T, position_T, starts_N, *sent = send(device, row.ids, row.position, starts, *beside, *types)
-        sees = PackedRow(starts=starts_N, longest=longest, causal=causal)
-    elif flex:
-        ids_T, position_T, first_T, end_T, *sent = send(
-            device, row.ids, row.position, row.first, row.end, *beside, *types
-        )
-        windowed = window is not None and int(row.position.max()) >= window
-        size = block_size(float(row.paths.counts.mean()))
-        sees = blocks(first_T, end_T, position_T, window if windowed else None, size=size)
-    else:
-        ids_T, position_T, *sent = send(device, row.ids, row.position, *beside, *types)
-        sees = chunks(row, device, dtype, window)
-    types_1T = sent.pop()[None] if types else None
-    return RowInputs(ids=ids_T[None], position=position_T[None], types=types_1T, sees=sees, beside=sent)

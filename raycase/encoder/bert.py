@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder import attention
-
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
 LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `AttentionParts` can name
 Positions = Callable[[Tensor], Tensor]
@@ -49,25 +47,17 @@ class AttentionParts:
 
 
 def attend(
-    layer: Any,
-    asking_BSD: Tensor,
-    hidden_BTD: Tensor,
-    keep_BT: Tensor | None,
-    bias_BHST: Tensor | None = None,
-    row: attention.AttentionMask | None = None,
+    layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHST: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), and
     the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T) where it is the same for all
-    texts. row: what the tokens of one row see."""
+    texts."""
     parts = AttentionParts.of(layer)
     key_BTD = parts.key(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
         states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2)
         for states in (parts.query(asking_BSD), key_BTD, parts.value(hidden_BTD))
     )
-    if row is not None:
-        heads_BSHK, _ = attention.attend(layer, q_BHSK, k_BHTK, v_BHTK, None, row=row)
-        return heads_BSHK.flatten(2), key_BTD
     mask = None if keep_BT is None else keep_BT[:, None, None, :]
     if bias_BHST is not None:
         bias_BHST = bias_BHST.to(q_BHSK.dtype)
@@ -164,11 +154,9 @@ class _Layer(nn.Module):
         self.intermediate.append(nn.GELU())
         self.output = _Output({"dense": _Linear(inner, size), **_norm(config)})
 
-    def forward(
-        self, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHTT: Tensor | None, row: attention.AttentionMask | None
-    ) -> Tensor:
+    def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHTT: Tensor | None) -> Tensor:
         parts = AttentionParts.of(self)
-        heads_BTD, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT, row)
+        heads_BTD, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT)
         return rest(self, hidden_BTD, parts.dropout(parts.dense(heads_BTD)))
 
 
@@ -213,13 +201,11 @@ class Bert(nn.Module):
         attention_mask: Tensor | None = None,
         *,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        row: attention.AttentionMask | None = None,
         output_hidden_states: bool = False,
     ) -> Any:
-        """attention_mask: (B, T) or (B, 1, T, T), the same for all queries; row: what the tokens of one row see."""
+        """attention_mask: (B, T) or (B, 1, T, T), the same for all queries."""
         tables, keep_BT, bias_BHTT = self.embeddings, None, None
-        if attention_mask is not None and row is None:
+        if attention_mask is not None:
             keep_BT = (attention_mask if attention_mask.ndim == 2 else attention_mask[:, 0, 0]).bool()
         hidden_BTD = tables.word_embeddings(input_ids)
         if positions := positions_of(self):
@@ -229,12 +215,11 @@ class Bert(nn.Module):
             if keep_BT is not None:  # once for all layers
                 bias_BHTT, keep_BT = bias_BHTT.masked_fill(~keep_BT[:, None, None], float("-inf")), None
         else:
-            if position_ids is None:
-                position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+            position_ids = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
             types = torch.zeros_like(position_ids) if token_type_ids is None else token_type_ids
             hidden_BTD = hidden_BTD + tables.token_type_embeddings(types)
         hidden_BTD = tables.dropout(tables.LayerNorm(hidden_BTD + tables.position_embeddings(position_ids)))
         states = [hidden_BTD]
         for layer in self.encoder.layer:
-            states = [*(states if output_hidden_states else ()), layer(states[-1], keep_BT, bias_BHTT, row)]
+            states = [*(states if output_hidden_states else ()), layer(states[-1], keep_BT, bias_BHTT)]
         return SimpleNamespace(last_hidden_state=states[-1], hidden_states=states)

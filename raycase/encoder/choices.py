@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from raycase.encoder.loading import is_causal, learned_positions, without_weights
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
-from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, parse_views
+from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
 from raycase.encoder.published import read_layout, read_published
-from raycase.encoder.sources import check_encoder, encoder_errors, library_config, published_tokenizer
+from raycase.encoder.sources import encoder_errors, library_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
 from raycase.io.fetch import INSIDE, is_remote
@@ -32,11 +32,7 @@ def find_encoder(
     that the encoder does not have, an encoder outside the table without a pooling, chosen or saved by
     sentence-transformers, and choices that contradict each other.
     """
-    if own is not None:
-        prompt = prompt or PromptStyle.TEMPLATE
-    if prompt is not None:
-        reads_own = any(style is PromptStyle.TEMPLATE for style, _ in parse_views(prompt))
-        assert reads_own == (own is not None), "read_prompt gives both or neither"
+    prompt = prompt or (PromptStyle.TEMPLATE if own else None)
     spec = ENCODERS.get(name)
     if own and own.pool:
         pooling = _pooling_over(own.pool, pooling, spec.pooling if spec else None, name)
@@ -60,8 +56,7 @@ def find_unprompted(name: str, *, pooling: Pooling | None = None) -> EncoderSpec
 
 def _with_pooling(name: str, spec: EncoderSpec, pooling: Pooling | None) -> EncoderSpec:
     """The row with this pooling first. Raises RequestError for one that the encoder does not have."""
-    if pooling is None:
-        return spec
+    pooling = pooling or spec.pooling[0]
     if pooling not in spec.pooling:
         raise RequestError(f"--pooling: expected one of {', '.join(spec.pooling)} for {name}, got {pooling}")
     return replace(spec, pooling=(pooling, *(p for p in spec.pooling if p is not pooling)))
@@ -109,8 +104,8 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     if layout and prompt is None:
         _check_alike(name, layout.prompt, tokenizer)
     if layout and pooling is None:
-        published = read_published(name, layout, config.hidden_size, lambda text: _prompt_tokens(tokenizer, text))
-    elif layout and layout.prompt and prompt is None and pooling:
+        published = read_published(name, layout, config.hidden_size, tokenizer)
+    elif layout and pooling and layout.prompt and prompt is None:
         published = Published(pooling=(pooling,), after=(), dim=config.hidden_size, prompt=layout.prompt)
     if prompt is not None and pooling is None:
         pooling, published = _over_the_text(name, published, config.hidden_size), None
@@ -137,7 +132,7 @@ def _default_pooling(name: str, config: PretrainedConfig, causal: bool) -> Pooli
     """What sentence-transformers takes for an encoder that it did not save. Raises RequestError for a cross-encoder."""
     saved = next(iter(config.architectures or ()), "")
     if saved.endswith("ForSequenceClassification") and config.num_labels == 1:
-        check_encoder(name, "sequence-classification")
+        raise RequestError(f"--model: expected an encoder, got {name}, a cross-encoder: it scores pairs of texts")
     return Pooling.LAST if saved.endswith("ForCausalLM") and causal else Pooling.MEAN_ALL
 
 
@@ -158,9 +153,3 @@ def _over_the_text(name: str, published: Published | None, hidden_size: int) -> 
             "pooling alone; pass --pooling beside it, or leave --prompt out"
         )
     return Pooling.MEAN if published.pooling[0] is Pooling.MEAN_ALL else published.pooling[0]
-
-
-def _prompt_tokens(tokenizer: Any, prompt: str) -> int:
-    """Tokens of a prompt by itself, without a special one behind it: those that sentence-transformers leaves out."""
-    ids = tokenizer(prompt)["input_ids"]
-    return len(ids) - (ids[-1] in tokenizer.all_special_ids)

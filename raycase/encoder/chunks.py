@@ -1,16 +1,23 @@
-"""Long texts, cut at sentence ends into chunks of at most so many tokens of an encoder. Needs no weights."""
+"""Long texts, cut at sentence ends into chunks of at most so many tokens of an encoder. Needs no weights.
+
+Shapes: K chunks, of all documents in turn.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from raycase.errors import lacks_package
+import numpy as np
+
+from raycase.encoder.token_batch import TokenBatch
+from raycase.errors import needs_package
 
 if TYPE_CHECKING:
+    from raycase.encoder.prompts import Rendered, Template
     from raycase.encoder.table import EncoderSpec
 
 AT_ONCE = 2**16  # characters that are cut at a time: what a cut takes grows faster than its text
@@ -22,10 +29,12 @@ Characters = tuple[int, int]  # [start, end) of a text
 
 @dataclass(frozen=True, kw_only=True)
 class Chunking:
-    """How texts are cut: tokens: most of a chunk; overlap: most of those that the chunk before has, too."""
+    """How texts are cut: tokens: most of a chunk; overlap: most of those that the chunk before has, too; late: the
+    encoder reads chunks beside each other (`in_context`)."""
 
     tokens: int
     overlap: int = 0
+    late: bool = False
 
     def cut(self, spec: EncoderSpec, text: str) -> Iterator[Characters]:
         """The chunks of a text, in order: each of as many paragraphs, sentences or words as fit, the first of these of
@@ -42,10 +51,8 @@ class Chunking:
                     yield start + a, start + b
 
     def _cut(self, text: str, count: Callable[[str], int]) -> Iterator[Characters]:
-        try:
+        with needs_package("semantic-text-splitter", "documents", "for --chunk"):
             from semantic_text_splitter import TextSplitter
-        except ImportError as error:
-            raise lacks_package("semantic-text-splitter", "documents", "for --chunk") from error
         splitter = TextSplitter.from_callback(count, self.tokens, overlap=self.overlap)
         start, most = 0, AT_ONCE
         while start < len(text):
@@ -73,3 +80,44 @@ def _counts(spec: EncoderSpec) -> tuple[Callable[[str], int], Callable[[str], in
 
     of_word = lru_cache(WORDS)(lambda word: exactly(f" {word}"))
     return lambda text: sum(map(of_word, text.split())), exactly
+
+
+def in_context(
+    spec: EncoderSpec, template: Template, documents: Iterable[tuple[str, Sequence[Characters]]], alone: TokenBatch
+) -> TokenBatch:
+    """Late chunking (Guenther et al., 2024, arXiv:2409.04701): the prompts of K chunks, each with as many of its
+    document beside it as the encoder reads, of which its own tokens are pooled. Chunks of one prompt have one number in
+    `TokenBatch.shared`.
+
+    alone: the prompts of the chunks by themselves. One that is refused, or has no others beside it, stays so.
+    """
+    from raycase.encoder.sources import load_tokenizer
+
+    tokenizer = load_tokenizer(spec)
+    count_K = (alone.end - alone.start)[:, -1]
+    room = tokenizer.max_tokens - int((alone.lengths - count_K).max(initial=0))
+    prompts: list[list[Rendered]] = []
+    chunk = 0
+    for text, spans in documents:
+        groups: list[list[Characters]] = []
+        used = room
+        for span in spans:
+            used += int(count_K[chunk])
+            if used > room:
+                groups.append([])
+                used = int(count_K[chunk])
+            groups[-1].append(span)
+            chunk += 1
+        for group in groups:
+            start, end = group[0][0], max(end for _, end in group)
+            prompt = template.render(text[start:end], "")
+            assert prompt.sentence is not None
+            shift = prompt.sentence[0] - start  # no chunk begins with white space
+            prompts.append([replace(prompt, pooled=(a + shift, b + shift)) for a, b in group])
+    shared_K = np.repeat(np.arange(len(prompts)), [len(views) for views in prompts])
+    found = [tokens for views in tokenizer.views(prompts) for tokens in views]
+    for k, tokens in enumerate(found):
+        lone = len(prompts[shared_K[k]]) == 1
+        if lone or tokens.refused or tokens.truncated or tokens.end == 0 or alone.refused[k] >= 0:
+            found[k], shared_K[k] = alone.prompt(k), len(prompts) + k
+    return replace(TokenBatch.of(*[found] * alone.start.shape[1]), shared=shared_K)

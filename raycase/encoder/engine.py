@@ -1,10 +1,10 @@
 """A loaded encoder: tokenised prompts -> pooled vectors, each token computed once.
 
-How prompts are put together, by the encoder's attention and the device:
+How prompts are put together, by the encoder's architecture:
 
-    bidirectional, CPU   padded batches of sequences of similar length: the fastest that was measured there
-    bidirectional, GPU   sequences one after the other in a row, each attending to itself only: no padding
-    causal               prefix trees, in which shared prefixes are computed once; padded batches where trees cost more
+    decoders     rows: prefix trees, in which shared prefixes are computed once (padded batches where trees cost more);
+                 of those that are read both ways, sequences one after the other
+    all others   padded batches of sequences of similar length: the fastest that was measured (`results/gpu.md`)
 
 Shapes: N prompts, V views; B sequences of a batch, T tokens, S pooled tokens, D hidden size.
 """
@@ -21,19 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.attention import KNOWN, NAME, VARLEN, RowInputs, layers_window, send_row, whole_chunks
+from raycase.encoder.attention import DECODERS, NAME, SHORT, RowMasks, block_mask, chunks, whole_chunks
 from raycase.encoder.bert import LastLayer
-from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.packing import (
-    Cut,
-    Forest,
-    Row,
-    padded_lengths,
-    row_lengths,
-    rows_without_padding,
-    token_budget_batches,
-)
-from raycase.encoder.pooling import Pooling, check_pooled, pool_mean, pooled_spans
+from raycase.encoder.packing import Cut, Forest, Row, padded_lengths, row_lengths, token_budget_batches
+from raycase.encoder.pooling import LatentAttention, Pooling, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens, Work
 from raycase.encoder.tokenizer import PromptTokenizer
@@ -45,23 +36,11 @@ if TYPE_CHECKING:
     from raycase.encoder.published import LibraryModules
 
 log = logging.getLogger(__name__)
+# Model types whose states do not depend on padding, and that take a mask of four dimensions.
+KNOWN = ("bert", "roberta", "xlm-roberta", *DECODERS)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
-CHUNKED = 2.0  # assumed cost of attention in chunks, relative to that of a padded batch; not measured
+CHUNKED = 1024  # tokens of a prompt from which on attention in chunks doubles what a token costs on a CPU
 Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddedPass:
-    """What a padded batch gives: its prompts by index (B,), hidden states (B, S, D) of the tokens at these positions
-    (B, S), the spans that each view pools (V, B), arrays that were sent along, and the work."""
-
-    index: Tensor
-    hidden: Tensor
-    position: Tensor
-    first: Tensor
-    stop: Tensor
-    beside: list[Tensor]
-    work: Work
 
 
 @dataclass(kw_only=True)
@@ -76,28 +55,19 @@ class TextEncoder:
     pooler: torch.nn.Module | None = None  # dense layer and tanh for `Pooling.POOLER`
     after: LibraryModules | None = None  # makes f(s) of states, where the library does
     batch_tokens: int = 4096
-    unpadded: bool = False  # never pad: sequences stand one after the other in a row
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
-    tree_tokens: int = TREE_TOKENS
-    known: bool = field(init=False)  # the model's layers are known one by one
+    known: bool = field(init=False)  # the model is one of `KNOWN`
     in_rows: bool = field(init=False)  # the model's attention takes rows
     flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
-    varlen: bool = field(init=False)  # but for rows that FlashAttention takes
 
     def __post_init__(self) -> None:
         config = self.model.config
         self.known = config.model_type in KNOWN
-        self.in_rows = config._attn_implementation == NAME
+        self.in_rows = getattr(config, "_attn_implementation", None) == NAME
         self.flex = self.in_rows and self.model.device.type == "cuda"
-        self.varlen = self.flex and VARLEN and self.model.dtype in (torch.bfloat16, torch.float16)
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
-        modules = filter(None, (self.model, self.last_layer))
-        shapes = [p.shape for module in modules for name, p in module.named_parameters() if is_matrix(name, p)]
-        self.weights = sum(shape.numel() for shape in shapes)
-        heads = getattr(config, "num_attention_heads", None) or 0  # none: no attention
-        width = heads * (getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1))
-        self.attention = 4 * config.num_hidden_layers * width  # FLOPs of a token that attends to one token
-        self.window = layers_window(config)
+        windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
+        self.window: int | None = getattr(config, "sliding_window", None) if windowed else None
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
 
     @property
@@ -153,69 +123,43 @@ class TextEncoder:
     def in_batches(self, batch: TokenBatch, compute: Callable[[np.ndarray, Row | None], Work]) -> Work:
         """Call `compute` with the prompts of each padded batch, or with those of a row and the row; returns the work.
 
-        Where the GPU runs out of memory, what it keeps unused is set free, once, then the token budget is halved for
-        good; the prompts that remain are computed, those of the failed batch again. Raises torch.OutOfMemoryError where
-        a single prompt does not fit.
+        Where the GPU runs out of memory, the token budget is halved for good; the prompts that remain are computed,
+        those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
         """
-        freed = False
         work = Work(tokens=int(batch.lengths.sum()))
         remaining = np.arange(len(batch))
         while len(remaining):
             done = np.zeros(len(batch), dtype=bool)
-            out_of_memory = False
-            rows = remaining[:0]
             try:
                 for rows, row in self.batches(batch, remaining):
                     work += compute(rows, row)
                     done[rows] = True
             except torch.OutOfMemoryError:
-                if freed and (len(rows) < 2 or self.batch_tokens == 1):
+                if len(rows) < 2 or self.batch_tokens == 1:
                     raise
-                out_of_memory = True
-            if out_of_memory:  # outside of `except`, where the failed batch's memory is free again
-                torch.cuda.empty_cache()
-                if freed:
-                    self.batch_tokens //= 2
-                    log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
-                freed = True
+                self.batch_tokens //= 2
+                log.warning("out of memory: continuing with %d tokens per batch", self.batch_tokens)
             remaining = remaining[~done[remaining]]
         return work
 
     def batches(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
         """Cut the prompts of this index into padded batches, or into rows."""
-        second = batch.second if self.typed else None
-        if not self.in_rows or (self.spec.causal and second is not None):  # trees hold no types
-            yield from self._padded(batch, prompts)
-            return
-        part_of = np.cumsum(batch.lengths[prompts]) // self.tree_tokens
-        for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1):
-            sequences = batch.ids(part)
-            if not self.spec.causal:
-                types = None if second is None else second[part]
-                for row in rows_without_padding(sequences, self.batch_tokens, self.row_length, types):
-                    yield part[row.sequences], row
-                continue
-            forest = Forest.of(sequences)
-            cuts = forest.cuts(self.batch_tokens, self.row_length)
-            if self.unpadded or self._trees_cost_less(sequences.counts, cuts):
-                for row in map(forest.lay, cuts):
-                    yield part[row.sequences], row
-            else:
-                yield from self._padded(batch, part)
-
-    def _padded(self, batch: TokenBatch, prompts: np.ndarray) -> Iterator[Batch]:
-        for index in token_budget_batches(batch.lengths[prompts], self.batch_tokens, equal=self.equal_lengths):
-            yield prompts[index], None
+        part_of = np.cumsum(batch.lengths[prompts]) // TREE_TOKENS
+        for part in np.split(prompts, np.flatnonzero(np.diff(part_of)) + 1) if self.in_rows else [prompts]:
+            if self.in_rows:
+                forest = Forest.of(batch.sequences.take(part), causal=self.spec.causal)
+                cuts = forest.cuts(self.batch_tokens, self.row_length)
+                if self.flex or not self.spec.causal or self._trees_cost_less(batch.lengths[part], cuts):
+                    yield from ((part[row.sequences], row) for row in map(forest.lay, cuts))
+                    continue
+            for index in token_budget_batches(batch.lengths[part], self.batch_tokens, equal=self.equal_lengths):
+                yield part[index], None
 
     def _trees_cost_less(self, lengths: np.ndarray, cuts: list[Cut]) -> bool:
-        """Whether prefix trees are estimated to take fewer FLOPs than padded batches, attention included."""
-
-        def cost(tokens: int, keys: float) -> float:
-            return tokens * (2 * self.weights + self.attention * keys)
-
-        trees = sum(cost(whole_chunks(cut.tokens), CHUNKED * cut.deepest) for cut in cuts)
+        """Whether prefix trees cost less than padded batches on a CPU, where attention in chunks takes its time."""
+        trees = sum(cut.tokens * (1 + cut.deepest / CHUNKED) for cut in cuts)
         batches = (lengths[b] for b in token_budget_batches(lengths, self.batch_tokens))
-        return trees < sum(cost(len(b) * int(b.max()), int(b.max())) for b in batches)
+        return trees < sum(len(b) * int(b.max()) for b in batches)
 
     # ------------------------------------------------------------------------------------------- padded batches
 
@@ -228,70 +172,71 @@ class TextEncoder:
         (B, T), None where no token attends to padding, and what was sent along.
         """
         lengths, model = batch.lengths[rows], self.model
-        ids = batch.padded(rows, model.config.pad_token_id or 0)
+        ids, real = batch.sequences.padded(rows)
+        ids = np.where(real, ids, model.config.pad_token_id or 0)
         second = [batch.second[rows]] if self.typed and batch.second is not None else []
         ids_BT, lengths_B, *sent = send(model.device, ids, lengths, *beside, *second)
         position_T = torch.arange(longest := ids_BT.shape[1], device=ids_BT.device)
         real_BT = position_T < lengths_B[:, None]
         # padding is on the right, so a causal encoder needs no mask for it
         keep_BT = None if self.spec.causal or int(lengths.min()) == longest else real_BT
-        mask = keep_BT
-        if keep_BT is not None and not self.known:
-            mask = keep_BT.long()  # as tokenizers give it
-        elif keep_BT is not None and keep_BT.device.type != "cpu":  # of two dimensions, transformers would wait for it
-            mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)
+        mask = None if keep_BT is None else keep_BT.long()  # as tokenizers give it
+        if keep_BT is not None and self.known and keep_BT.device.type != "cpu":
+            mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)  # for another, transformers would wait
         types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
         return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
 
-    def padded_pass(self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False) -> PaddedPass:
-        """Run a padded batch. Arrays `beside` it are sent along; every: the states of all tokens are asked for."""
+    def padded_pass(
+        self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False
+    ) -> tuple[Tensor, list[Tensor], Work]:
+        """Hidden states (B, S, D) of a padded batch, what was sent along, and the work. Sent along are `rows`, the
+        `spans` among these states, and the arrays `beside` them.
+
+        every: the states of all tokens are asked for, else those from the first pooled token of any view to the last.
+        """
         first, stop = self.spans(batch, rows)
-        hidden_BTD, _, keep_BT, sent = self.states(batch, rows, rows, first, stop, *beside)
-        index_B, first_VB, stop_VB, *sent = sent
+        narrow = self.last_layer is not None and not every
+        begin = first.min(0) if narrow else np.zeros_like(rows)
+        places = (rows, first - begin, stop - begin, *beside)
+        read, of_B = batch.encoded_once(rows)
+        hidden_BTD, _, keep_BT, (begin_B, *sent) = self.states(batch, read, begin, *places)
+        if of_B is not None:
+            hidden_BTD, keep_BT = hidden_BTD[of_B], None if keep_BT is None else keep_BT[of_B]
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
         longest = hidden_BTD.shape[1]
-        position_BS = torch.arange(longest, device=hidden_BTD.device).expand(len(rows), -1)
         if self.last_layer is not None:
-            if not every:  # computed from the first pooled token of any view to the last
-                pooled = int((stop.max(0) - first.min(0)).max())
-                position_BS = first_VB.amin(0)[:, None] + position_BS[:, :pooled]
+            count = int((stop.max(0) - begin).max()) if narrow else longest
+            position_BS = begin_B[:, None] + torch.arange(count, device=hidden_BTD.device)
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
-        lengths = batch.lengths[rows]
-        return PaddedPass(
-            index=index_B,
-            hidden=hidden_BTD,
-            position=position_BS,
-            first=first_VB,
-            stop=stop_VB,
-            beside=sent,
-            work=Work(processed=int(lengths.sum()), computed=len(lengths) * int(lengths.max())),
-        )
+        return hidden_BTD, sent, Work(processed=int(batch.lengths[read].sum()), computed=len(read) * longest)
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
         """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
-        found = self.padded_pass(batch, rows)
-        return found.index, self.pool_states(found.hidden, found.position, found.first, found.stop), found.work
+        hidden_BSD, (index_B, first_VB, stop_VB), work = self.padded_pass(batch, rows)
+        return index_B, self.pool_states(hidden_BSD, first_VB, stop_VB), work
 
     def spans(self, batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The tokens [first, stop) that each view pools: (V, B) each."""
         start_VB, end_VB = batch.start[rows].T, batch.end[rows].T
         lengths_VB = np.broadcast_to(batch.lengths[rows], start_VB.shape)
         pooling = Pooling.MEAN_ALL if self.after else self.spec.pooling[0]
+        if batch.shared is not None and pooling is Pooling.MEAN_ALL:
+            pooling = Pooling.MEAN  # what a chunk pools of the prompt that it shares is its own
         first_VB, stop_VB = pooled_spans(pooling, start_VB, end_VB, lengths_VB)
-        check_pooled(stop_VB - first_VB)
+        assert (first_VB < stop_VB).all(), "texts without a token are refused before"
         return first_VB, stop_VB
 
-    def pool_states(self, hidden_BTD: Tensor, position_BT: Tensor, first_VB: Tensor, stop_VB: Tensor) -> Tensor:
-        """Pool padded states, whose tokens have these positions, by the spans of `spans`: (B, V * D)."""
-        views = []
+    def pool_states(self, hidden_BSD: Tensor, first_VB: Tensor, stop_VB: Tensor) -> Tensor:
+        """Pool the spans of `padded_pass` of its states: (B, V * D)."""
+        views, place_S = [], torch.arange(hidden_BSD.shape[1], device=hidden_BSD.device)
         for first_B, stop_B in zip(first_VB, stop_VB, strict=True):
-            span_BT = (position_BT >= first_B[:, None]) & (position_BT < stop_B[:, None])
+            span_BS = (place_S >= first_B[:, None]) & (place_S < stop_B[:, None])
             if self.after is None:
-                views.append(pool_mean(hidden_BTD, span_BT))
+                views.append(pool_mean(hidden_BSD, span_BS))
             else:
                 assert self.spec.published is not None
-                views.append(self.after(hidden_BTD, span_BT, self.spec.published.skip))
+                views.append(self.after(hidden_BSD, span_BS, self.spec.published.skip))
         return self.side_by_side(views)
 
     def side_by_side(self, views: list[Tensor]) -> Tensor:
@@ -310,70 +255,35 @@ class TextEncoder:
         return padded_lengths(tokens, row_lengths(self.batch_tokens)) if self.flex else whole_chunks(tokens)
 
     def pool_row(self, batch: TokenBatch, members: np.ndarray, row: Row) -> tuple[Tensor, Tensor, Work]:
-        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D)."""
-        spans = list(zip(*self.spans(batch, members), strict=True))
-        if self.after is not None:  # the library's modules take padded states
-            inputs, work = self.row_inputs(
-                row, members, row.paths.padded(np.arange(len(row.paths)))[0], *map(np.stack, zip(*spans, strict=True))
-            )
-            index_B, paths_BT, first_VB, stop_VB = inputs.beside
-            position_BT = torch.arange(paths_BT.shape[1], device=paths_BT.device).expand(len(paths_BT), -1)
-            states_BTD = self.row_states(inputs)[paths_BT.long()]
-            return index_B, self.pool_states(states_BTD, position_BT, first_VB, stop_VB), work
+        """The prompts of a row by index, in the order of `members`, (B,), and their pooled vectors, (B, V * D).
+
+        The row is filled up to whole chunks or blocks.
+        """
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
-        for first, stop in spans:
+        for first, stop in zip(*self.spans(batch, members), strict=True):
             pooled = row.paths.within(first, stop)
             bags += [pooled.flat, pooled.offsets[:-1]]
-        inputs, work = self.row_inputs(row, members, *bags)
-        states_TD = self.row_states(inputs)
-        index_B, *bags_of = inputs.beside
-        views = [
-            F.embedding_bag(flat, states_TD, starts, mode="mean")
-            for flat, starts in zip(bags_of[::2], bags_of[1::2], strict=True)
-        ]
-        return index_B, self.side_by_side(views), work
+        work = Work(processed=len(row), computed=int(self.row_length(np.array(len(row)))))
+        model, windowed = self.model, self.window is not None and int(row.position.max()) >= self.window
+        row = row.padded(work.computed, model.config.pad_token_id or 0)
+        places = (row.ids, row.position, row.first, row.end)
+        ids_T, position_T, first_T, end_T, index_B, *sent = send(model.device, *places, members, *bags)
 
-    def row_inputs(self, row: Row, *beside: np.ndarray) -> tuple[RowInputs, Work]:
-        """A row on the device, padded to whole chunks or blocks, and its work. Arrays `beside` it are sent along."""
-        length = int(self.row_length(np.array(len(row))))
-        work = Work(processed=len(row), computed=length)
-        model, padded = self.model, row.padded(length, self.model.config.pad_token_id or 0)
-        return send_row(
-            padded,
-            *beside,
-            device=model.device,
-            dtype=model.dtype,
-            window=self.window,
-            causal=self.spec.causal,
-            flex=self.flex,
-            varlen=self.varlen,
-        ), work
+        def mask(window: int | None) -> Any:
+            if self.flex:
+                size = 64 if row.paths.counts.mean() < SHORT else 128
+                return block_mask(first_T, end_T, position_T, window, size=size)
+            return chunks(row, model.device, model.dtype, window)
 
-    def row_states(self, inputs: RowInputs) -> Tensor:
-        """Hidden states of a row, after latent attention if any: (T, D) fp32."""
-        config, position_1T = self.model.config, inputs.position
-        if config.model_type in ("roberta", "xlm-roberta"):  # their positions start after the padding index
-            position_1T = position_1T + config.pad_token_id + 1
-        types = {} if inputs.types is None else {"token_type_ids": inputs.types}
-        hidden_1TD = self.model(
-            input_ids=inputs.ids, attention_mask=self._no_mask, position_ids=position_1T, row=inputs.sees, **types
+        masks = RowMasks(every=mask(None), windowed=mask(self.window) if windowed else None)
+        hidden_1TD = model(
+            input_ids=ids_T[None], attention_mask=self._no_mask, position_ids=position_T[None], row=masks
         ).last_hidden_state
         if self.latent is not None:
             hidden_1TD = self.latent(hidden_1TD)
-        return hidden_1TD[0].float()
-
-
-def padded_output(model: PreTrainedModel, *, other: bool = False, padded: int = 5, **options: Any) -> Any:
-    """What a model gives for two short texts, the second of them padded: with the padding token, or any `other`."""
-    pad = model.config.pad_token_id or 0
-    some = [i for i in range(min(12, model.config.vocab_size)) if i != pad]
-    ids_BT = torch.tensor([[some[(n + k * k) % len(some)] for k in range(12)] for n in range(2)])
-    keep_BT = torch.ones_like(ids_BT, dtype=torch.bool)
-    keep_BT[1, -padded:] = False
-    ids_BT = ids_BT.masked_fill(~keep_BT, some[-1] if other else pad)
-    return model(input_ids=ids_BT.to(model.device), attention_mask=keep_BT.long().to(model.device), **options)
-
-
-def is_matrix(name: str, parameter: Tensor) -> bool:
-    """Whether a parameter is the matrix of a linear layer."""
-    return parameter.ndim == 2 and "embed" not in name
+        states_TD = hidden_1TD[0].float()
+        views = [
+            F.embedding_bag(flat, states_TD, starts, mode="mean")
+            for flat, starts in zip(sent[::2], sent[1::2], strict=True)
+        ]
+        return index_B, self.side_by_side(views), work

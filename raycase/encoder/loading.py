@@ -7,8 +7,7 @@ padding changes what stands before it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -20,12 +19,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raycase.encoder.attention import KNOWN, NAME, register
+from raycase.encoder.attention import DECODERS, NAME, register
 from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer, positions_of
 from raycase.encoder.compiling import try_kernels
-from raycase.encoder.engine import TextEncoder, is_matrix, padded_output
-from raycase.encoder.latent_attention import LatentAttention
-from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
+from raycase.encoder.engine import KNOWN, TextEncoder
+from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention, Pooling
 from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
     encoder_errors,
@@ -48,8 +46,6 @@ BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
 # Tokens times hidden size of a padded batch on a CPU: of more, what a layer makes leaves the processor's cache
 # (`results/mpnet.md`). Large models still need tokens enough for what it costs to read their weights.
 BATCH_NUMBERS_CPU, LEAST_TOKENS_CPU = 3 * 2**18, 512
-
-
 POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
 PADDED = 5  # tokens of padding in a trial
 
@@ -60,25 +56,22 @@ def load_encoder(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     batch_tokens: int | None = None,
-    unpadded: bool | None = None,
     adapt: Callable[[PreTrainedModel], None] | None = None,
     trained: bool = False,
 ) -> TextEncoder:
     """Load the encoder of a row of the table: on a GPU if there is one, in bf16 where that is faster.
 
-    `unpadded` (default: on a GPU) forbids padded batches (`raycase.encoder.engine`); `adapt` changes the library's
-    model once it is loaded; what is `trained` is the library's, too. Raises RequestError where weights, tokenizer or
-    pooling do not fit the row.
+    `adapt` changes the library's model once it is loaded; what is `trained` is the library's, too. Raises RequestError
+    where weights, tokenizer or pooling do not fit the row.
     """
     device = torch.device(device or best_device())
-    on_gpu = device.type == "cuda"
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
-    unpadded = on_gpu if unpadded is None else unpadded
     by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER
     config = library_config(spec.source) if by_library else load_config(spec.source)
     known = config.model_type in KNOWN
     _set_for_inference(config, causal=spec.causal or not known)
-    in_rows = known and (unpadded or spec.causal)
+    pools = spec.published is not None and spec.published.by_library  # which takes padded states
+    in_rows = config.model_type in DECODERS and not pools
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     if adapt is not None:
         adapt(model)
@@ -88,11 +81,8 @@ def load_encoder(
     expected = f"a model that encodes texts in {dtype}, as {config.model_type} at {spec.source}"
     with encoder_errors(expected):  # a model that nobody may have run
         equal_lengths = not known and padding_is_seen(model)
-        if not any(is_matrix(name, weight) for name, weight in model.named_parameters()):
-            raise ValueError("one without linear layers")
         if "token_type_ids" in signature(model.forward).parameters and any(tokenize.tokenizer.encode("a").type_ids):
             raise ValueError("a tokenizer that gives the tokens of a text other types than 0")
-        pools = spec.published is not None and spec.published.by_library
         after = LibraryModules(weights_folder(spec.source, large=True)).to(device) if pools else None
     encoder = TextEncoder(
         spec=spec,
@@ -101,9 +91,8 @@ def load_encoder(
         latent=latent,
         pooler=pooler,
         after=after,
-        last_layer=None if in_rows else _take_last_layer(model),
-        batch_tokens=batch_tokens or _batch_tokens(config, on_gpu=on_gpu, in_rows=in_rows),
-        unpadded=unpadded,
+        last_layer=_take_last_layer(model),
+        batch_tokens=batch_tokens or _batch_tokens(config, on_gpu=device.type == "cuda", in_rows=in_rows),
         equal_lengths=equal_lengths,
     )
     try_kernels(encoder)
@@ -161,7 +150,15 @@ def learned_positions(model: PreTrainedModel) -> float:
 def padding_is_seen(model: PreTrainedModel) -> bool:
     """Whether states depend on the padding behind them, as convolutions over tokens have it: whether they change with
     the tokens that are masked. Raises ValueError for what gives no state for each token, and any error of the model."""
-    found, others = (padded_output(model, other=other, padded=PADDED).last_hidden_state for other in (False, True))
+    pad = model.config.pad_token_id or 0
+    some = [i for i in range(min(12, model.config.vocab_size)) if i != pad]
+    ids_BT = torch.tensor([[some[(n + k * k) % len(some)] for k in range(12)] for n in range(2)], device=model.device)
+    keep_BT = torch.ones_like(ids_BT)
+    keep_BT[1, -PADDED:] = 0
+    found, others = (
+        model(input_ids=ids_BT.where(keep_BT > 0, padding), attention_mask=keep_BT).last_hidden_state
+        for padding in (pad, some[-1])
+    )
     if found.ndim != 3 or found.shape[-1] != model.config.hidden_size:
         raise ValueError(f"states of the shape {tuple(found.shape)}")
     return not (torch.equal(found[0], others[0]) and torch.equal(found[1, :-PADDED], others[1, :-PADDED]))
@@ -193,13 +190,8 @@ def bf16_is_faster(device: torch.device) -> bool:
     if device.type != "cpu":
         return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     # without AMX: twice as fast on AMD's EPYC, half as fast on an Intel Xeon (results/embed_throughput.md)
-    return torch.cpu._is_amx_tile_supported() or (torch.cpu._is_avx512_bf16_supported() and _made_by_amd())
-
-
-@cache
-def _made_by_amd() -> bool:
-    described = Path("/proc/cpuinfo")
-    return described.exists() and "AuthenticAMD" in described.read_text(encoding="utf-8", errors="replace")
+    of_amd = torch.cpu._is_avx512_bf16_supported() and b"AuthenticAMD" in Path("/proc/cpuinfo").read_bytes()
+    return of_amd or torch.cpu._is_amx_tile_supported()
 
 
 def _load_weights(
@@ -209,7 +201,6 @@ def _load_weights(
     with it."""
     folder = weights_folder(spec.source, large=True)
     if isinstance(config, SimpleNamespace):
-        config._attn_implementation = NAME if in_rows else config._attn_implementation
         with torch.device("meta"):
             ours = Bert(config)
         with encoder_errors(f"readable weights at {spec.source}"):
@@ -269,12 +260,22 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
 
 
 def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
-    """Load a model. Raises ValueError for missing weights, which transformers would initialise at random.
+    """Load a model, without the library's progress bars and its report, all of which is checked here.
 
-    A missing pooler is an error only where the row pools with it: few encoders have one.
+    Raises ValueError for missing weights, which transformers would initialise at random. A missing pooler is an error
+    only where the row pools with it: few encoders have one.
     """
-    with _quietly():
+    from transformers.utils import logging as library_log
+
+    bars, level = library_log.is_progress_bar_enabled(), library_log.get_verbosity()
+    library_log.disable_progress_bar()
+    library_log.set_verbosity_error()
+    try:
         model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
+    finally:
+        library_log.set_verbosity(level)
+        if bars:
+            library_log.enable_progress_bar()
     optional = ("decoder.",) if spec.pooling[0] is Pooling.POOLER else ("decoder.", "pooler.")
     missing = sorted(name for name in info["missing_keys"] if not name.startswith(optional))
     if missing:
@@ -282,22 +283,6 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     if any(name.startswith("pooler.") for name in info["missing_keys"]):
         model.pooler = torch.nn.Identity()  # its weights are random
     return model
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Without the library's progress bars and its report, all of which is checked here."""
-    from transformers.utils import logging as library_log
-
-    bars, level = library_log.is_progress_bar_enabled(), library_log.get_verbosity()
-    library_log.disable_progress_bar()
-    library_log.set_verbosity_error()
-    try:
-        yield
-    finally:
-        library_log.set_verbosity(level)
-        if bars:
-            library_log.enable_progress_bar()
 
 
 def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:

@@ -47,7 +47,7 @@ class Row:
     ids (T,) and position (T,); token i attends to the tokens j with `first[j] <= i < end[j]`. In a tree, laid out
     depth-first, `first[j]` is j itself and `end[j]` the end of its subtree; without sharing, they are the first token
     and the end of the sequence. sequences (n,): index of those in this row; paths: for each, the index of its tokens in
-    the row; types (T,): 0 or 1, None where all are 0.
+    the row.
     """
 
     ids: np.ndarray
@@ -56,7 +56,6 @@ class Row:
     end: np.ndarray
     sequences: np.ndarray
     paths: Ragged
-    types: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -70,7 +69,6 @@ class Row:
             position=np.concatenate([self.position, np.zeros_like(added)]),
             first=np.concatenate([self.first, added]),
             end=np.concatenate([self.end, added + 1]),
-            types=None if self.types is None else np.concatenate([self.types, np.zeros_like(added)]),
         )
 
 
@@ -86,7 +84,8 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Forest:
-    """Sequences in lexicographic order, so that each shares its longest prefix with a neighbour.
+    """Sequences to lay out in rows: sorted, so that each shares its longest prefix with a neighbour; where tokens see
+    those behind them, nothing is shared, and they stay in their order.
 
     order (N,): index of each before sorting; shared (N,): leading tokens in common with the one before.
     """
@@ -94,10 +93,14 @@ class Forest:
     sequences: Ragged
     order: np.ndarray
     shared: np.ndarray
+    causal: bool = True
 
     @classmethod
-    def of(cls, sequences: Ragged) -> Forest:
+    def of(cls, sequences: Ragged, *, causal: bool = True) -> Forest:
         """Sort the sequences and compare neighbours."""
+        if not causal:
+            nothing = np.zeros_like(sequences.counts)
+            return cls(sequences=sequences, order=np.arange(len(sequences)), shared=nothing, causal=False)
         big_endian = sequences.flat.astype(">u4").tobytes()
         ends = (4 * sequences.offsets).tolist()
         keys = [big_endian[a:b] for a, b in pairwise(ends)]
@@ -106,24 +109,54 @@ class Forest:
         return cls(sequences=ordered, order=order, shared=_shared_with_previous(ordered))
 
     def cuts(self, budget: int, padded: Padded) -> list[Cut]:
-        """`cuts` of the sequences."""
-        return cuts(self.sequences.counts, self.shared, budget, padded)
+        """Cut the sequences into rows of at most `budget` tokens.
+
+        A row is cut where the tokens that fill it up, those that the next row has to repeat, and what any row costs,
+        are the smallest part of it. A sequence above the budget may have up to half of it beside it, so that it stays
+        together with those that share it.
+        """
+        lengths = self.sequences.counts
+        total = np.cumsum(lengths - self.shared)
+        repeated = np.append(self.shared[1:], 0)  # by the next row, of a row whose last sequence this is
+        found: list[Cut] = []
+        start = 0
+        while start < len(lengths):
+            first = int(lengths[start])
+            limit = budget if first <= budget else first + budget // 2
+            before = int(total[start]) - first
+            end = max(start + 1, int(np.searchsorted(total, limit + before, side="right")))
+            tokens = total[start:end] - before
+            waste = padded(tokens) - tokens + repeated[start:end] + ROW_COST
+            stop = end - int(np.argmin((waste / tokens)[::-1]))
+            deepest = int(lengths[start:stop].max())
+            found.append(Cut(start=start, stop=stop, tokens=int(tokens[stop - start - 1]), deepest=deepest))
+            start = stop
+        return found
 
     def lay(self, cut: Cut) -> Row:
-        """The tree of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself."""
+        """The row of a cut, depth-first: a token's position is its depth; it attends to its ancestors and itself, or to
+        its whole sequence."""
         members = np.arange(cut.start, cut.stop)
         lengths, shared = self.sequences.counts[members], self.shared[members].copy()
         shared[0] = 0  # the row begins with a whole sequence
         suffixes = self.sequences.take(members, shared)
         assert len(suffixes.flat) == cut.tokens
         index = np.arange(cut.tokens)
-        position = index + np.repeat(shared - suffixes.offsets[:-1], suffixes.counts)
-        paths = _paths(lengths, shared, suffixes.offsets[:-1])
-        last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: NumPy keeps the last one written
-        last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
-        end = suffixes.offsets[1:][last]
+        starts, stops = suffixes.offsets[:-1], suffixes.offsets[1:]
+        paths = _paths(lengths, shared, starts)
+        if self.causal:
+            last = np.empty(cut.tokens, dtype=np.int64)  # sequence with this token: NumPy keeps the last one written
+            last[paths.flat] = np.repeat(np.arange(len(members)), lengths)
+            first, end = index, stops[last]
+        else:
+            first, end = np.repeat(starts, lengths), np.repeat(stops, lengths)
         return Row(
-            ids=suffixes.flat, position=position, first=index, end=end, sequences=self.order[members], paths=paths
+            ids=suffixes.flat,
+            position=index + np.repeat(shared - starts, suffixes.counts),
+            first=first,
+            end=end,
+            sequences=self.order[members],
+            paths=paths,
         )
 
 
@@ -141,32 +174,6 @@ def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragge
         before[: len(depth)] = index[-1]
         parts.append(index[there])
     return Ragged.by_counts(np.concatenate(parts), lengths)
-
-
-def cuts(lengths: np.ndarray, shared: np.ndarray, budget: int, padded: Padded) -> list[Cut]:
-    """Cut sequences, of which each shares its first tokens with the one before it, into rows of at most `budget`
-    tokens.
-
-    A row is cut where the tokens that fill it up, those that the next row has to repeat, and what any row costs, are
-    the smallest part of it. A sequence above the budget may have up to half of it beside it, so that it stays together
-    with those that share it.
-    """
-    total = np.cumsum(lengths - shared)
-    repeated = np.append(shared[1:], 0)  # by the next row, of a row whose last sequence this is
-    found: list[Cut] = []
-    start = 0
-    while start < len(lengths):
-        first = int(lengths[start])
-        limit = budget if first <= budget else first + budget // 2
-        before = int(total[start]) - first
-        end = max(start + 1, int(np.searchsorted(total, limit + before, side="right")))
-        tokens = total[start:end] - before
-        waste = padded(tokens) - tokens + repeated[start:end] + ROW_COST
-        stop = end - int(np.argmin((waste / tokens)[::-1]))
-        deepest = int(lengths[start:stop].max())
-        found.append(Cut(start=start, stop=stop, tokens=int(tokens[stop - start - 1]), deepest=deepest))
-        start = stop
-    return found
 
 
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
@@ -208,29 +215,3 @@ def padded_lengths(tokens: np.ndarray, row_lengths: Sequence[int]) -> np.ndarray
     place = np.searchsorted(ascending, tokens)
     doublings = np.ceil(np.log2(np.maximum(tokens, 1) / longest)).clip(0).astype(np.int64)  # few lengths: few graphs
     return np.where(tokens <= longest, ascending[np.minimum(place, len(ascending) - 1)], longest * 2**doublings)
-
-
-# --------------------------------------------------------------------------------------------- rows without sharing
-
-
-def rows_without_padding(
-    sequences: Ragged, budget: int, padded: Padded, second: np.ndarray | None = None
-) -> Iterator[Row]:
-    """Sequences one after the other in rows, by `cuts`, each attending to itself only.
-
-    second (N,): the first token of type 1 of each; None: every token is of type 0.
-    """
-    for cut in cuts(sequences.counts, np.zeros_like(sequences.counts), budget, padded):
-        members = np.arange(cut.start, cut.stop)
-        taken = sequences.take(members)
-        first, end = (np.repeat(offsets, taken.counts) for offsets in (taken.offsets[:-1], taken.offsets[1:]))
-        index = np.arange(len(taken.flat))
-        yield Row(
-            ids=taken.flat,
-            position=index - first,
-            first=first,
-            end=end,
-            sequences=members,
-            paths=Ragged(flat=index, offsets=taken.offsets),
-            types=None if second is None else (index - first >= np.repeat(second[members], taken.counts)).astype(int),
-        )

@@ -1,16 +1,17 @@
-"""From hidden states to one vector: pure functions on (hidden, span).
+"""From hidden states to one vector: pure functions on (hidden, span), and NV-Embed's latent attention.
 
-Shapes: B sequences, T tokens, D hidden size.
-Sequences are padded on the right.
+Shapes: B sequences, T tokens, D hidden size, H heads, K head size, L latents. Sequences are padded on the right.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 class Pooling(StrEnum):
@@ -33,25 +34,14 @@ def pool_mean(hidden_BTD: Tensor, span_BT: Tensor) -> Tensor:
     """Average the hidden states of the text tokens: (B, T, D), (B, T) bool -> (B, D) fp32.
 
     The instruction acts through attention only, so its tokens are not averaged (CASE, section 3.1).
-    Each row has a text token; on a GPU, which a check would keep waiting, the vector of one without is NaN.
+    The vector of a row without a text token is NaN.
     """
-    count_B1 = span_BT.sum(1, keepdim=True)
-    if count_B1.device.type == "cpu":
-        check_pooled(count_B1.T.numpy())
-    return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / count_B1
-
-
-def check_pooled(count_VB: np.ndarray) -> None:
-    """Each view of each row pools a token: texts without one are refused before."""
-    assert (count_VB > 0).all(), "expected at least one text token to pool; reject empty texts on reading"
-
-
-Integers = TypeVar("Integers", Tensor, np.ndarray)
+    return (hidden_BTD.float() * span_BT.unsqueeze(-1)).sum(1) / span_BT.sum(1, keepdim=True)
 
 
 def pooled_spans(
-    pooling: Pooling, start_B: Integers, end_B: Integers, lengths_B: Integers
-) -> tuple[Integers, Integers]:
+    pooling: Pooling, start_B: np.ndarray, end_B: np.ndarray, lengths_B: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """The tokens that a pooling averages, [first, stop) of each sequence; [start, end) are the tokens of the text.
 
     Pooling the last token (the end token, if there is one) or [CLS] is the mean over a span of one token.
@@ -66,3 +56,37 @@ def pooled_spans(
         case Pooling.CLS | Pooling.POOLER:
             return 0 * lengths_B, 0 * lengths_B + 1
     return start_B, end_B
+
+
+class LatentAttention(nn.Module):
+    """NV-Embed's (Lee et al., 2024, section 3.1): tokens attend to L learned latents, then an MLP, then the mean. Both
+    blocks are pre-norm with a residual.
+
+    Parameter names are those of the published weights (`latent_attention_model.*`).
+    """
+
+    def __init__(self, *, dim: int, latents: int, heads: int, head_dim: int) -> None:
+        super().__init__()
+        self.heads, width = heads, heads * head_dim
+        self.latents = nn.Parameter(torch.randn(latents, dim))
+        sizes = {"to_q": (dim, width), "to_kv": (dim, 2 * width), "to_out": (width, dim)}
+        attention = nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()})
+        net = nn.Sequential(nn.Linear(dim, 8 * dim), nn.Identity(), nn.Linear(4 * dim, dim))
+        attend = {"fn": attention, "norm": nn.LayerNorm(dim), "norm_context": nn.LayerNorm(dim)}
+        feed_forward = {"fn": nn.ModuleDict({"net": net}), "norm": nn.LayerNorm(dim)}
+        self.cross_attend_blocks: Any = nn.ModuleList(map(nn.ModuleDict, (attend, feed_forward)))
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        """The states that are averaged over the text: (B, T, D) -> (B, T, D)."""
+        attend, feed_forward = self.cross_attend_blocks
+        q_BHTK = attend.fn.to_q(attend.norm(hidden_BTD)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        keys_values = attend.fn.to_kv(attend.norm_context(self.latents)).chunk(2, dim=-1)
+        k_BHLK, v_BHLK = (
+            t_LD.unflatten(-1, (self.heads, -1)).transpose(0, 1).expand(len(hidden_BTD), -1, -1, -1)
+            for t_LD in keys_values
+        )
+        heads_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHLK, v_BHLK)
+        hidden_BTD = attend.fn.to_out(heads_BHTK.transpose(1, 2).flatten(2)) + hidden_BTD
+        widen, _, narrow = feed_forward.fn.net
+        inner_BTE, gates_BTE = widen(feed_forward.norm(hidden_BTD)).chunk(2, dim=-1)
+        return narrow(inner_BTE * F.gelu(gates_BTE)) + hidden_BTD

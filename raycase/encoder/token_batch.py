@@ -37,7 +37,8 @@ class TokenBatch:
     """N tokenised prompts.
 
     sequences: their ids; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,) bool; refused
-    (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0.
+    (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0; shared (N,):
+    equal for prompts of the same ids, which are encoded once and pooled each, None: every prompt is encoded.
     """
 
     sequences: Ragged
@@ -46,6 +47,7 @@ class TokenBatch:
     truncated: np.ndarray
     refused: np.ndarray
     second: np.ndarray | None = None
+    shared: np.ndarray | None = None
 
     @classmethod
     def of(cls, *views: Sequence[Tokens]) -> TokenBatch:
@@ -74,22 +76,28 @@ class TokenBatch:
         """The reason why each prompt is refused, or None: (N,)."""
         return [None if i < 0 else REASONS[i] for i in self.refused.tolist()]
 
-    def ids(self, rows: np.ndarray) -> Ragged:
-        """Ids of the complete prompts of `rows`."""
-        return self.sequences.take(rows)
-
-    def padded(self, rows: np.ndarray, pad: int) -> np.ndarray:
-        """Ids of the complete prompts of `rows`, filled up on the right: (B, T) int32, T tokens of the longest."""
-        sequences = self.ids(rows)
-        lengths = sequences.counts
-        ids_BT = np.full((len(rows), int(lengths.max())), pad, dtype=np.int32)
-        ids_BT[np.arange(ids_BT.shape[1]) < lengths[:, None]] = sequences.flat
-        return ids_BT
-
     def take(self, rows: np.ndarray) -> TokenBatch:
         """The prompts of `rows`."""
         columns = {name: values[rows] for name, values in self._columns().items()}
         return TokenBatch(sequences=self.sequences.take(rows), **columns)
+
+    def prompt(self, row: int) -> Tokens:
+        """One prompt, as its last view pools it."""
+        ids, (start, end) = (
+            self.sequences.take(np.array([row])).flat.tolist(),
+            (int(a[row, -1]) for a in (self.start, self.end)),
+        )
+        refused, truncated = self.refused[row], bool(self.truncated[row])
+        return Tokens(
+            ids=ids, start=start, end=end, truncated=truncated, refused=None if refused < 0 else REASONS[refused]
+        )
+
+    def encoded_once(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+        """Those of `rows` that are encoded, and which of them each row's prompt is; None: its own."""
+        if self.shared is None:
+            return rows, None
+        _, first, of_row = np.unique(self.shared[rows], return_index=True, return_inverse=True)
+        return rows[first], of_row
 
     def refuse(self, rows: np.ndarray, reason: Reason) -> TokenBatch:
         """A batch in which the prompts of `rows`, (N,) bool, are refused; an earlier reason is not replaced."""

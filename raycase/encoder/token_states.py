@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.engine import TextEncoder, padded_output
-from raycase.encoder.packing import Row, token_budget_batches
+from raycase.encoder.engine import TextEncoder
+from raycase.encoder.packing import Row
 from raycase.encoder.pooling import pool_mean
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import EncoderSpec
@@ -57,52 +57,33 @@ def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
 
 
 class StateReader:
-    """Reads the states after chosen layers. It adds hooks to the encoder, so make one before the layers are compiled.
+    """Reads the states after chosen layers, in padded batches. It adds hooks to the encoder, so make one before the
+    layers are compiled. Raises RequestError for an encoder that does not give the states of its layers.
 
     A prompt has two views: what the encoder pools, and the text whose tokens are read.
     """
 
     def __init__(self, encoder: TextEncoder, layers: Sequence[int]) -> None:
+        encoder.in_rows = encoder.flex = False  # texts share no prefix
         self.encoder = encoder
         self.layers = layers
+        self.modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
         self._taken: dict[int, Tensor] = {}
-        self.modules = modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
-        self._last = int(encoder.model.config.num_hidden_layers)
-        if not encoder.known:
-            self._ask_model()
-            return
-        for number in layers:
-            if number == 0:
-                modules[0].register_forward_pre_hook(self._before_first, with_kwargs=True)
-            elif number < self._last:
-                modules[number - 1].register_forward_hook(self._after(number))
-
-    def _after(self, number: int) -> Callable[..., None]:
-        def take(module: nn.Module, args: Any, output: Any) -> None:
-            self._taken[number] = output[0] if isinstance(output, tuple) else output
-
-        return take
-
-    def _before_first(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self._taken[0] = args[0] if args else kwargs["hidden_states"]
-
-    def _ask_model(self) -> None:
-        """Read what the library's model says of its layers. Raises RequestError where it says something else."""
-        model = self.encoder.model
+        model, self._last = encoder.model, int(encoder.model.config.num_hidden_layers)
+        ids_BT = torch.ones(1, 4, dtype=torch.int64, device=model.device)
+        states = model(input_ids=ids_BT, output_hidden_states=True).hidden_states or ()
+        if len(states) + (encoder.last_layer is not None) != self._last + 1:
+            raise RequestError(
+                f"--model: expected the states of {self._last} layers, got {len(states)} from a "
+                f"{model.config.model_type}; it embeds by --prompt and --pooling alone"
+            )
 
         def asked(module: nn.Module, args: Any, kwargs: Any) -> Any:
             return args, kwargs | {"output_hidden_states": True}
 
         def take(module: nn.Module, args: Any, output: Any) -> None:
-            self._taken = {n: output.hidden_states[n] for n in self.layers if n < self._last}
+            self._taken = {n: output.hidden_states[n] for n in layers if n < self._last}
 
-        states = padded_output(model, output_hidden_states=True).hidden_states
-        outside = self.encoder.last_layer is not None
-        if states is None or len(states) + outside != self._last + 1:
-            raise RequestError(
-                f"--model: expected the states of {self._last} layers, got {len(states or ())} from a "
-                f"{model.config.model_type}; it embeds by --prompt and --pooling alone"
-            )
         model.register_forward_pre_hook(asked, with_kwargs=True)
         model.register_forward_hook(take)
 
@@ -113,79 +94,29 @@ class StateReader:
         After a failure for lack of memory, `use` is called again with prompts of the failed batch.
         """
 
-        def compute(rows: np.ndarray, row: Row | None) -> Work:
+        def compute(rows: np.ndarray, _: Row | None) -> Work:
             self._taken.clear()  # of a batch that failed, or was pooled alone
-            if row is None:
-                states, work = self.padded(batch, rows)
-                use(rows, states)
-                return work
-            return self._in_row(batch, rows, row, use)
+            states, work = self.padded(batch, rows)
+            use(rows, states)
+            return work
 
         return self.encoder.in_batches(batch, compute)
 
     def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
         """The states of one padded batch, with a gradient where the weights have one."""
-        found = self.encoder.padded_pass(batch, rows, *_text_tokens(batch, rows), every=True)
-        place_BS, count_B1 = found.beside
-        views = slice(1)  # the first
-        plain_BD = self.encoder.pool_states(found.hidden, found.position, found.first[views], found.stop[views])
-        at_BS1 = place_BS.long().unsqueeze(-1)
-        states_BSW = torch.cat(
-            [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in self._chosen(found.hidden)], dim=-1
-        )
-        real_BS = _real(place_BS, count_B1)
-        return TokenStates(index=found.index, states=states_BSW, real=real_BS, plain=plain_BD.float()), found.work
-
-    def _in_row(
-        self,
-        batch: TokenBatch,
-        rows: np.ndarray,
-        row: Row,
-        use: Callable[[np.ndarray, TokenStates], None],
-    ) -> Work:
-        """Read the prompts of a row, those of similar length together, so that little is padded."""
-        encoder = self.encoder
-        views = slice(1)  # the first
-        firsts, stops = (bounds_VB[views] for bounds_VB in encoder.spans(batch, rows))
-        parts = list(token_budget_batches(row.paths.counts, encoder.batch_tokens))
-        places = [
-            array
-            for part in parts
-            for array in (
-                rows[part],
-                row.paths.padded(part)[0],
-                firsts[:, part],
-                stops[:, part],
-                *_text_tokens(batch, rows[part]),
-            )
-        ]
-        inputs, work = encoder.row_inputs(row, *places)
-        hidden_TD = encoder.row_states(inputs)
-        layers = [s.reshape(-1, s.shape[-1]) for s in self._chosen(hidden_TD)]
-        for number, part in enumerate(parts):
-            index_B, paths, first_KB, stop_KB, place_BS, count_B1 = inputs.beside[6 * number : 6 * number + 6]
-            paths, place_BS = paths.long(), place_BS.long()
-            position_BT = torch.arange(paths.shape[1], device=hidden_TD.device).expand(len(part), -1)
-            plain_BD = encoder.pool_states(hidden_TD[paths], position_BT, first_KB, stop_KB).float()
-            token_BS = paths.gather(1, place_BS)
-            states_BSW = torch.cat([layer_TD[token_BS].float() for layer_TD in layers], dim=-1)
-            real_BS = _real(place_BS, count_B1)
-            use(rows[part], TokenStates(index=index_B, states=states_BSW, real=real_BS, plain=plain_BD))
-        return work
+        encoder, texts = self.encoder, (batch.start[rows, -1:], batch.end[rows, -1:])
+        hidden_BTD, sent, work = encoder.padded_pass(batch, rows, *texts, every=True)
+        index_B, first_VB, stop_VB, start_B1, end_B1 = sent
+        plain_BD = encoder.pool_states(hidden_BTD, first_VB[:1], stop_VB[:1]).float()  # the first view
+        place_BS = start_B1 + torch.arange(int((texts[1] - texts[0]).max()), device=hidden_BTD.device)
+        real_BS = place_BS < end_B1
+        at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
+        of_B = batch.encoded_once(rows)[1]
+        chosen = [s if of_B is None or s is hidden_BTD else s[of_B] for s in self._chosen(hidden_BTD)]
+        layers = [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in chosen]
+        return TokenStates(index=index_B, states=torch.cat(layers, dim=-1), real=real_BS, plain=plain_BD), work
 
     def _chosen(self, hidden: Tensor) -> list[Tensor]:
         """The states after each chosen layer; `hidden`: those that the encoder pools."""
         taken, self._taken = self._taken, {}
         return [hidden if number == self._last else taken[number] for number in self.layers]
-
-
-def _text_tokens(batch: TokenBatch, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Place in its prompt of each token of the last view, (B, S), zero behind them, and how many they are, (B, 1)."""
-    start_B1, count_B1 = batch.start[rows, -1:], batch.end[rows, -1:] - batch.start[rows, -1:]
-    token_S = np.arange(int(count_B1.max()))
-    return np.where(token_S < count_B1, start_B1 + token_S, 0), count_B1
-
-
-def _real(place_BS: Tensor, count_B1: Tensor) -> Tensor:
-    """Which of the places are tokens of the text: (B, S) bool."""
-    return torch.arange(place_BS.shape[1], device=place_BS.device) < count_B1

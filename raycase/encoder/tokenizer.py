@@ -1,4 +1,5 @@
-"""Complete prompts -> token ids, truncated to what the encoder reads, and the pooled tokens."""
+"""Complete prompts, and several texts in one sequence -> token ids, truncated to what the encoder reads, and the pooled
+tokens."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from tokenizers import Encoding, Tokenizer
 
 from raycase.encoder.prompts import Rendered, Template
 from raycase.encoder.token_batch import NEVER, TokenBatch, Tokens
+from raycase.errors import RequestError
 from raycase.io.schema import Reason
 
 LONG_TEXT = 32  # characters for each token that a prompt may have; longer texts are cut before they meet in prompts
@@ -61,7 +63,7 @@ class PromptTokenizer:
         `refused` gives the reason why a prompt cannot be encoded: no room for the sentence, a text without tokens or
         far too long.
         """
-        return [tokens for [tokens] in self._views([[prompt] for prompt in prompts])]
+        return [tokens for [tokens] in self.views([[prompt] for prompt in prompts])]
 
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
         """Tokenise the prompts of (sentence, condition) pairs; one view for each template.
@@ -70,7 +72,7 @@ class PromptTokenizer:
         """
         short = {text: self._shortened(text) for text in dict.fromkeys(text for pair in pairs for text in pair)}
         prompts = [[template.render(short[s], short[c]) for template in templates] for s, c in pairs]
-        tokens = self._views(prompts)
+        tokens = self.views(prompts)
         return TokenBatch.of(*([views[i] for views in tokens] for i in range(len(templates))))
 
     def _shortened(self, text: str) -> str:
@@ -86,8 +88,8 @@ class PromptTokenizer:
         head = text if len(offsets) <= kept else text[: offsets[kept - 1][1]]
         return text if head[-1:].isspace() else head  # a prompt strips it
 
-    def _views(self, prompts: Sequence[Sequence[Rendered]]) -> list[list[Tokens]]:
-        """The views of each prompt, which have the same text."""
+    def views(self, prompts: Sequence[Sequence[Rendered]]) -> list[list[Tokens]]:
+        """The views of each prompt, which have the same text and may pool any part of it."""
         encodings = iter(self.tokenizer.encode_batch([p.text for p, *_ in prompts if not is_too_long(p.text)]))
         return [
             [_refused(Reason.TEXT_TOO_LONG)] * len(views)
@@ -108,6 +110,9 @@ class PromptTokenizer:
                 tokens_of[span] = self._span(encoding, prompt.text, *span)
                 if tokens_of[span] == (0, 0):
                     return [_refused(reason)] * len(views)
+        for part in {view.pooled for view in views} - tokens_of.keys():
+            assert part is not None
+            tokens_of[part] = self._span(encoding, prompt.text, *part)
         spans, over = [tokens_of[view.pooled] for view in views], len(ids) - self.max_tokens
         if over > 0:
             first, last = (0, 0) if prompt.sentence is None else tokens_of[prompt.sentence]
@@ -145,3 +150,94 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
     while (chars := encoding.token_to_chars(last + 1)) and chars[0] < end and chars[1] > chars[0]:
         last += 1  # one character can be several byte-level tokens
     return first, last + 1
+
+
+# ----------------------------------------------------------------------------------- several texts in one sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frame:
+    """The special tokens of several texts: before the first, between two, and after the last.
+
+    zeros: how many of those between the first two texts have type 0, as all before them have; every token after these
+    has type 1. None: all tokens have type 0.
+    """
+
+    head: list[int]
+    between: list[int]
+    tail: list[int]
+    zeros: int | None = None
+
+
+def frame(tokenize: PromptTokenizer) -> Frame:
+    """What stands around and between texts. Raises RequestError where nothing ends a text, and for other types.
+
+    A tokenizer that puts nothing between two texts does not tell them apart: each is then followed by what ends a text.
+    """
+    head, tail = tokenize.special_tokens
+    pair = tokenize.tokenizer.encode("a", "b")
+    texts, types = pair.sequence_ids, pair.type_ids  # texts: 0, 1, or None of special tokens
+    end = len(texts) - texts[::-1].index(0)
+    between = pair.ids[end : texts.index(1)]
+    if not between:
+        if not tail:
+            raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
+        return Frame(head=head, between=tail, tail=tail)
+    if types != sorted(types) or not set(types) <= {0, 1} or 1 in types[:end]:
+        raise RequestError(f"--model: expected an encoder with tokens of types 0, then 1, of a pair, got {types}")
+    return Frame(head=head, between=between, tail=tail, zeros=types.count(0) - end if 1 in types else None)
+
+
+def separated(
+    tokenize: PromptTokenizer, rows: Sequence[tuple[str, ...]], *, shortened: int, apart: int = 0
+) -> TokenBatch:
+    """A sequence for each row of texts, with what the encoder's tokenizer puts around and between two texts.
+
+    BERT's is [CLS] a [SEP] b [SEP], where b and its [SEP] have type 1; RoBERTa's <s> a </s></s> b </s>, all of type 0.
+    A third text follows the second as the second follows the first, and has its type, for encoders know two:
+    [CLS] a [SEP] b [SEP] c [SEP] with types 0, 1, 1. Each distinct text is tokenised once.
+
+    apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts. Sequences
+    above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for an encoder
+    whose texts cannot be told apart.
+    """
+    around = frame(tokenize)
+    texts = list(dict.fromkeys(text for row in rows for text in row))
+    ids_of = dict(zip(texts, tokenize.parts(texts), strict=True))
+    found = [_joined(around, tokenize, row, [ids_of[text] for text in row], shortened, apart) for row in rows]
+    views = [[_refused(each)] * (1 + apart) if isinstance(each, Reason) else each for each in found]
+    return TokenBatch.of(*([view[i] for view in views] for i in range(1 + apart)))
+
+
+def _joined(
+    around: Frame, tokenize: PromptTokenizer, row: tuple[str, ...], parts: list[list[int]], shortened: int, apart: int
+) -> list[Tokens] | Reason:
+    """The views of one row, or why it is refused."""
+    if any(map(is_too_long, row)):
+        return Reason.TEXT_TOO_LONG
+    for i, part in enumerate(parts):
+        if not part:
+            return Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION
+        if not tokenize.known(part):
+            return Reason.UNKNOWN_TOKEN
+    free, fixed = parts[:shortened], parts[shortened:]
+    special = len(around.head) + len(around.between) * (len(parts) - 1) + len(around.tail)
+    room = tokenize.max_tokens - special - sum(map(len, fixed))
+    if room < shortened:
+        return Reason.NO_ROOM
+    truncated = sum(map(len, free)) > room
+    if truncated:  # each of two texts gets half of the room, and what the other does not need
+        first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
+        free = [free[0][:first], *(part[: room - first] for part in free[1:])]
+    first_text, *others = [*free, *fixed]
+    ids = [*around.head, *first_text]
+    ends = [len(ids)]
+    for part in others:
+        ids += [*around.between, *part]
+        ends.append(len(ids))
+    ids += around.tail
+    second = NEVER if around.zeros is None or not others else ends[0] + around.zeros
+    spans = [(0, len(ids))]
+    if apart:
+        spans = [(0, 1), *((end - len(part), end) for part, end in zip([first_text, *others], ends, strict=True))]
+    return [Tokens(ids=ids, start=a, end=b, truncated=truncated, second=second) for a, b in spans[: 1 + apart]]

@@ -10,7 +10,6 @@ from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.flags import RayFlag
 from raycase.io.fetch import MODEL_FILE, model_folder
-from raycase.io.json_values import loads
 from raycase.io.places import Folder, check_paths
 from raycase.models.contracts import Compute
 from raycase.models.model_folder import METRICS
@@ -19,7 +18,6 @@ from raycase.models.registry import of_papers
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
 TASK_OF = {"labels": "labelled", "threshold_from": "rte"}  # flags that one task alone has
-SAVED = "model"  # of --threshold-from: each model's own
 if TYPE_CHECKING:
     TaskName = str
 else:
@@ -34,21 +32,21 @@ class TaskFlags:
     """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The others are compared with the
     first."""
     data: str
-    """Table of the task: .csv, .jsonl or .parquet. csts: sentence1, sentence2, condition, label. sts, pairs: sentence1,
-    sentence2, and score (0 to 5) or label (0, 1). rerank, not as .csv: query, and the lists positive and negative.
-    labelled: text and a column for each condition; or a glob of tables. rte, eis: premise, explicit_entailment,
-    implied_entailment, neutral, contradiction; eis also implicit, explicit."""
+    """Table of the task: .csv, .jsonl or .parquet. csts: sentence1, sentence2, condition, label. sts: sentence1,
+    sentence2, score (0 to 5). rerank, not as .csv: query, and the lists positive and negative. labelled: text and a
+    column for each condition; or a glob of tables. rte: premise, explicit_entailment, implied_entailment, neutral,
+    contradiction."""
     output: str
     """Folder of the report, on this machine. An earlier report in it is replaced."""
     task: TaskName = "csts"
     """csts: cosines under a condition against people's ratings. labelled: labels of the ten nearest texts under a
-    condition. sts: cosines without a condition against scores; pairs: against a label. rerank: each query's own
-    candidates. rte: entailment by a threshold. eis: which of two sentences is more implicit (dualcse)."""
+    condition. sts: cosines without a condition against scores. rerank: each query's own
+    candidates. rte: entailment by a threshold."""
     labels: tuple[str, ...] = ()
     """labelled: JSON files, each with the name of its table: wordings and groups (docs/training.md)."""
     threshold_from: str | None = None
-    """rte: a file like --data, with other premises, to tune the threshold on; or `model`, for the threshold that
-    training saved. Default: tuned on each half of --data for the other half."""
+    """rte: a file like --data, with other premises, to tune the threshold on. Default: tuned on each half of --data for
+    the other half."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +56,7 @@ class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
     resamples: int = 1000
     """Resamples of the bootstrap."""
     seed: int = 0
-    """Seed of the bootstrap, and of the random directions of isotropy."""
+    """Seed of the bootstrap."""
     compute: Compute | None = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
     cache: str | None = None
@@ -67,11 +65,10 @@ class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
 
 def check_request(job: EvaluateJob) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
-    threshold = None if job.threshold_from == SAVED else job.threshold_from
     check_paths(
         reads={
             "--data": job.data,
-            "--threshold-from": threshold,
+            "--threshold-from": job.threshold_from,
             "--prompt": prompt_file(job.prompt),
             "--labels": job.labels,
         },
@@ -88,21 +85,11 @@ def check_request(job: EvaluateJob) -> Path:
 
 
 def open_report_folder(output: str) -> Path:
-    """The report's folder. Raises RequestError if it holds anything but an earlier report."""
+    """The report's folder. Raises RequestError for one whose files a report would replace."""
     folder = Path(output).expanduser().absolute()
-    if folder.exists() and not folder.is_dir():
-        raise RequestError(f"--output: expected a folder, got the file {folder}")
-    content = "a model" if (folder / MODEL_FILE).exists() else None
-    if content is None and (folder / METRICS).exists():
-        try:
-            earlier = loads((folder / METRICS).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            earlier = None
-        if not isinstance(earlier, dict) or "task" not in earlier:
-            content = f"another {METRICS}"
-    if content:
+    if (folder / MODEL_FILE).exists() or ((folder / METRICS).exists() and not (folder / REPORT).exists()):
         raise RequestError(
-            f"--output: expected a new folder or one with an earlier report, got {content} in {folder}; "
+            f"--output: expected a new folder or one with an earlier report, got one of another job: {folder}; "
             f"pass --output {folder / 'report'}"
         )
     return folder

@@ -1,7 +1,6 @@
-"""Correlations, bootstrap intervals, the spread of vectors: NumPy in, floats out; None if undefined.
+"""Correlations and bootstrap intervals: NumPy in, floats out; None if undefined.
 
-Shapes: N vectors or pairs of D dimensions, P distinct (sentence, condition), K directions, R resamples. Estimates are
-x 100.
+Shapes: N pairs, R resamples. Estimates are x 100.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
-
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs
-from raycase.io.vectors import cosines
 
 ROUNDING = 1e-14  # of a cosine that float64 sums up, relative to it
 Correlation = Callable[[np.ndarray, np.ndarray], float]
@@ -120,63 +116,3 @@ def _resampled(
 def mean_of(values_N: np.ndarray, _: np.ndarray) -> float:
     """The mean, for the bootstraps above."""
     return float(values_N.mean())
-
-
-def isotropy(vectors_ND: np.ndarray, *, directions: int = 1000, seed: int = 0) -> float:
-    """I_iso = min F(u) / max F(u), F(u) = sum over unit vectors e of exp(e . u), u random directions (CASE, eq. 5).
-
-    Close to 1 if the vectors point in all directions, close to 0 if they crowd in one.
-    """
-    unit_ND = _unit(vectors_ND)
-    random_KD = _unit(np.random.default_rng(seed).standard_normal((directions, vectors_ND.shape[1])))
-    sums_K = np.zeros(directions)
-    for start in range(0, len(unit_ND), 4096):  # in blocks, to bound the memory
-        sums_K += np.exp(unit_ND[start : start + 4096] @ random_KD.T).sum(0)
-    return float(sums_K.min() / sums_K.max())
-
-
-def cosines_to_mean(vectors_ND: np.ndarray) -> np.ndarray:
-    """cos(x, mean of all x): (N, D) -> (N,) (CASE, appendix C)."""
-    return cosines(vectors_ND, vectors_ND.mean(axis=0, dtype=np.float64))
-
-
-def _unit(vectors_ND: np.ndarray) -> np.ndarray:
-    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
-
-
-DIRECTIONS = 1000  # k of eq. 5
-CORRELATIONS: dict[str, tuple[Correlation, bool]] = {  # the metric, and whether pairs rated -1 are left out
-    "spearman": (spearman, False),
-    "spearman_rated": (spearman, True),
-    "pearson": (pearson, False),
-    "pearson_rated": (pearson, True),
-}
-Estimates = dict[str, dict[str, float] | None]
-
-
-def correlation_estimates(
-    rated: RatedPairs, scores_N: np.ndarray, others_N: np.ndarray | None = None, *, resamples: int, seed: int
-) -> Estimates:
-    """The `estimate` of each of `CORRELATIONS`, or its `estimate_difference` from that of other scores. The bootstrap
-    draws groups of pairs."""
-    found: Estimates = {}
-    for name, (metric, rated_alone) in CORRELATIONS.items():
-        rows_N = rated.ratings != NOT_APPLICABLE if rated_alone else np.ones(len(rated.ratings), dtype=bool)
-        ratings, bootstrap = rated.ratings[rows_N], {"groups_N": rated.groups[rows_N], "resamples": resamples}
-        if others_N is None:
-            found[name] = estimate(metric, scores_N[rows_N], ratings, seed=seed, **bootstrap)
-        else:
-            others = others_N[rows_N]
-            found[name] = estimate_difference(metric, scores_N[rows_N], others, ratings, seed=seed, **bootstrap)
-    return found
-
-
-def vector_spread(vectors_PD: np.ndarray, *, seed: int) -> dict[str, Any]:
-    """Dimension, isotropy (CASE, eq. 5), mean and standard deviation of the cosines to the mean (appendix C)."""
-    to_mean_P = cosines_to_mean(vectors_PD)
-    return {
-        "dim": int(vectors_PD.shape[1]),
-        "isotropy": isotropy(vectors_PD, directions=DIRECTIONS, seed=seed),
-        "to_mean": {"mean": float(to_mean_P.mean()), "std": float(to_mean_P.std())},
-    }

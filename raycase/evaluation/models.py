@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from raycase.encoder.prompts import PromptStyle, parse_views
-from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.heads.projector import load_projector, project
@@ -26,14 +24,6 @@ from raycase.models.model_folder import METRICS
 from raycase.models.registry import embeds, resolve
 
 AT_ONCE = 2**16  # pairs that a scorer tokenises together
-LABELS = {  # of the built-in ones, as the paper writes them (Table 1); the last two are ours
-    PromptStyle.SENT: "sent",
-    PromptStyle.COND: "cond",
-    PromptStyle.CONCAT_SC: "CONC(s + c)",
-    PromptStyle.CONCAT_CS: "CONC(c + s)",
-    PromptStyle.QUESTION: "question",
-    PromptStyle.STATEMENT: "statement",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +40,13 @@ class Model:
     job: EvaluateJob
     vectors_of: Callable[..., np.ndarray] | None
 
-    def embed(self, texts: Sequence[str] | Sequence[tuple[str, str]], config: Any = None) -> np.ndarray:
+    def embed(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> np.ndarray:
         """f(s) of distinct sentences; of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.
 
-        config: a variant of the model's own. Raises RequestError where a text has no vector.
+        Raises RequestError where a text has no vector.
         """
         assert self.vectors_of is not None
-        return self.vectors_of(
-            texts, config or self.config, name=self.job.data, cache=self.cache, compute=self.job.compute
-        )
+        return self.vectors_of(texts, self.config, name=self.job.data, cache=self.cache, compute=self.job.compute)
 
     def load(self) -> Any:
         """The model with its weights, in the job's number format."""
@@ -67,13 +55,16 @@ class Model:
     def scores(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
     ) -> np.ndarray:
-        """Scores by a model that scores pairs; without conditions also the cosines of unconditional vectors, by
-        one that embeds: N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
+        """Scores by a model that scores pairs, cosines by one that embeds; without conditions of unconditional vectors:
+        N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
         if embeds(self.config):
-            assert conditions is None
-            row_of = {text: row for row, text in enumerate(dict.fromkeys([*firsts, *seconds]))}
-            pairs = [[row_of[a], row_of[b]] for a, b in zip(firsts, seconds, strict=True)]
-            return pair_cosines(self.embed(list(row_of)), np.array(pairs))
+            sides: list[Any] = [firsts, seconds]
+            if conditions is not None:
+                sides = [list(zip(side, conditions, strict=True)) for side in sides]
+            row_of = {text: row for row, text in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
+            vectors_PD = self.embed(list(row_of))
+            pairs = np.array([[row_of[a], row_of[b]] for a, b in zip(*sides, strict=True)])
+            return pair_cosines(vectors_PD if conditions is None else self.project(vectors_PD), pairs)
         scorer, columns = self.load(), [firsts, seconds, *([] if conditions is None else [conditions])]
         starts = range(0, len(firsts), AT_ONCE)
         parts = [scorer.score(*(column[start : start + AT_ONCE] for column in columns)) for start in starts]
@@ -117,13 +108,13 @@ def find_models(
         if (instead := expected(config)) is not None:
             raise RequestError(f"--model: expected {instead} for --task {job.task}, got {name}: {config.label}")
     folders = [_local_folder(config) for config in configs]
-    first = next(filter(None, folders), Path(job.output).absolute())
+    first = next(filter(None, folders), Path(job.output).absolute())  # beside it training keeps its vectors
     return [
         Model(
             name=name,
             config=config,
-            projector=load_projector(config.projector, config.local) if is_case(config) and config.top else None,
-            cache=locate(job.cache or str(_default_cache(folder or first))),
+            projector=load_projector(config.projector, config.local) if is_case(config) and config.projector else None,
+            cache=locate(job.cache or str((folder or first).parent / "cache")),
             job=job,
             vectors_of=vectors_of,
         )
@@ -143,12 +134,6 @@ def _local_folder(config: Any) -> Path | None:
     return None if folder is None or is_remote(folder) or folder.startswith(PACKAGE) else Path(folder)
 
 
-def _default_cache(folder: Path) -> Path:
-    """Where training keeps its vectors: beside the folder; for the best model of a sweep, beside the sweep's."""
-    sweep_cache = folder.parent.parent / "cache"
-    return sweep_cache if sweep_cache.exists() and not (folder.parent / "cache").exists() else folder.parent / "cache"
-
-
 def is_case(config: Any) -> bool:
     """Whether the system is CASE, whose vectors can be split into f, base and g (eq. 1)."""
     return isinstance(config, CaseConfig)
@@ -162,27 +147,3 @@ def training_metrics(config: Any) -> Any:
         return loads((config.local / METRICS).read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a folder that was saved without training
         return None
-
-
-def before_g(config: Any, **changes: Any) -> Any:
-    """CASE without its projector, with changes to its configuration; any other system unchanged."""
-    return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
-
-
-def encoder_name(config: Any) -> str:
-    """The encoder's name in the table of encoders, or its folder's; of a fine-tuned system, its model folder's."""
-    if not isinstance(config, CaseConfig):
-        return posixpath.basename(config.folder or config.model)
-    source = config.encoder.source
-    folder = Path(source).parent if source.endswith("/encoder") else Path(source)
-    return next((name for name, row in ENCODERS.items() if row.source == source), folder.name)
-
-
-def setting(config: Any) -> str:
-    """Prompt and subtraction as the paper writes them (Table 1), several views in brackets; of a fine-tuned system,
-    its label."""
-    if not isinstance(config, CaseConfig):
-        return str(config.label)
-    views = [LABELS.get(style, str(style)) for style, _ in parse_views(config.encoder.prompt)]
-    label = views[0] if len(views) == 1 else f"[{', '.join(views)}]"
-    return f"{label} - c" if config.subtract else label

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import REPORT, EvaluateJob
+from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, estimate, estimate_difference, mean_of
 from raycase.io.json_values import UNDEFINED
-from raycase.io.storage import Location
-from raycase.models.model_folder import METRICS
 
 NOT_AVAILABLE = "n/a"
 ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
@@ -21,21 +19,10 @@ WHY_UNDEFINED = "all scores or all ratings are equal, there are too few, or one 
 UNDEFINED_VALUES = "undefined"  # key of metrics.json: which metrics of each system are undefined
 
 
-def write_report(folder: Location, metrics: dict[str, Any], render: Callable[[dict[str, Any]], str]) -> None:
-    """Write the metrics, then the report, rendered from the metrics as they were written."""
-    (folder / METRICS).put_json(metrics)
-    (folder / REPORT).put(render((folder / METRICS).read_json()).encode())
-
-
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def number(value: float | None, digits: int = 2) -> str:
-    """A number that may be missing."""
-    return NOT_AVAILABLE if value is None else f"{value:.{digits}f}"
 
 
 def interval(estimate: dict[str, float] | None, key: str = "value", sign: str = "") -> str:
@@ -85,12 +72,15 @@ def rank_systems(
     systems: Sequence[RankedSystem],
     metrics: Mapping[str, Correlation] = MappingProxyType({}),
     ratings_Q: np.ndarray | None = None,
+    groups_Q: np.ndarray | None = None,
     compared: Mapping[str, Sequence[RankedSystem]] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, and their
     differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings.
 
-    compared: further differences, by key of `metrics.json`: of these systems from the first of these."""
+    groups_Q: equal for queries that the bootstrap draws together. compared: further differences, by key of
+    `metrics.json`: of these systems from the first of these.
+    """
     settings = {"resamples": job.resamples, "seed": job.seed}
     compared = {"against": systems, **compared}
 
@@ -102,6 +92,7 @@ def rank_systems(
                     metrics.get(name, mean_of),
                     *(s.values[group][:, i] for s in of),
                     values_QM[:, i] if ratings_Q is None else ratings_Q,
+                    groups_N=groups_Q,
                     **settings,
                 )
                 for i, name in enumerate(measures)
@@ -127,33 +118,41 @@ def rank_systems(
 
 def ranked_values(metrics: dict[str, Any]) -> ValuesBySystem:
     """The value of each measure in each group of queries, by system; None where it is not defined."""
-    measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
-    names = {
-        (measure, group): measure if len(groups) == 1 else group if len(measures) == 1 else f"{measure}, {group}"
-        for measure in measures
-        for group in groups
+    columns = {
+        f"{title}, {name}" if title else name: place
+        for title, names in _sections(metrics).items()
+        for name, place in names.items()
     }
     return {
-        s["name"]: {name: (s["figures"][group][measure] or {}).get("value") for (measure, group), name in names.items()}
+        s["name"]: {name: (s["figures"][g][m] or {}).get("value") for name, (g, m) in columns.items()}
         for s in metrics["systems"]
     }
 
 
+def _sections(metrics: dict[str, Any]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The tables of a report by title, and the group and measure of each column: a table for each measure, if there
+    are several of both."""
+    measures, groups = metrics["measures"], [group["name"] for group in metrics["groups"]]
+    if len(groups) == 1:
+        return {"": {measure: (groups[0], measure) for measure in measures}}
+    return {measure if len(measures) > 1 else "": {group: (group, measure) for group in groups} for measure in measures}
+
+
 def render_ranked(metrics: dict[str, Any]) -> str:
     """The report in Markdown; `metrics` holds every number in it."""
-    measures, groups, systems = metrics["measures"], metrics["groups"], metrics["systems"]
-    least = 2 / metrics["settings"]["resamples"]
+    systems, least = metrics["systems"], 2 / metrics["settings"]["resamples"]
+    queries = {group["name"]: group["queries"] for group in metrics["groups"]}
     parts = [f"# {metrics['title']}", metrics["about"]]
     parts.append(table(["system", "what"], [[s["name"], s["what"]] for s in systems]))
-    for measure in measures:
-        if len(measures) > 1:
-            parts.append(f"## {measure}")
-        header = ["", *(f"{g['name']} ({g['queries']})" for g in groups)]
-        rows = [[s["name"], *(interval(s["figures"][g["name"]][measure]) for g in groups)] for s in systems]
+    for title, columns in _sections(metrics).items():
+        if title:
+            parts.append(f"## {title}")
+        header = ["", *(f"{name} ({queries[name]})" if name in queries else name for name in columns)]
+        rows = [[s["name"], *(interval(s["figures"][g][m]) for g, m in columns.values())] for s in systems]
         parts.append(table(header, rows))
         for key, base in metrics["compared"].items():
             others = [s for s in systems if key in s]
-            rows = [[s["name"], *(difference(s[key][g["name"]][measure], least) for g in groups)] for s in others]
+            rows = [[s["name"], *(difference(s[key][g][m], least) for g, m in columns.values())] for s in others]
             if rows:
                 parts += [f"Minus {base}, by the paired bootstrap:", table(header, rows)]
     parts += ["## How it was made", provenance_lines(metrics)]

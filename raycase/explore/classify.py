@@ -5,27 +5,25 @@ Shapes: L labels, B rows of a part, D dimensions.
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
-from raycase.index.exact import BATCH_ROWS
+from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import LEAST_STATED, Index, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.shown import print_replaced_condition
 from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_files
-from raycase.io.schema import ID, SCORE, STATED, parquet_options
+from raycase.io.schema import ID, SCORE, STATED, parquet_bytes
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
 
@@ -52,16 +50,6 @@ class ClassifyJob(OfIndex):
     labelled texts."""
 
 
-@dataclass(kw_only=True)
-class _Labelled:
-    """condition: of the index, that was taken; counts: rows of each label, (L,); file: the bytes for --output."""
-
-    condition: str | None
-    counts: np.ndarray
-    unlabelled: int = 0
-    file: io.BytesIO = field(default_factory=io.BytesIO)
-
-
 def classify(job: ClassifyJob) -> dict[str, Any]:
     """Label the rows, write the file, print how many rows each label has, and return counts. Raises RequestError."""
     began = time.time()
@@ -75,22 +63,23 @@ def classify(job: ClassifyJob) -> dict[str, Any]:
     if len(labels) < 2:
         raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
     examples = read_examples(job.examples, labels) if job.examples else None
-    index, found = on_index(job.open, partial(_label, job, labels, examples))
-    print_replaced_condition(index, job.condition, found.condition)
-    locate(job.output).put(found.file.getvalue())
-    rows = int(found.counts.sum()) + found.unlabelled
-    print(f'\n{rows:,} rows under "{visible(found.condition, MOST_LABEL)}"\n')
-    counts = dict(zip(labels, found.counts.tolist(), strict=True))
-    for label, count in [*sorted(counts.items(), key=lambda item: -item[1]), ("not stated", found.unlabelled)]:
-        if label in counts or job.stated:
-            print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
+    index, (condition, table) = on_index(job.open, partial(_label, job, labels, examples))
+    print_replaced_condition(index, job.condition, condition)
+    locate(job.output).put(parquet_bytes(table))
+    rows = len(table)
+    print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
+    counted = {row["values"]: row["counts"] for row in table[LABEL].value_counts().to_pylist()}
+    counts, unlabelled = {label: counted.get(label, 0) for label in labels}, counted.get(None, 0)
+    shown = sorted(counts.items(), key=lambda item: -item[1]) + [("not stated", unlabelled)] * job.stated
+    for label, count in shown:
+        print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
     print()
     return {
         "asked": job.condition,
-        "condition": found.condition,
+        "condition": condition,
         "rows": rows,
         "labels": counts,
-        "not_stated": found.unlabelled,
+        "not_stated": unlabelled,
         "seconds": round(time.time() - began, 3),
         "output": locate(job.output).uri,
     }
@@ -137,19 +126,20 @@ def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.nd
     return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
 
 
-def _label(job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index) -> _Labelled:
-    """Label the rows of an open index, part by part."""
+def _label(
+    job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index
+) -> tuple[str | None, pa.Table]:
+    """The condition that is taken, and the labelled rows of an open index."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     index.check_conditional([job.condition], phrases=True, stated=job.stated)
     labels_LD = label_vectors(index.embed, labels, condition, examples)
-    found = _Labelled(condition=condition, counts=np.zeros(len(labels), np.int64))
-    names, writer = pa.array(labels), None
+    names, tables = pa.array(labels), []
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
     for offsets_N, vectors_ND in blocks():
         for start in range(0, len(offsets_N), step):
             offsets_B = offsets_N[start : start + step]
             label_B, score_B, margin_B = nearest_labels(vectors_ND[start : start + step].numpy(), labels_LD)
-            states_B = index.states_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
+            states_B = index.stated_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
             has_none_B = (states_B < LEAST_STATED) & job.stated
             with lance_errors(index.root):
                 ids = index.dataset.take(offsets_B, columns=[ID])[ID]
@@ -159,12 +149,7 @@ def _label(job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]
                 SCORE: pa.array(score_B),
                 MARGIN: pa.array(margin_B),
             }
-            table = pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {}))
-            writer = writer or pq.ParquetWriter(found.file, table.schema, **parquet_options(table.schema))
-            writer.write_table(table)
-            found.counts += np.bincount(label_B[~has_none_B], minlength=len(labels))
-            found.unlabelled += int(has_none_B.sum())
-    if writer is None:
+            tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {})))
+    if not tables:
         raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
-    writer.close()
-    return found
+    return condition, pa.concat_tables(tables)

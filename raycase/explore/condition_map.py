@@ -1,29 +1,33 @@
 """One map of an index's rows, under a condition or without: positions, neighbours, facets and words.
 
-Shapes: C maps, N rows, D dimensions, k neighbours.
+Rows stand where UMAP (McInnes et al., 2018, arXiv:1802.03426) places them by their nearest neighbours by cosine.
+
+Shapes: N rows, D dimensions, k neighbours.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
+from scipy.linalg import orthogonal_procrustes
 
 from raycase.encoder.words import Word
-from raycase.explore.facet_words import score_words
-from raycase.explore.facets import find_clusters
-from raycase.explore.positions import NEIGHBOURS, nearest_rows, place, principal_axes
-from raycase.index.answers import TEXT
-from raycase.index.index import Index
+from raycase.errors import needs_package
+from raycase.explore.facets import find_clusters, score_words
 from raycase.index.marks import looked_at
-from raycase.index.shown import weigh_answers, words_of_row
-from raycase.io.schema import CONDITION
+from raycase.index.topk import top_k
 
 FACET_WORDS = 5
+NEAR = 14  # neighbours of a row by which it is placed: with itself 15, UMAP's default
+LEAST_ROWS = 3
+LISTED = 8  # neighbours of a row on the page
+FAR, EDGE = 0.01, 0.25  # share of the rows at each side that are far, and how far from the others they are drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,53 +43,80 @@ class ConditionMap:
     words: list[list[Word]] | None  # those of each text that the condition weighs most; None where none are weighed
 
 
-def weigh_words(index: Index, texts: Sequence[str], conditions: Sequence[str | None]) -> list[list[list[Word]] | None]:
-    """The words of each text with their weights under each condition, C lists of N; None without a condition.
-
-    All at once, for a text is encoded once for all conditions.
-    """
-    named = [condition for condition in conditions if condition is not None]
-    answers = pa.table(
-        {
-            TEXT: pa.array([text for _ in named for text in texts], pa.string()),
-            CONDITION: pa.array([condition for condition in named for _ in texts], pa.string()),
-        }
-    )
-    weights = weigh_answers(answers, index, TEXT)
-    of_each = {
-        condition: [words_of_row(row) for row in weights.slice(i * len(texts), len(texts)).to_pylist()]
-        for i, condition in enumerate(named)
-    }
-    return [None if condition is None else of_each[condition] for condition in conditions]
-
-
 def make_map(
     vectors_ND: np.ndarray,
     condition: str | None,
     texts: Sequence[str],
     weighed: list[list[Word]] | None,
     before_N2: np.ndarray | None,
-    *,
-    neighbours: int,
     clusters: int,
-    seed: int,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
-    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(max(NEIGHBOURS - 1, neighbours), len(vectors_ND) - 1))
+    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, len(vectors_ND) - 1))
     block = np.arange(len(vectors_ND)), torch.from_numpy(vectors_ND)
-    count = min(clusters, len(vectors_ND))
-    facets = find_clusters(lambda: [block], count, most=count, seed=seed)
-    start_N2 = principal_axes(vectors_ND, seed) if before_N2 is None else before_N2
-    near = slice(NEIGHBOURS - 1)
+    facets = find_clusters(lambda: [block], min(clusters, len(vectors_ND)))
+    start_N2 = principal_axes(vectors_ND) if before_N2 is None else before_N2
     marked = None if weighed is None else [looked_at(words) for words in weighed]
     words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
     carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(
         condition=condition,
-        positions=place(vectors_ND, cosines_Nk[:, near], rows_Nk[:, near], start_N2, seed),
-        rows=rows_Nk[:, :neighbours],
-        cosines=cosines_Nk[:, :neighbours],
+        positions=place(vectors_ND, cosines_Nk, rows_Nk, start_N2),
+        rows=rows_Nk[:, :LISTED],
+        cosines=cosines_Nk[:, :LISTED],
         facet=facets.cluster,
         facet_words=[[word.word for word in each] for each in carried],
         words=marked,
     )
+
+
+def import_umap() -> Any:
+    """The package umap-learn. Raises RequestError where it is not installed."""
+    with needs_package("umap-learn", "explore", "for explore"):
+        import umap
+    return umap
+
+
+def nearest_rows(vectors_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k rows nearest to each by the cosine of unit vectors, best first, without itself: cosines, rows, two of
+    (N, k)."""
+    vectors, own = torch.from_numpy(vectors_ND), torch.arange(len(vectors_ND))
+    return top_k(vectors, [vectors], k, query_groups=own, groups=own)
+
+
+def principal_axes(vectors_ND: np.ndarray) -> np.ndarray:
+    """The rows along the two axes of largest variance, with a little noise, for equal vectors must part: (N, 2)."""
+    centred_ND = vectors_ND - vectors_ND.mean(axis=0)
+    axes_D2 = np.linalg.eigh(centred_ND.T @ centred_ND)[1][:, -2:]
+    noise_N2 = np.random.default_rng(0).normal(scale=1e-3, size=(len(vectors_ND), 2))
+    return centred_ND @ axes_D2 + noise_N2
+
+
+def place(vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, start_N2: np.ndarray) -> np.ndarray:
+    """Positions in [-1, 1] of rows whose nearest rows are known, moved from where they start, and turned back to lie as
+    these do: (N, 2)."""
+    own_N1 = np.arange(len(vectors_ND))[:, None]
+    known = np.hstack([own_N1, rows_Nk]), np.hstack([np.zeros((len(own_N1), 1)), 1 - cosines_Nk]).clip(0)
+    umap = import_umap().UMAP(
+        n_neighbors=known[0].shape[1],
+        metric="cosine",
+        init=start_N2,
+        random_state=0,
+        n_jobs=1,
+        precomputed_knn=known,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # rows that nobody will add later need no index
+        placed_N2 = umap.fit_transform(vectors_ND)
+    placed_N2, start_N2 = placed_N2 - placed_N2.mean(axis=0), start_N2 - start_N2.mean(axis=0)
+    return fitted(placed_N2 @ orthogonal_procrustes(placed_N2, start_N2)[0])
+
+
+def fitted(positions_N2: np.ndarray) -> np.ndarray:
+    """The positions, shifted and scaled alike in both directions to fill [-1, 1]; the few farthest are drawn nearer, or
+    all others would have little room."""
+    low, high = np.quantile(positions_N2, [FAR, 1 - FAR], axis=0)
+    scaled_N2 = (2 * positions_N2 - low - high) / max((high - low).max(), 1e-12)
+    beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)
+    drawn_N2 = np.sign(scaled_N2) * (np.abs(scaled_N2) - beyond_N2 + EDGE * np.tanh(beyond_N2 / EDGE))
+    return drawn_N2 / max(np.abs(drawn_N2).max(), 1e-12)

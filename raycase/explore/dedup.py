@@ -20,10 +20,10 @@ from scipy.sparse.csgraph import connected_components
 
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
-from raycase.index.exact import Block
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.shown import print_replaced_condition
+from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes
 from raycase.io.storage import locate

@@ -1,27 +1,36 @@
-"""The command explore: an index as a map that moves from one condition to another, in one file of HTML."""
+"""The command explore: an index as a map that moves from one condition to another, in one file of HTML.
+
+Shapes: C conditions, N rows.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from raycase.errors import MOST_LABEL, MOST_SEED, RequestError, at_least, check_ranges, note, visible
-from raycase.explore.condition_map import ConditionMap, make_map, weigh_words
-from raycase.explore.facets import import_sklearn
-from raycase.explore.map_rows import MapRows, choose_rows
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
+from raycase.explore.condition_map import LEAST_ROWS, ConditionMap, import_umap, make_map
+from raycase.explore.facets import import_sklearn, weigh_texts
 from raycase.explore.of_index import OfIndex
-from raycase.explore.page import map_page
-from raycase.explore.positions import LEAST_ROWS, import_umap
+from raycase.explore.page import MOST_CHARACTERS, map_page
+from raycase.index.filters import checked_filter
 from raycase.index.index import Index, on_index
-from raycase.index.lance_files import lance_errors
+from raycase.index.lance_files import OFFSET, lance_errors, offsets_of, sql_equals
 from raycase.index.shown import print_replaced_condition, text_column, why_unweighed
 from raycase.io.places import HTML, File, check_paths
+from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate
+from raycase.io.stored_tokens import BASIS
 
 MOST_MAPS = 12
-MOST_ROWS, MOST_NEIGHBOURS = 200_000, 50
+MOST_ROWS = 200_000
 MOST_CLUSTERS = 24
 
 
@@ -36,12 +45,8 @@ class ExploreJob(OfIndex):
     """Conditions; each gets a map, next to the map of the unconditional vectors. Default: those of the index."""
     most_rows: int = 20_000
     """Maximum number of rows on the map; a larger index is sampled."""
-    neighbours: int = 8
-    """Nearest neighbours of each row that are listed under each condition."""
     clusters: int = 8
     """Number of facets of each map, clusters of its rows. There are eight colors."""
-    seed: int = 0
-    """Seed of the sample, the positions and the facets."""
     text_column: str | None = None
     """The kept column with the texts. Default: text, if the index has it, else ids are shown."""
 
@@ -49,10 +54,14 @@ class ExploreJob(OfIndex):
 def explore(job: ExploreJob) -> dict[str, Any]:
     """Write the page and return counts. Raises RequestError."""
     began = time.time()
-    _check_job(job)
+    check_paths(opens=job.opens, writes={"--output": File(job.output, HTML)})
+    ranges = at_least(LEAST_ROWS, job, "most_rows", most=MOST_ROWS) | at_least(2, job, "clusters", most=MOST_CLUSTERS)
+    check_ranges(job, ranges)
+    import_umap()
+    import_sklearn()
     index, (maps, rows) = on_index(job.open, partial(_make, job))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
-    summary = rows.summary(job.where, job.seed)
+    summary = rows.summary(job.where)
     page = map_page(maps, rows.texts, rows.ids, title, summary)
     locate(job.output).put(page)
     print(f"{summary}: {visible(locate(job.output).uri)}")
@@ -66,18 +75,6 @@ def explore(job: ExploreJob) -> dict[str, Any]:
         "seconds": round(time.time() - began, 3),
         "output": locate(job.output).uri,
     }
-
-
-def _check_job(job: ExploreJob) -> None:
-    check_paths(
-        opens=job.opens,
-        writes={"--output": File(job.output, HTML)},
-    )
-    ranges = at_least(LEAST_ROWS, job, "most_rows", most=MOST_ROWS) | at_least(2, job, "clusters", most=MOST_CLUSTERS)
-    ranges |= at_least(1, job, "neighbours", most=MOST_NEIGHBOURS) | at_least(0, job, "seed", most=MOST_SEED)
-    check_ranges(job, ranges)
-    import_umap()
-    import_sklearn()
 
 
 def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
@@ -96,16 +93,92 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
     if unweighed is not None:
         note(f"no weighed words: {unweighed}")
     with lance_errors(index.root):
-        rows = choose_rows(index, [*conditions], text=text, most=job.most_rows, seed=job.seed, where=job.where)
-        weighed = weigh_words(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
-        settings = {"neighbours": job.neighbours, "clusters": job.clusters, "seed": job.seed}
+        rows = choose_rows(index, [*conditions], text=text, most=job.most_rows, where=job.where)
+        weighed = weigh_texts(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
         maps: list[ConditionMap] = []
         note(f"placing {len(rows.texts):,} rows; compiling UMAP adds about 15 s to the first map")
-        for condition, words in zip(conditions, weighed, strict=True):
+        for condition, offsets_N, words in zip(conditions, rows.offsets, weighed, strict=True):
             began = time.time()
-            vectors_ND = index.vectors_at(condition, rows.under(index, condition))
+            vectors_ND = index.vectors_at(condition, offsets_N)
             before_N2 = maps[-1].positions if maps else None
-            maps.append(make_map(vectors_ND, condition, rows.texts, words, before_N2, **settings))
+            marked = None if condition is None else words
+            maps.append(make_map(vectors_ND, condition, rows.texts, marked, before_N2, job.clusters))
             name = "no condition" if condition is None else f'"{visible(condition, MOST_LABEL)}"'
             print(f"{len(rows.texts):,} rows under {name} placed in {time.time() - began:.0f} s", flush=True)
     return maps, rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRows:
+    """N rows of an index, each with the same id under every condition; offsets: under each, C of (N,).
+
+    of: rows under all conditions, of which these are a sample; left_out: rows of the index that are not under all.
+    """
+
+    offsets: list[np.ndarray]
+    texts: list[str]
+    ids: list[str]
+    of: int
+    left_out: int
+
+    @property
+    def cut(self) -> int:
+        """How many texts are too long for a page."""
+        return sum(len(text) > MOST_CHARACTERS for text in self.texts)
+
+    def summary(self, where: str | None) -> str:
+        """What is on the map, and what is not."""
+        shown = len(self.texts)
+        parts = [f"{shown:,} rows" if shown == self.of else f"{shown:,} of {self.of:,} rows, a sample"]
+        if where:
+            parts.append(f"where {visible(where, MOST_LABEL)}")
+        if self.left_out:
+            parts.append(f"rows left out because they lack one of the conditions: {self.left_out:,}")
+        if self.cut:
+            parts.append(f"texts cut after {MOST_CHARACTERS} characters: {self.cut:,}")
+        return "; ".join(parts)
+
+
+def choose_rows(
+    index: Index,
+    conditions: Sequence[str | None],
+    *,
+    text: str | None,
+    most: int,
+    where: str | None,
+) -> MapRows:
+    """At most so many of the rows under all conditions (None: unconditional) that pass a filter, in the order of the
+    index. text: the column with their texts; None: their ids are shown.
+
+    Raises RequestError for fewer rows than a map has.
+    """
+    passing = None if where is None else checked_filter(index.dataset, index.root, where, "where")
+    also = "" if passing is None else f" AND {passing}"
+    has_words = f"{BASIS} IS NOT NULL"  # of which vectors are pooled
+    filters = [(has_words if index.is_pooled(each) else sql_equals(CONDITION, each)) + also for each in conditions]
+    tables = {each: index.dataset.to_table(columns=[ID, OFFSET], filter=each) for each in dict.fromkeys(filters)}
+    common = dict(zip(tables, common_rows([*tables.values()]), strict=True))
+    of = len(common[filters[0]])
+    if of < LEAST_ROWS:
+        got = "the filter leaves" if where else "there are"
+        raise RequestError(f"--index: expected at least {LEAST_ROWS} rows under all conditions, {got} {of}")
+    chosen = np.sort(np.random.default_rng(0).choice(of, most, replace=False)) if of > most else np.arange(of)
+    offsets = [common[each][chosen] for each in filters]
+    taken = index.dataset.take(offsets[0], columns=[ID, *([text] if text else [])])
+    ids = [str(each) for each in taken[ID].to_pylist()]
+    every = pc.count_distinct(index.dataset.to_table(columns=[ID], filter=passing)[ID]).as_py()
+    return MapRows(
+        offsets=offsets,
+        texts=[each or "" for each in taken[text].to_pylist()] if text else ids,
+        ids=ids,
+        of=of,
+        left_out=every - of,
+    )
+
+
+def common_rows(tables: Sequence[pa.Table]) -> np.ndarray:
+    """The rows whose ids are in each of several tables of ids and offsets, as the first has them: offsets, (C, N)."""
+    ids = [table[ID].combine_chunks() for table in tables]
+    places = [pc.index_in(ids[0], value_set=each).fill_null(-1).to_numpy() for each in ids]
+    common = np.logical_and.reduce([each >= 0 for each in places])
+    return np.stack([offsets_of(table)[place[common]] for table, place in zip(tables, places, strict=True)])

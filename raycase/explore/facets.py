@@ -1,29 +1,56 @@
-"""Clusters of the rows of an index by their unit vectors under a condition: k-means by scikit-learn.
+"""Clusters of the rows of an index by their unit vectors under a condition, and the words and rows that they are about.
 
-k-means is fitted on a sample of the rows, and every row joins the cluster whose centre has the largest cosine with it.
-Of unit vectors the squared Euclidean distance is 2 - 2 cos, so Euclidean k-means with centres scaled to length 1 is
-close to spherical k-means.
+k-means (scikit-learn) is fitted on a sample of the rows, and every row joins the cluster whose centre has the largest
+cosine with it. Of unit vectors the squared Euclidean distance is 2 - 2 cos, so Euclidean k-means with centres scaled to
+length 1 is close to spherical k-means.
 
 Shapes: N rows in blocks of B, S rows of a sample, K clusters, D dimensions.
 """
 
 from __future__ import annotations
 
+import math
+import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from raycase.errors import RequestError, lacks_package
-from raycase.index.exact import BATCH_ROWS, Block
+from raycase.encoder.words import Word
+from raycase.errors import needs_package, refuse
+from raycase.index.answers import TEXT
+from raycase.index.condition_vectors import BATCH_ROWS
+from raycase.index.index import Index
+from raycase.index.shown import weigh_answers, words_of_row
+from raycase.index.topk import Block
+from raycase.io.schema import CONDITION, ID
 from raycase.io.vectors import l2_normalize
 
 FITTED = 10_000  # rows on which k-means is fitted; every row is assigned, whatever their number
 PER_CLUSTER = 40  # rows of each cluster that are fitted at least, on average
 STARTS = 3  # of k-means++; the best counts
 TRIED = 4000  # rows on which numbers of clusters are compared: their silhouette takes all pairs of rows
+NUMBERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24)  # of clusters that are compared, where none is asked for
+NEAREST = 100  # rows of a cluster among which different texts are looked for
+WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores
+WEIGHED_OF_EACH = 6, 100  # but at least and at most so many of each cluster
+FUNCTION_WORDS = frozenset(  # numbers are none: under "number of people" they carry
+    """
+    a an the this that these those it its itself i me my mine myself we us our ours you your yours he him his himself
+    she her hers herself they them their theirs themselves who whom whose which what when where why how there here and
+    or but nor so if then than as because while although though until unless since of in on at by for with without from
+    to into onto over under up down out off about after before between through during against is am are was were be been
+    being do does did done doing have has had having will would shall should can could may might must not no very just
+    too also only even ever never again still yet already all any some such each every both either neither more most
+    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn ll re ve
+    """.split()  # noqa: SIM905 a literal list would be 140 lines
+)
+LETTERS_APART = re.compile("[^\\W\\d]['\u2019][^\\W\\d]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +61,6 @@ class Clusters:
     cluster: np.ndarray  # (N,) of each row
     cosine: np.ndarray  # (N,) with the centre of its cluster
     centres: np.ndarray  # (K, D), of unit length
-    silhouette: float | None  # mean over a sample; None where it has a single cluster, or one for each row
 
     @property
     def sizes(self) -> np.ndarray:
@@ -49,58 +75,44 @@ class Clusters:
 
 def import_sklearn() -> Any:
     """The package scikit-learn. Raises RequestError where it is not installed."""
-    try:
+    with needs_package("scikit-learn", "facets", "for facets"):
         import sklearn.cluster
         import sklearn.exceptions
         import sklearn.metrics
-    except ImportError as error:
-        raise lacks_package("scikit-learn", "facets", "for facets") from error
     return sklearn
 
 
-def find_clusters(
-    blocks: Callable[[], Iterable[Block]],
-    clusters: int | None = None,
-    *,
-    most: int,
-    seed: int = 0,
-) -> Clusters:
-    """The clusters of the rows in these blocks, which are read twice; without a number, at most `most` of them.
+def find_clusters(blocks: Callable[[], Iterable[Block]], clusters: int | None = None) -> Clusters:
+    """The clusters of the rows in these blocks, which are read twice; default: as many as `best_number` says.
 
     There are fewer than asked for where fewer vectors differ. Raises RequestError for fewer rows than clusters.
     """
-    rows, sample_SD = sample(blocks(), max(FITTED, PER_CLUSTER * (clusters or most)), seed)
-    if not rows:
-        raise RequestError("--where: expected a filter that leaves rows to group, got one that leaves none")
-    if clusters is not None and clusters > rows:
-        raise RequestError(f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters:,}")
-    if clusters is None and rows < 3:
-        raise RequestError(f"--clusters: expected a number for {rows} rows, got none; 3 rows or more need none")
-    tried_SD = sample_SD[:TRIED]
-    distances_SS = import_sklearn().metrics.pairwise.cosine_distances(tried_SD)
-    count = clusters or choose(tried_SD, distances_SS, most, seed)
-    centres_KD = fit(sample_SD, count, seed, STARTS)
+    rows, sample_SD = sample(blocks(), max(FITTED, PER_CLUSTER * (clusters or NUMBERS[-1])))
+    few = rows < (clusters or 0)
+    problems = {
+        "--where: expected a filter that leaves rows to group, got one that leaves none": not rows,
+        f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters or 0:,}": few,
+        f"--clusters: expected a number for {rows} rows, got none; 3 rows or more need none": not clusters and rows < 3,
+    }
+    refuse(problems)
+    clusters = clusters or best_number(sample_SD[:TRIED])
+    centres_KD = fit(sample_SD, clusters, STARTS)
     offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)
-    sizes_K = np.bincount(cluster_N, minlength=count)
+    sizes_K = np.bincount(cluster_N, minlength=clusters)
     order = np.argsort(-sizes_K, kind="stable")[: np.count_nonzero(sizes_K)]
-    number_K = np.zeros(count, np.int64)
+    number_K = np.zeros(clusters, np.int64)
     number_K[order] = np.arange(len(order))
-    return Clusters(
-        offsets=offsets_N,
-        cluster=number_K[cluster_N],
-        cosine=cosine_N,
-        centres=centres_KD[order],
-        silhouette=silhouette(distances_SS, nearest_centre(tried_SD, centres_KD)),
-    )
+    cluster_N = number_K[cluster_N]
+    return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=cosine_N, centres=centres_KD[order])
 
 
-def sample(blocks: Iterable[Block], most: int, seed: int) -> tuple[int, np.ndarray]:
+def sample(blocks: Iterable[Block], most: int) -> tuple[int, np.ndarray]:
     """The number of rows, and the vectors of at most so many of them in random order: (S, D).
 
     Every row draws a number, and those with the smallest are kept: one pass, and the same rows however they are cut
     into blocks.
     """
-    draw, rows = np.random.default_rng(seed), 0
+    draw, rows = np.random.default_rng(0), 0
     number_S, vectors_SD = np.empty(0), np.empty((0, 0), np.float32)
     for _, vectors_BD in blocks:
         number_B = draw.random(len(vectors_BD))
@@ -114,44 +126,27 @@ def sample(blocks: Iterable[Block], most: int, seed: int) -> tuple[int, np.ndarr
     return rows, vectors_SD
 
 
-def choose(vectors_SD: np.ndarray, distances_SS: np.ndarray, most: int, seed: int) -> int:
+def best_number(vectors_SD: np.ndarray) -> int:
     """The number of clusters with the largest mean silhouette (Rousseeuw, 1987); of equal ones the smallest."""
-    best, chosen = -1.0, 2
-    for count in candidates(min(most, len(vectors_SD) - 1)):
-        cluster_S = nearest_centre(vectors_SD, fit(vectors_SD, count, seed, starts=1))
-        score = silhouette(distances_SS, cluster_S)
-        if score is not None and score > best:
-            best, chosen = score, count
+    metrics = import_sklearn().metrics
+    distances_SS = metrics.pairwise.cosine_distances(vectors_SD)
+    best, chosen = -1.0, NUMBERS[0]
+    for number in [number for number in NUMBERS if number < len(vectors_SD)]:
+        cluster_S = (vectors_SD @ fit(vectors_SD, number, starts=1).T).argmax(axis=1)
+        if len(np.unique(cluster_S)) > 1:
+            score = metrics.silhouette_score(distances_SS, cluster_S, metric="precomputed")
+            if score > best:
+                best, chosen = score, number
     return chosen
 
 
-def candidates(most: int) -> Iterator[int]:
-    """The numbers of clusters that are compared, each about a fifth above the last: 2 to 8, 10, 12, 14, 17, 20, 24."""
-    count = 2
-    while count <= most:
-        yield count
-        count = max(count + 1, round(1.2 * count))
-
-
-def silhouette(distances_SS: np.ndarray, cluster_S: np.ndarray) -> float | None:
-    """The mean silhouette; None where it is not defined, for a single cluster or one for each row."""
-    if not 1 < len(np.unique(cluster_S)) < len(cluster_S):
-        return None
-    return float(import_sklearn().metrics.silhouette_score(distances_SS, cluster_S, metric="precomputed"))
-
-
-def fit(vectors_SD: np.ndarray, clusters: int, seed: int, starts: int) -> np.ndarray:
+def fit(vectors_SD: np.ndarray, clusters: int, starts: int) -> np.ndarray:
     """Unit centres of so many clusters: (K, D)."""
     sklearn = import_sklearn()
     with warnings.catch_warnings():  # equal vectors leave clusters empty, and these are dropped
         warnings.simplefilter("ignore", sklearn.exceptions.ConvergenceWarning)
-        k_means = sklearn.cluster.KMeans(clusters, init="k-means++", n_init=starts, random_state=seed).fit(vectors_SD)
+        k_means = sklearn.cluster.KMeans(clusters, init="k-means++", n_init=starts, random_state=0).fit(vectors_SD)
     return l2_normalize(k_means.cluster_centers_)
-
-
-def nearest_centre(vectors_SD: np.ndarray, centres_KD: np.ndarray) -> np.ndarray:
-    """The cluster of each row: (S,)."""
-    return (vectors_SD @ centres_KD.T).argmax(axis=1)
 
 
 def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -164,3 +159,111 @@ def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> tuple[np.ndarray,
             cluster.append(cosines_BK.argmax(axis=1))
             cosine.append(cosines_BK.max(axis=1))
     return np.concatenate(offsets), np.concatenate(cluster), np.concatenate(cosine)
+
+
+# --------------------------------------------------------------------------------------------- what clusters are about
+
+
+class CarriedWord(NamedTuple):
+    """A word of a cluster, in lower case, and its score."""
+
+    word: str
+    score: float
+
+
+class Example(NamedTuple):
+    """A row near the centre of a cluster."""
+
+    id: Any
+    text: str | None
+    cosine: float
+
+
+def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: int) -> list[list[Example]]:
+    """The rows nearest to the centre of each cluster, K lists: different texts of the column `text`; None: any rows."""
+    found = []
+    for rows in clusters.members():
+        nearest = rows[: NEAREST if text else count]
+        taken = index.dataset.take(clusters.offsets[nearest], columns=[ID, text] if text else [ID])
+        texts = taken[text].to_pylist() if text else [None] * len(nearest)
+        examples: dict[Any, Example] = {}
+        for row_id, words, cosine in zip(taken[ID].to_pylist(), texts, clusters.cosine[nearest].tolist(), strict=True):
+            examples.setdefault(words if text else row_id, Example(row_id, words, cosine))
+        found.append(list(examples.values())[:count])
+    return found
+
+
+def carrying_words(
+    clusters: Clusters, index: Index, condition: str | None, text: str, count: int
+) -> list[list[CarriedWord]]:
+    """The words that carry each cluster, K lists, best first: of a sample of its texts, half of them the nearest to its
+    centre and half any others."""
+    members = clusters.members()
+    least, most = WEIGHED_OF_EACH
+    of_each, draw = max(least, min(most, WEIGHED // len(members))), np.random.default_rng(0)
+    rows = []
+    for of_cluster in members:
+        near, far = of_cluster[: of_each // 2], of_cluster[of_each // 2 :]
+        rows.append(np.concatenate([near, draw.permutation(far)[: of_each - len(near)]]))
+    texts = index.dataset.take(clusters.offsets[np.concatenate(rows)], columns=[text])[text].to_pylist()
+    [words] = weigh_texts(index, texts, [condition])
+    weighed = iter(zip((each or "" for each in texts), words, strict=True))
+    return score_words([[*islice(weighed, len(of_cluster))] for of_cluster in rows], count)
+
+
+def weigh_texts(index: Index, texts: Sequence[str | None], conditions: Sequence[str | None]) -> list[list[list[Word]]]:
+    """The words of each of N texts with their weights under each of C conditions, C lists of N; no words where there is
+    no text or condition. All at once, for a text is encoded once for all conditions."""
+    under = [condition for condition in conditions for _ in texts]
+    pairs = {TEXT: [*texts] * len(conditions), CONDITION: under}
+    answers = pa.table({name: pa.array(values, pa.string()) for name, values in pairs.items()})
+    words = map(words_of_row, weigh_answers(answers, index, TEXT).to_pylist())
+    return [[*islice(words, len(texts))] for _ in conditions]
+
+
+def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int) -> list[list[CarriedWord]]:
+    """The words that carry each cluster of weighed texts, best first, by class-based TF-IDF (BERTopic, Grootendorst,
+    2022, arXiv:2203.05794, eq. 4) on the weights that the condition gives the words, instead of counts:
+
+        W(t, c) = tf(t, c) * log(1 + A / f(t))
+
+    tf: the word's share of the weight of the cluster, f: the sum of its shares of all clusters, A: the mean weight of a
+    cluster, which is 1 here. A word in a single text of the cluster comes after those in several. English function
+    words carry none.
+    """
+    shares: list[dict[str, float]] = []
+    counts: list[Counter[str]] = []
+    everywhere: defaultdict[str, float] = defaultdict(float)
+    for texts in clusters:
+        weight_of, texts_with = _words_of(texts)
+        total = sum(weight_of.values())
+        shares.append({word: weight / total for word, weight in weight_of.items() if weight > 0})
+        counts.append(texts_with)
+        for word, share in shares[-1].items():
+            everywhere[word] += share
+    found = []
+    for shares_of, texts_with in zip(shares, counts, strict=True):
+        scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
+        found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
+    return found
+
+
+def _words_of(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float], Counter[str]]:
+    """The weight of each word, lower-cased and without punctuation around it, and the number of texts that have it."""
+    weight_of: defaultdict[str, float] = defaultdict(float)
+    texts_with: Counter[str] = Counter()
+    for text, words in texts:
+        plain = [_plain(text, word) for word in words]
+        for name, word in zip(plain, words, strict=True):
+            weight_of[name] += word.weight
+        texts_with.update(set(plain))
+    weight_of.pop("", None)  # punctuation alone
+    carrying = {n: w for n, w in weight_of.items() if re.split("['\u2019]", n)[0] not in FUNCTION_WORDS}
+    return carrying, texts_with
+
+
+def _plain(text: str, word: Word) -> str:
+    """In lower case, without punctuation around it; nothing of a letter that an apostrophe leaves: wasn't, l'eau."""
+    plain = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
+    left = len(plain) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
+    return "" if left else plain

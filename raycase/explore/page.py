@@ -15,9 +15,9 @@ import numpy as np
 
 from raycase.encoder.words import Word
 from raycase.explore.condition_map import ConditionMap
-from raycase.explore.map_rows import MOST_CHARACTERS
-from raycase.explore.positions import to_steps
 
+MOST_CHARACTERS = 300  # of a text or an id; the rest is cut off
+STEPS = 2**16 - 1  # from one edge of the map to the other
 SCRIPTS = ("regl-scatterplot.js", "text.js", "data.js", "link.js", "plot.js", "panel.js", "main.js")
 _UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")  # ends a script, or is no text for every reader
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
@@ -60,7 +60,7 @@ def _numbers(each: ConditionMap) -> dict[str, Any]:
     """A map as the page reads it."""
     return {
         "condition": each.condition,
-        "positions": _base64(to_steps(each.positions).tobytes()),
+        "positions": _base64(np.rint((each.positions + 1) / 2 * STEPS).clip(0, STEPS).astype("<u2").tobytes()),
         "rows": _base64(each.rows.astype("<u2" if len(each.rows) <= 2**16 else "<u4").tobytes()),
         "cosines": _base64(np.rint(100 * each.cosines).astype("i1").tobytes()),
         "facet": _base64(each.facet.astype("u1").tobytes()),

@@ -5,38 +5,67 @@
 
 H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
 on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its unconditional
-vector (`raycase.heads.plain_part`).
+vector (`PlainPart`).
 
 Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
 and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
 
-Shapes: B sentences, S tokens of the longest, C conditions of each, W of the states, H heads, K of a head, D vectors.
+Shapes: B sentences, S tokens of the longest, C conditions of each, N sentences or vectors of a fit, W of the states, H
+heads, K of a head, P of f(s), D vectors.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from raycase.heads.plain_part import Plain, PlainPart
-from raycase.heads.top import ACTIVATIONS, Activation, HeadConfig, load_weights
-from raycase.io.storage import locate
+from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width
 
-LEAST_TEMPERATURE = 1e-3
-SAYS_HIDDEN, PEAK = 64, 10.0  # of `Says`: its hidden layer, and what a peak is divided by
 WEIGHTS = "head.safetensors"  # in a model folder
+LEAST_TEMPERATURE = 1e-3
+LEAST_SCALE = 1e-3  # of `PlainPart`: rounding to float16 stays below a tenth of it
+MOST_RARE = 256  # directions of `PlainPart`: more find no other sentences, and take room
+SAYS_HIDDEN, PEAK = 64, 10.0  # of `Says`: its hidden layer, and what a peak is divided by
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeysValues:
+class HeadConfig:
+    """Shape of a trained head. nested: smaller dimensions that were trained too."""
+
+    states_dim: Width
+    output_dim: Width = 512
+    heads: Width = 8
+    head_dim: Width = 64
+    activation: Activation | None = None
+    dropout: Share = 0.3
+    gate: bool = True
+    temperature: float = 20.0  # tau_k at the start
+    nested: tuple[int, ...] = ()
+    says: bool = False  # whether the head knows if a text says anything of a condition
+    plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
+    plain_share: Share = 0.5
+    plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
+    plain_to: float = 2.0  # and where it is whole
+    plain_vector_dim: int | None = None  # of f(s), if it is what is shared
+    plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
+    plain_alone_to: float = 4.0  # and where the vector is the plain one alone
+
+
+class Plain(NamedTuple):
+    """The plain part of each sentence: share (B,) and vector T p (B, D)."""
+
+    share: Tensor
+    vector: Tensor
+
+
+class KeysValues(NamedTuple):
     """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S), and
-    their plain part or None."""
+    their plain part or None. To divide products by the lengths is cheaper than to divide the keys."""
 
     keys: Tensor
     lengths: Tensor
@@ -46,38 +75,31 @@ class KeysValues:
 
     @classmethod
     def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, plain: Plain | None = None) -> KeysValues:
-        """With the lengths of the keys: dividing the products by them is cheaper than dividing the keys."""
+        """With the lengths of the keys."""
         lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
-        return cls(keys=keys_BHSK, lengths=lengths_BHS, values=values_BSD, real=real_BS, plain=plain)
+        return cls(keys_BHSK, lengths_BHS, values_BSD, real_BS, plain)
 
     def take(self, index_B: Tensor) -> KeysValues:
         """The sentences of this index."""
-        return KeysValues(
-            keys=self.keys[index_B],
-            lengths=self.lengths[index_B],
-            values=self.values[index_B],
-            real=self.real[index_B],
-            plain=None if self.plain is None else self.plain.take(index_B),
-        )
+        keys, lengths, values, real, plain = self
+        part = None if plain is None else Plain(share=plain.share[index_B], vector=plain.vector[index_B])
+        return KeysValues(keys[index_B], lengths[index_B], values[index_B], real[index_B], part)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConditionQueries:
-    """What a head keeps of conditions: queries (C, H, K) of length 1; mix (C, H); gate (C, D) or None."""
+class ConditionQueries(NamedTuple):
+    """What a head keeps of conditions: queries (C, H, K) of length 1, mix (C, H), gate (C, D)."""
 
     queries: Tensor
     mix: Tensor
-    gate: Tensor | None
+    gate: Tensor
 
     def cpu(self) -> ConditionQueries:
         """The same in the processor's memory."""
-        gate = None if self.gate is None else self.gate.cpu()
-        return ConditionQueries(queries=self.queries.cpu(), mix=self.mix.cpu(), gate=gate)
+        return ConditionQueries(*(part.cpu() for part in self))
 
     def take(self, index: Tensor) -> ConditionQueries:
         """The conditions of this index, of any shape."""
-        gate = None if self.gate is None else self.gate[index]
-        return ConditionQueries(queries=self.queries[index], mix=self.mix[index], gate=gate)
+        return ConditionQueries(*(part[index] for part in self))
 
 
 class Says(nn.Module):
@@ -137,10 +159,8 @@ class Head(nn.Module, ABC):
 
     def pool(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """Vectors of the sentences, each under its conditions: (B, C, D)."""
-        pooled_BCD = self.weights(tokens, questions) @ tokens.values
-        if questions.gate is not None:
-            pooled_BCD = pooled_BCD * questions.gate
-        return pooled_BCD if tokens.plain is None else tokens.plain.join(pooled_BCD)
+        pooled_BCD = self.weights(tokens, questions) @ tokens.values * questions.gate
+        return pooled_BCD if tokens.plain is None else join_plain(pooled_BCD, *tokens.plain)
 
     def says_features(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """What `Says` sees of sentences, each under its conditions: (B, C, F)."""
@@ -149,14 +169,8 @@ class Head(nn.Module, ABC):
         real_B11S = tokens.real[:, None, None]
         means_BHC = logits_BHCS.masked_fill(~real_B11S, 0).sum(-1) / real_B11S.sum(-1)
         peaks_BCH = (logits_BHCS.amax(-1) - means_BHC).transpose(1, 2)
-        pooled_BCD = self.pool(replace(tokens, plain=None), questions)
+        pooled_BCD = self.pool(tokens._replace(plain=None), questions)
         return self.says.features(pooled_BCD, questions.queries, peaks_BCH)
-
-    def forward(self, states_BSW: Tensor, real_BS: Tensor, conditions_BW: Tensor) -> Tensor:
-        """One condition for each sentence: (B, D)."""
-        questions = self.ask(conditions_BW)
-        each = torch.arange(len(conditions_BW), device=conditions_BW.device)[:, None]
-        return self.pool(self.read(states_BSW, real_BS), questions.take(each))[:, 0]
 
 
 class ZeroShotHead(Head):
@@ -179,7 +193,8 @@ class ZeroShotHead(Head):
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         last_CD = states_CW[..., -self.output_dim :]
         queries_C1D = F.normalize(last_CD, dim=-1)[:, None]
-        return ConditionQueries(queries=queries_C1D, mix=last_CD.new_ones(len(last_CD), 1), gate=None)
+        ones_CD = torch.ones_like(last_CD)
+        return ConditionQueries(queries=queries_C1D, mix=ones_CD[:, :1], gate=ones_CD)
 
 
 class ConditionHead(Head):
@@ -196,7 +211,7 @@ class ConditionHead(Head):
         if not loaded:
             nn.init.orthogonal_(self.keys.weight)
         self.queries.weight.data.copy_(self.keys.weight.data)
-        function = ACTIVATIONS[Activation(config.activation)]() if config.activation else nn.Identity()
+        function = ACTIVATIONS[config.activation]() if config.activation else nn.Identity()
         self.values = nn.Sequential(nn.Linear(width, config.output_dim), function)
         self.mix = nn.Linear(width, config.heads)
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
@@ -228,27 +243,93 @@ class ConditionHead(Head):
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
         states_BSW = self.dropout(states_BSW)
-        return KeysValues.of(
-            self._heads(self.keys(states_BSW)).transpose(1, 2), self.values(states_BSW), real_BS, plain
-        )
+        keys_BHSK = self._heads(self.keys(states_BSW)).transpose(1, 2)
+        return KeysValues.of(keys_BHSK, self.values(states_BSW), real_BS, plain)
 
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)
-        return ConditionQueries(
-            queries=F.normalize(self._heads(self.queries(states_CW)), dim=-1),
-            mix=self.mix(states_CW).softmax(-1),
-            gate=None if self.gate is None else self.gate(states_CW).sigmoid(),
-        )
+        queries_CHK = F.normalize(self._heads(self.queries(states_CW)), dim=-1)
+        ones_CD = states_CW.new_ones(len(states_CW), self.output_dim)
+        gate_CD = ones_CD if self.gate is None else self.gate(states_CW).sigmoid()
+        return ConditionQueries(queries=queries_CHK, mix=self.mix(states_CW).softmax(-1), gate=gate_CD)
 
 
-def load_head(config: HeadConfig, folder: Path) -> ConditionHead:
-    """Read the head of a model folder, in float32. Raises RequestError for weights that do not fit."""
-    head = ConditionHead(config, loaded=True)
-    load_weights(head, folder / WEIGHTS, f"weights of {config}")
-    return head
+class PlainPart(nn.Module):
+    """What a vector keeps of the plain one, where a sentence is unlike those that trained the head.
+
+        m = the mean state of the sentence's tokens, each layer's of length 1;  p = f(s) / |f(s)|
+        r = |N (m - mu)| / sigma,  a = share * rise(r; from, to) + (1 - share) * rise(r; alone_from, alone_to)
+        rise(r; x, y) = clamp((r - x) / (y - x), 0, 1)
+        vector = sqrt(1 - a) u + sqrt(a) |u| T p
+
+    u: the head's vector. N: directions in which m of the training sentences varies least, around their mean mu; a
+    sentence that goes far along them is unlike all of them (the residual of the principal subspace, as in ViM, Wang et
+    al., 2022). sigma: the root mean square over validation sentences. T turns p into the directions in which u is
+    shortest, so that the two parts hardly disturb each other and cosines add up, for equal a to about
+    (1 - a) cos(u, u') + a cos(p, p'). Where a is 1, cosines are those of f(s). Where p has more numbers than D, it is
+    projected onto its first D principal directions. `fit` finds N, mu, sigma and T.
+    """
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        assert config.plain_dim is not None and config.plain_vector_dim is not None
+        self.config = config
+        self.plain_dim = config.plain_dim
+        width = config.states_dim
+        self.center = nn.Buffer(torch.zeros(width))
+        self.rare = nn.Buffer(torch.zeros(min(width // 3, MOST_RARE), width))
+        self.scale = nn.Buffer(torch.ones(()))
+        self.turn = nn.Buffer(torch.zeros(config.output_dim, config.plain_vector_dim))
+
+    def means(self, states_BSW: Tensor, real_BS: Tensor) -> Tensor:
+        """m of each sentence: (B, W)."""
+        real_BS1 = real_BS.unsqueeze(-1)
+        mean_BW = states_BSW.masked_fill(~real_BS1, 0.0).sum(1) / real_BS1.sum(1)
+        return F.normalize(mean_BW.unflatten(-1, (-1, self.plain_dim)), dim=-1).flatten(-2)
+
+    def unfamiliar(self, means_BW: Tensor) -> Tensor:
+        """r of each sentence: (B,)."""
+        return torch.linalg.vector_norm((means_BW - self.center) @ self.rare.T, dim=-1) / self.scale
+
+    def share(self, unfamiliar_B: Tensor) -> Tensor:
+        """a of each sentence: (B,)."""
+        config = self.config
+        share_B = _risen(unfamiliar_B, config.plain_from, config.plain_to)
+        alone_B = _risen(unfamiliar_B, config.plain_alone_from, config.plain_alone_to)
+        return config.plain_share * share_B + (1 - config.plain_share) * alone_B
+
+    def forward(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor) -> Plain:
+        """The part of each sentence; plain: f(s)."""
+        share_B = self.share(self.unfamiliar(self.means(states_BSW, real_BS)))
+        return Plain(share=share_B, vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
+
+    def fit(self, train_NW: Tensor, plain_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
+        """Find the directions from m and f(s) of training sentences, m of validation sentences, and the head's
+        vectors."""
+        self.center.copy_(train_NW.mean(0))
+        self.rare.copy_(_axes(train_NW - self.center)[:, : len(self.rare)].T)
+        lengths_N = torch.linalg.vector_norm((validation_NW - self.center) @ self.rare.T, dim=-1)
+        self.scale.copy_(lengths_N.square().mean().sqrt().clamp(min=LEAST_SCALE))
+        dim, plain_dim = self.turn.shape
+        turn_DK = _axes(F.normalize(vectors_ND, dim=-1))[:, :plain_dim]
+        if plain_dim > dim:
+            turn_DK = turn_DK @ _axes(F.normalize(plain_NP, dim=-1)).flip(1)[:, :dim].T
+        self.turn.copy_(turn_DK)
 
 
-def save_head(head: ConditionHead, folder: Path) -> None:
-    """Write the head into a model folder, in float16."""
-    weights = {name: tensor.detach().cpu().half().contiguous() for name, tensor in head.state_dict().items()}
-    locate(str(folder / WEIGHTS)).put(save(weights))
+def join_plain(vectors_BCD: Tensor, share_B: Tensor, plain_BD: Tensor) -> Tensor:
+    """Vectors with their plain part, in place: these are the largest tensors of a batch."""
+    lengths_BC1 = torch.linalg.vector_norm(vectors_BCD, dim=-1, keepdim=True)
+    share_B11 = share_B[:, None, None]
+    return vectors_BCD.mul_((1 - share_B11).sqrt()).addcmul_(lengths_BC1, share_B11.sqrt() * plain_BD[:, None])
+
+
+def _risen(numbers: Tensor, low: float, high: float) -> Tensor:
+    """How far from low to high, in [0, 1]."""
+    return ((numbers - low) / (high - low)).clamp(0, 1)
+
+
+def _axes(rows_NK: Tensor) -> Tensor:
+    """Orthogonal directions of length 1, first those along which these rows are shortest: (K, K)."""
+    rows_NK = rows_NK.double()
+    return torch.linalg.eigh(rows_NK.T @ rows_NK).eigenvectors.to(torch.float32)

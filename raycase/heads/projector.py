@@ -2,73 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
-from safetensors.torch import save
 from torch import nn
 
-from raycase.heads.top import ACTIVATIONS, Activation, Share, TopConfig, Width, load_weights
-from raycase.io.storage import locate
+from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width, load_weights
 
-WEIGHTS = "projector.safetensors"
-
-
-class DropoutAt(StrEnum):
-    """Which ends of g have dropout; between two layers there always is."""
-
-    OUTPUT = "output"  # eq. 4: Dropout(LeakyReLU(W e))
-    INPUT = "input"
-    BOTH = "both"
+WEIGHTS = "projector.safetensors"  # in a model folder
+DropoutAt = Literal["output", "input", "both"]  # ends of g; output is eq. 4: Dropout(LeakyReLU(W e))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectorConfig(TopConfig):
+class ProjectorConfig:
     """Shape of g. layers: 0 linear (eq. 3); 1 linear and activation (eq. 4); 2 a hidden layer of width `hidden` first
-    (appendix B)."""
+    (appendix B), with dropout behind it. nested: smaller dimensions that were trained too."""
 
     input_dim: Width
+    output_dim: Width = 512
     layers: Literal[0, 1, 2] = 1
     hidden: Width = 1024
-    activation: Activation = Activation.LEAKY_RELU
+    activation: Activation = "leaky_relu"
     dropout: Share = 0.15
-    dropout_at: DropoutAt = DropoutAt.INPUT
+    dropout_at: DropoutAt = "input"
     bias: bool = True
-
-
-def recorded_settings(settings: Any) -> dict[str, Any]:
-    """The fields of a projector's configuration or recipe by name, without those that earlier versions had not, where
-    they are as they were then: fingerprints stay."""
-    before = {"nested": (), "dropout_at": DropoutAt.INPUT, "bias": True}
-    return {name: value for name, value in asdict(settings).items() if name not in before or value != before[name]}
+    nested: tuple[int, ...] = ()
 
 
 class Projector(nn.Sequential):
     """g: (N, input_dim) -> (N, output_dim), fp32."""
 
     def __init__(self, config: ProjectorConfig) -> None:
-        activation = ACTIVATIONS[Activation(config.activation)]
-        width, at = config.input_dim, DropoutAt(config.dropout_at)
-        modules: list[nn.Module] = [nn.Dropout(config.dropout * (at is not DropoutAt.OUTPUT))]
+        activation, width = ACTIVATIONS[config.activation], config.input_dim
+        modules: list[nn.Module] = [nn.Dropout(config.dropout * (config.dropout_at != "output"))]
         if config.layers == 2:
             modules += [nn.Linear(width, config.hidden, config.bias), activation(), nn.Dropout(config.dropout)]
             width = config.hidden
         modules.append(nn.Linear(width, config.output_dim, config.bias))
         if config.layers > 0:
             modules.append(activation())
-        modules.append(nn.Dropout(config.dropout * (at is not DropoutAt.INPUT)))
+        modules.append(nn.Dropout(config.dropout * (config.dropout_at != "input")))
         super().__init__(*modules)
         self.config = config
-
-
-def save_projector(projector: Projector, folder: Path) -> dict[str, Any]:
-    """Write `projector.safetensors`; returns the entry of g in `raycase.json`."""
-    locate(str(folder / WEIGHTS)).put(save(projector.state_dict()))
-    return recorded_settings(projector.config)
 
 
 def load_projector(config: ProjectorConfig, folder: Path) -> Projector:

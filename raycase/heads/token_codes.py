@@ -17,17 +17,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
+from raycase.errors import expecting
 from raycase.heads.condition_head import ConditionQueries, Head, KeysValues
-from raycase.heads.top import read_tensors
 from raycase.io.stored_tokens import Ragged, StoredTokens, TokenFormat, plain_parts
 
 MOST_BITS = 8  # of a component
@@ -38,7 +40,6 @@ STEPS = {1: 1.596, 2: 0.9957, 3: 0.586, 4: 0.335, 5: 0.188, 6: 0.1041, 7: 0.0569
 LARGER = (0.8, 1.0, 1.2, 1.45, 1.75, 2.1, 2.6)
 MOST_TOKENS = 2**16  # of the sample, evenly from all
 FITTED_TOKENS = 8192  # on which the steps are chosen
-TOKENS_AT_ONCE = 2**15
 CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
 
@@ -47,10 +48,29 @@ def typical_conditions() -> list[str]:
     return (files("raycase.heads") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
+class TensorFile:
+    """A dataclass of tensors and its file. WHAT: it is of stored tokens, for messages."""
+
+    WHAT: ClassVar[str]
+
+    def to_bytes(self) -> bytes:
+        """As safetensors."""
+        return save({name: value.contiguous() for name, value in vars(self).items() if isinstance(value, Tensor)})
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str) -> Self:
+        """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
+        source."""
+        with expecting(f"{source}: expected {cls.WHAT} of stored tokens", SafetensorError, TypeError):
+            return cls(**load(data))
+
+
 @dataclass(frozen=True, kw_only=True)
-class TokenCodes:
+class TokenCodes(TensorFile):
     """The basis of codes. encode (Y, M); keys (M, H, K) and values (M, D) take z back; mean (D,) of the values; steps
     (M,); bits (M,) uint8, falling; ratio (1,): length of whole vectors in that of those cut to D."""
+
+    WHAT: ClassVar[str] = "the basis"
 
     encode: Tensor
     keys: Tensor
@@ -59,16 +79,6 @@ class TokenCodes:
     steps: Tensor
     bits: Tensor
     ratio: Tensor
-
-    def to_bytes(self) -> bytes:
-        """As safetensors."""
-        return save({f.name: getattr(self, f.name).contiguous() for f in fields(self)})
-
-    @classmethod
-    def from_bytes(cls, data: bytes, source: str) -> TokenCodes:
-        """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
-        source."""
-        return read_tensors(cls, data, source, "the basis")
 
     @cached_property
     def form(self) -> TokenFormat:
@@ -83,20 +93,20 @@ class TokenCodes:
 
     def code(self, tokens: KeysValues) -> StoredTokens:
         """The stored tokens of a batch of sentences."""
-        inner_BSY, vectors_BD = _inner(tokens, self.values.shape[1])
-        inner_BSY[..., -len(self.mean) :] -= self.mean.to(inner_BSY.device)
-        real_BS = tokens.real
-        z_TM = inner_BSY[real_BS] @ self.encode.to(inner_BSY.device)
-        counts = real_BS.sum(1).cpu().numpy()
+        dim = len(self.mean)
+        inner_TY = _inner(tokens, dim)
+        inner_TY[:, -dim:] -= self.mean.to(inner_TY.device)
+        z_TM = inner_TY @ self.encode.to(inner_TY.device)
+        counts = tokens.real.sum(1).cpu().numpy()
         flat = z_TM.cpu().numpy()
         finite = np.add.reduceat(~np.isfinite(flat).all(axis=1), np.cumsum(counts) - counts) == 0
-        shares = np.zeros(len(counts), np.float32)
+        shares, vectors_ND = np.zeros(len(counts), np.float32), np.zeros((len(counts), dim), np.float32)
         if tokens.plain is not None:
-            shares = tokens.plain.share.cpu().numpy()
+            shares, vectors_ND = (part.cpu().numpy() for part in tokens.plain)
         return StoredTokens(
             form=self.form,
             codes=Ragged.by_counts(self._pack(np.nan_to_num(flat, posinf=0, neginf=0)), counts),
-            part=plain_parts(shares, float(self.ratio) * vectors_BD.cpu().numpy()),
+            part=plain_parts(shares, float(self.ratio) * vectors_ND[:, :dim]),
             finite=finite & np.isfinite(shares),
         )
 
@@ -128,16 +138,12 @@ class TokenCodes:
         return codes_TM.view(np.int8)
 
 
-def _inner(tokens: KeysValues, dim: int) -> tuple[Tensor, Tensor]:
-    """Keys around their sentence's mean and values side by side, (B, S, Y); and the plain part's vectors, (B, D)."""
+def _inner(tokens: KeysValues, dim: int) -> Tensor:
+    """Keys around their sentence's mean and values side by side: (T, Y)."""
     real_BS1 = tokens.real.unsqueeze(-1)
     keys_BSI = (tokens.keys / tokens.lengths.unsqueeze(-1)).transpose(1, 2).flatten(2)
     mean_B1I = keys_BSI.masked_fill(~real_BS1, 0).sum(1, keepdim=True) / real_BS1.sum(1, keepdim=True)
-    inner_BSY = torch.cat([keys_BSI - mean_B1I, tokens.values[..., :dim]], dim=-1)
-    vectors_BD = (
-        tokens.values.new_zeros(len(tokens.real), dim) if tokens.plain is None else tokens.plain.vector[:, :dim]
-    )
-    return inner_BSY, vectors_BD
+    return torch.cat([keys_BSI - mean_B1I, tokens.values[..., :dim]], dim=-1)[tokens.real]
 
 
 # ------------------------------------------------------------------------------------------------------------- fitting
@@ -148,7 +154,7 @@ def fit_codes(
     head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, *, dim: int, token_bytes: int
 ) -> TokenCodes:
     """The basis for a head from the tokens of a sample of sentences, which is not empty, and typical conditions."""
-    inner_TY = torch.cat([_inner(tokens, dim)[0][tokens.real].cpu() for tokens in sample])
+    inner_TY = torch.cat([_inner(tokens, dim).cpu() for tokens in sample])
     assert len(inner_TY)
     inner_TY = inner_TY[:: -(-len(inner_TY) // MOST_TOKENS)].double()
     heads, key_dim = typical.queries.shape[1:]
@@ -179,8 +185,7 @@ def fit_codes(
 def _metric(head: Head, typical: ConditionQueries, dim: int) -> tuple[Tensor, Tensor]:
     """blockdiag(S, g) and its inverse: (Y, Y) each."""
     queries_CHK = (typical.queries * head.temperatures[:, None] * typical.mix.sqrt().unsqueeze(-1)).cpu().double()
-    gates_CD = torch.ones(1, dim) if typical.gate is None else typical.gate[:, :dim]
-    gate_D = gates_CD.cpu().double().square().mean(0).sqrt().clamp(min=1e-3)
+    gate_D = typical.gate[:, :dim].cpu().double().square().mean(0).sqrt().clamp(min=1e-3)
     blocks, inverses = [], []
     for queries_CK in queries_CHK.unbind(1):
         moments, axes = torch.linalg.eigh(queries_CK.T @ queries_CK / len(queries_CK))
@@ -228,7 +233,7 @@ def _ratio(head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, 
     """Mean length of whole vectors in that of those cut to `dim`, without their plain parts: (1,)."""
     if dim == head.output_dim:
         return torch.ones(1)
-    tokens = replace(sample[0], plain=None)
+    tokens = sample[0]._replace(plain=None)
     every_16th = torch.arange(0, len(typical.mix), 16).expand(len(tokens.real), -1)
     pooled_BCD = head.pool(tokens, typical.take(every_16th))
     whole, cut = (torch.linalg.vector_norm(v, dim=-1) for v in (pooled_BCD, pooled_BCD[..., :dim]))

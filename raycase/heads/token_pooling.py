@@ -1,25 +1,40 @@
-"""Pooling stored tokens under conditions: the vectors of `raycase.heads.condition_head`, without the encoder.
+"""Pooling stored tokens under conditions, without the encoder: exactly, and by sketches of four bytes a token, which
+find the rows that a search then pools exactly.
 
-Shapes: N texts, S tokens of each in a group of equal length, T tokens of all, C conditions, H heads, M components,
-D dimensions.
+    i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  ...
+
+z: the first components of a token's code (`raycase.heads.token_codes`). This is residual quantisation (Chen et al.,
+2010, Approximate nearest neighbor search by residual vector quantization). Under a condition each centroid has a logit
+of each head and a value, so a row is pooled from two small tables. To find candidates by centroids, and then score them
+by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
+
+Shapes: N texts, S tokens of each in a group of equal length, T tokens of all, C conditions, H heads, M components, L
+levels, E centroids of a level, D dimensions, A axes, P texts with a plain part.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.errors import RequestError
-from raycase.heads.condition_head import ConditionQueries, Says
-from raycase.heads.token_codes import TokenCodes
+from raycase.heads.condition_head import ConditionQueries, Says, join_plain
+from raycase.heads.token_codes import TensorFile, TokenCodes
 from raycase.io.stored_tokens import Ragged, StoredTokens
 
-MOST_PRODUCT = 1e30  # of a code and its factor: sums of them are finite
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
+SKETCHED_AT_ONCE = 2**14
+LEVELS, CENTROIDS, COMPONENTS = 4, 256, 128
+ROUNDS = 10  # of k-means
+AXES = 64  # of the vectors that are compared; 32 need half as many candidates more
+AXES_ROWS = 4096  # by which they are chosen
+MOST_LOGIT = 80  # whose exponential, and that of its negative, float32 holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,14 +116,11 @@ class TokenPooler:
         self.mix, self.queries = questions.mix.to(dtype), questions.queries
         values_MD = codes.values.to(dtype) * codes.steps[:, None]
         mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
-        dim = len(mean_D)
-        gates_CD = torch.ones(len(self.mix), dim) if questions.gate is None else questions.gate[:, :dim]
-        self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in gates_CD]
-        check_products(self.asked, *(product for pair in self.back for product in pair))
+        self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in questions.gate[:, : len(mean_D)]]
 
     def pool(self, tokens: UnpackedTokens) -> Tensor:
         """Vectors of the texts, in the order of `tokens`, under each condition: (N, C, D), not normalised."""
-        return join_plain_part(self._pool(tokens), tokens, tokens.vectors)
+        return _with_plain_part(self._pool(tokens), tokens, tokens.vectors)
 
     @torch.no_grad()
     def states(self, tokens: UnpackedTokens, says: Says) -> Tensor:
@@ -135,20 +147,124 @@ class TokenPooler:
         return torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
 
 
-def check_products(*products: Tensor) -> None:
-    """Raise RequestError for factors of tokens that are so large that what is pooled would not be finite."""
-    if not all((product.abs() < MOST_PRODUCT).all() for product in products):
-        raise RequestError(
-            "expected stored tokens of a basis and a head with usual numbers, got some that are not finite"
-        )
-
-
-def join_plain_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -> Tensor:
-    """See `raycase.heads.plain_part`; only the texts that have one change, to vectors (P, D)."""
+def _with_plain_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -> Tensor:
+    """Only the texts that have a plain part change, to these vectors of it."""
     if len(tokens.with_part):
-        own_PCD = pooled_NCD[tokens.with_part]
-        lengths_PC1 = torch.linalg.vector_norm(own_PCD, dim=-1, keepdim=True)
-        shares_P11 = tokens.shares[:, None, None]
-        part_PCD = lengths_PC1 * (shares_P11.sqrt() * vectors_PD[:, None])
-        pooled_NCD[tokens.with_part] = (1 - shares_P11).sqrt() * own_PCD + part_PCD
+        pooled_NCD[tokens.with_part] = join_plain(pooled_NCD[tokens.with_part], tokens.shares, vectors_PD)
     return pooled_NCD
+
+
+# ------------------------------------------------------------------------------------------------------------ sketches
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenSketch(TensorFile):
+    """The centroids of each level, (L, E, M), in the units of z."""
+
+    WHAT: ClassVar[str] = "centroids"
+
+    centroids: Tensor
+
+    @classmethod
+    def fit(cls, codes: TokenCodes, packed: np.ndarray) -> TokenSketch:
+        """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
+        left_TM = _components(codes, packed)
+        levels = []
+        for _ in range(LEVELS):
+            centroids_EM = _k_means(left_TM)
+            left_TM = left_TM - centroids_EM[_nearest(left_TM, centroids_EM)]
+            levels.append(centroids_EM)
+        return cls(centroids=torch.stack(levels))
+
+    def code(self, codes: TokenCodes, packed: np.ndarray) -> np.ndarray:
+        """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
+        sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
+        for start in range(0, len(packed), SKETCHED_AT_ONCE):
+            left_TM = _components(codes, packed[start : start + SKETCHED_AT_ONCE])
+            for level, centroids_EM in enumerate(self.centroids):
+                nearest_T = _nearest(left_TM, centroids_EM)
+                left_TM -= centroids_EM[nearest_T]
+                sketch_TL[start : start + SKETCHED_AT_ONCE, level] = nearest_T.numpy()
+        return sketch_TL
+
+
+def _components(codes: TokenCodes, packed: np.ndarray) -> Tensor:
+    """The first components of z, without the half step that all have: (T, M)."""
+    codes_TM = torch.from_numpy(codes.unpack(packed, COMPONENTS))
+    return codes_TM * codes.steps[: codes_TM.shape[1]]
+
+
+def _nearest(x_TM: Tensor, centroids_EM: Tensor) -> Tensor:
+    """The nearest centroid of each row, by Euclidean distance: (T,)."""
+    half_E = centroids_EM.square().sum(1) / 2
+    return torch.addmm(-half_E, x_TM, centroids_EM.T).argmax(1)
+
+
+def _k_means(x_TM: Tensor) -> Tensor:
+    """Lloyd's algorithm from random rows, (E, M): far faster here than SciPy's `kmeans2`."""
+    chosen = torch.randperm(len(x_TM), generator=torch.Generator().manual_seed(0))[:CENTROIDS]
+    centroids_EM = x_TM[chosen].clone()
+    for _ in range(ROUNDS):
+        nearest_T = _nearest(x_TM, centroids_EM)
+        sums_EM = torch.zeros_like(centroids_EM).index_add_(0, nearest_T, x_TM)
+        count_E1 = torch.bincount(nearest_T, minlength=len(centroids_EM))[:, None]
+        centroids_EM = torch.where(count_E1 > 0, sums_EM / count_E1.clamp(min=1), centroids_EM)
+    return F.pad(centroids_EM, (0, 0, 0, CENTROIDS - len(centroids_EM)))  # a sample of few tokens
+
+
+def principal_axes(vectors_ND: Tensor) -> Tensor:
+    """The axes with most of the second moment of a sample of vectors: (D, A). Cosines along them, with a query that is
+    projected on them, are nearly those of the vectors."""
+    unit_ND = F.normalize(vectors_ND, dim=-1)
+    return torch.linalg.eigh(unit_ND.T @ unit_ND).eigenvectors.flip(1)[:, :AXES].contiguous()
+
+
+class SketchPooler:
+    """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
+
+    def __init__(
+        self, sketch: TokenSketch, codes: TokenCodes, questions: ConditionQueries, temperatures: Tensor
+    ) -> None:
+        exact = TokenPooler(codes, questions, temperatures)
+        components = sketch.centroids.shape[-1]
+        codes_LEM = sketch.centroids / codes.steps[:components]
+        self.base, values_MD = exact.back[0]
+        self.mix = exact.mix[0]
+        self.values = (codes_LEM @ values_MD[:components]).flatten(0, 1)
+        logits_LEH = codes_LEM @ exact.asked.T[:components]
+        low_L1H, high_L1H = logits_LEH.amin(1, keepdim=True), logits_LEH.amax(1, keepdim=True)
+        self.logits = (logits_LEH - (low_L1H + high_L1H) / 2).flatten(0, 1)  # what all tokens share does not count
+        self.is_bounded = bool(((high_L1H - low_L1H).sum(0) / 2 <= MOST_LOGIT).all())
+        self.first_row = torch.arange(len(sketch.centroids), dtype=torch.int32) * sketch.centroids.shape[1]
+        self.axes = torch.eye(len(self.base))
+
+    def along(self, axes: Tensor) -> SketchPooler:
+        """The same along these axes."""
+        other = copy.copy(self)
+        other.values, other.base, other.axes = self.values @ axes, self.base @ axes, axes
+        return other
+
+    @torch.no_grad()
+    def pool(self, tokens: UnpackedTokens) -> Tensor:
+        """Vectors of the rows, in the order of `tokens`, along the axes: (N, A), not normalised."""
+        pooled_NA = torch.empty(len(tokens.counts), len(self.base))
+        for where, sketch_NSL in tokens.groups(SKETCHED_AT_ONCE):
+            count, length, levels = sketch_NSL.shape
+            rows_NSL = sketch_NSL.int() + self.first_row
+            logits_NSH = F.embedding_bag(rows_NSL.flatten(0, 1), self.logits, mode="sum").view(count, length, -1)
+            weights_NS = self._weights(logits_NSH)
+            weighed_NA = F.embedding_bag(
+                rows_NSL.flatten(1),
+                self.values,
+                per_sample_weights=weights_NS.repeat_interleave(levels, 1),
+                mode="sum",
+            )
+            torch.add(weighed_NA, self.base, out=pooled_NA[where])
+        return _with_plain_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]
+
+    def _weights(self, logits_NSH: Tensor) -> Tensor:
+        """The weight of each token: (N, S). A softmax that need not look for the largest logit takes half the time."""
+        if not self.is_bounded:
+            return logits_NSH.softmax(1) @ self.mix
+        odds_NSH = logits_NSH.exp_()
+        return (odds_NSH @ (self.mix / odds_NSH.sum(1))[..., None])[..., 0]

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import RequestError
+from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.columns import RESERVED_COLUMNS
-from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, STATED
+from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-PartsOf = Callable[[np.ndarray, np.ndarray], pa.Array]  # query and rank of each answer, (H,) -> the column `parts`
-
 TEXT = "text"  # the column with the texts, where no other is named
+LOOKED_AT = 4  # times k: answers among which k values are looked for, and as many times more after each look
 
 
 def returned_columns(dataset: LanceDataset) -> list[str]:
@@ -28,51 +27,68 @@ def returned_columns(dataset: LanceDataset) -> list[str]:
     return [name for name in dataset.schema.names if name not in (CONDITION, *RESERVED_COLUMNS)]
 
 
-def check_new_columns(columns: Sequence[str], *names: str) -> None:
-    """Raise RequestError where an index keeps columns with names that some answers have for their own."""
-    if same := sorted({*names} & {*columns}):
-        raise RequestError(
-            f"expected an index that keeps no column {same[0]!r}, which these answers have for their own"
-        )
-
-
 def answer_table(
     dataset: LanceDataset,
-    query_index: Sequence[int],
-    asked: Sequence[str | None],
+    query_H: np.ndarray,
+    asked: str | None,
     condition: str | None,
-    scores_Qk: np.ndarray,
-    offsets_Qk: np.ndarray,
-    *,
-    pooled: bool = False,
-    states: Callable[[str, np.ndarray], np.ndarray] | None = None,
-    parts: PartsOf | None = None,
+    pooled: bool,
+    rank_H: np.ndarray,
+    scores_H: np.ndarray,
+    offsets_H: np.ndarray,
+    **more: Any,
 ) -> pa.Table:
-    """The rows at these offsets (-1: none) as answers to the queries, with id and kept columns.
+    """The rows at these offsets as answers, with id and kept columns.
 
-    `query_index`, `asked`: index and requested condition of each query; `condition`: the one that was searched;
-    `pooled`: from stored tokens; `states`: gives the probabilities that rows say something of it; `parts`: gives the
-    column of this name.
+    `asked`: the requested condition; `condition`: the one that was searched; `pooled`: from stored tokens; `more`:
+    columns of these names.
     """
-    query_H, rank_H = (offsets_Qk >= 0).nonzero()
     names = returned_columns(dataset)
-    offsets_H = offsets_Qk[query_H, rank_H]
     rows = dataset.take(offsets_H, columns=names)
     columns: dict[str, Any] = {
-        QUERY: pa.array(np.asarray(query_index, dtype=np.int64)[query_H]),
-        ASKED: pa.array([asked[i] for i in query_H.tolist()], pa.string()),
+        QUERY: pa.array(query_H, pa.int64()),
+        ASKED: pa.array([asked] * len(query_H), pa.string()),
         CONDITION: pa.array([condition] * len(query_H), pa.string()),
         POOLED: pa.array([pooled] * len(query_H), pa.bool_()),
         RANK: pa.array(rank_H + 1, pa.int32()),
-        SCORE: pa.array(scores_Qk[query_H, rank_H], pa.float32()),
+        SCORE: pa.array(scores_H, pa.float32()),
     }
-    if states is not None and condition is not None:
-        columns[STATED] = pa.array(states(condition, offsets_H), pa.float32())
-    if parts is not None:
-        columns[PARTS] = parts(query_H, rank_H)
-    return pa.table(columns | {name: rows[name] for name in names})
+    return pa.table(columns | more | {name: rows[name] for name in names})
 
 
-def no_answers(dataset: LanceDataset) -> pa.Table:
-    """A table of answers without rows."""
-    return answer_table(dataset, [], [], None, np.empty((0, 1), np.float32), np.empty((0, 1), np.int64))
+def distinct_answers(
+    dataset: LanceDataset,
+    search: Callable[[Sequence[int], int], pa.Table],
+    queries: Sequence[int],
+    k: int,
+    per: str,
+) -> pa.Table:
+    """The best answer of each of the first k values of a column, to each query, with new ranks. Answers with null
+    count each by itself. Raises RequestError for another column than one of texts or whole numbers.
+
+    search: gives so many answers to some of the queries, best first; it is asked for more and more until there are k
+    values.
+    """
+    known = {name: dataset.schema.field(name).type for name in returned_columns(dataset)}
+    if per not in known or not (pa.types.is_string(known[per]) or pa.types.is_integer(known[per])):
+        raise RequestError(
+            f"per: expected a column of texts or whole numbers among those kept ({', '.join(known)}), got "
+            f"{visible(repr(per), MOST_LABEL)}; `raycase embed --chunk` writes the column document"
+        )
+    import pandas as pd  # takes time to import
+
+    most = LOOKED_AT * k
+    found: list[pa.Table] = []
+    while queries or not found:
+        table = search(queries, most)
+        value_H = table[per].combine_chunks().dictionary_encode().indices.fill_null(-1).to_numpy()
+        query_H = table[QUERY].to_pandas()
+        is_new_H = ~pd.DataFrame({QUERY: query_H, per: value_H}).duplicated() | (value_H < 0)
+        rank_H = is_new_H.groupby(query_H).cumsum()
+        of_query = rank_H.groupby(query_H).agg(["size", "max"])
+        queries = of_query.index[(of_query["size"] == most) & (of_query["max"] < k)].tolist()
+        done_H = (is_new_H & (rank_H <= k) & ~query_H.isin(queries)).to_numpy()
+        ranked = table.set_column(table.schema.get_field_index(RANK), RANK, pa.array(rank_H, pa.int32()))
+        found.append(ranked.filter(pa.array(done_H)))
+        most *= LOOKED_AT
+    return pa.concat_tables(found, promote_options="default").sort_by([(QUERY, "ascending"), (RANK, "ascending")])

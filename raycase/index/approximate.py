@@ -20,6 +20,8 @@ from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+    from raycase.index.topk import Nearest
+
 ROWS_A_PARTITION = 4096
 DIM_STEP = 8  # Lance's IVF_RQ has only vectors whose dimensions this divides
 LEAST_TO_TRAIN = 256  # vectors; fewer in a column are compared one by one
@@ -60,9 +62,11 @@ def approximate_nearest(
     k: int,
     where: Filter | None,
     options: Options,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Nearest:
     """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
+    from raycase.index.topk import merge_hits, nothing  # imports torch, which building an index needs not
+
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
     column = PLAIN if condition is None else VECTOR
@@ -82,23 +86,18 @@ def approximate_nearest(
         )
         if len(rows) == k * len(vectors_QD):  # else rows that pass the filter lie in partitions further off
             break
-    scores_Qk = np.full((len(vectors_QD), k), -np.inf, dtype=np.float32)
-    offsets_Qk = np.full((len(vectors_QD), k), -1, dtype=np.int64)
     query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
     vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
     # scores as an exact search has them: Lance's own differ in the fifth digit
     scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).astype(np.float32)
-    order = np.lexsort((offsets_H, -scores_H, query_H))
-    rank_H = np.arange(len(rows)) - np.searchsorted(query_H[order], query_H[order])
-    scores_Qk[query_H[order], rank_H], offsets_Qk[query_H[order], rank_H] = scores_H[order], offsets_H[order]
-    return scores_Qk, offsets_Qk
+    return merge_hits(*nothing(len(vectors_QD), k), query_H, offsets_H, scores_H)
 
 
 def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:
-    """Whether conditions with many rows are searched approximately by the vectors of this column. Lance itself searches
-    a column exactly that has too few vectors for codes."""
+    """Whether conditions with many rows are searched approximately by the vectors of this column."""
     fits = column in dataset.schema.names and dataset.schema.field(column).type.list_size % DIM_STEP == 0
-    return fits and metadata.is_approximate(metadata.most_rows(column))
+    rows = metadata.plain if column == PLAIN else max(metadata.conditions.values(), default=0)
+    return fits and metadata.is_approximate(rows)
 
 
 def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> str:
@@ -118,8 +117,7 @@ def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> Non
 
 
 def add_new_rows(dataset: LanceDataset) -> None:
-    """Add the rows that no index has to those that are there: to approximate ones as a part more, until `MOST_PARTS`
-    become one."""
+    """Add new rows to the indices that are there: to approximate ones as a part more, until `MOST_PARTS` become one."""
     full = [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]
     if full:
         dataset.optimize.optimize_indices(index_names=full, num_indices_to_merge=MOST_PARTS)
@@ -127,8 +125,7 @@ def add_new_rows(dataset: LanceDataset) -> None:
 
 
 def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
-    """Bring all indices up to date with the rows and the index's kind; approximate ones are trained where they are
-    missing."""
+    """Bring all indices up to date with the rows and the index's kind; train approximate ones that are missing."""
     update_scalar_indices(dataset, metadata)
     indexed, options = _indexed_columns(dataset), APPROXIMATE[metadata.approximate_kind]
     for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
-from raycase.index.index_rows import append_rows
-from raycase.index.kept import keep_conditions
+from raycase.index.index_rows import append_rows, delete_matching, delete_same_ids, keep_conditions
 from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
 from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
-from raycase.index.row_changes import delete_matching, delete_same_ids
 from raycase.index.text_index import Language, update_text_index
 from raycase.index.token_files import remove_unused
 from raycase.io.fetch import model_folder
 from raycase.io.lance_dataset import import_lance, is_index
-from raycase.io.places import check_paths, index_folder
+from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import CODES
@@ -87,7 +85,9 @@ def build(job: IndexJob) -> dict[str, Any]:
         rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
         metadata.shards = job.shards or metadata.shards
-        deleted = _delete_rows(job, dataset, metadata, sources, root)
+        _check_sources(sources, dataset, metadata, root)
+        deleted = delete_matching(dataset, metadata, job.delete, root) if job.delete is not None else 0
+        deleted += delete_same_ids(dataset, metadata, sources) if job.replace else 0
         dataset = _append(job, sources, dataset, metadata, root)
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
@@ -126,9 +126,10 @@ def _open_or_begin(
         )
     ready = None if job.overwrite else open_ready(root)
     if ready is None:
-        for flag in _deleting_flags(job):
+        for flag in ["--delete"] * (job.delete is not None) + ["--replace"] * job.replace:
             raise RequestError(
-                f"{flag}: expected a finished index at {root.uri}, got none; build it with --embeddings alone"
+                f"{flag}: expected a finished index at {root.uri} and no --overwrite beside it, got "
+                f"{'both' if job.overwrite else 'none'}; build it with --embeddings alone"
             )
         if not sources:
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
@@ -146,27 +147,6 @@ def _open_or_begin(
         dataset.restore()
         dataset = open_newest(root)
     return dataset, metadata
-
-
-def _deleting_flags(job: IndexJob) -> list[str]:
-    """The flags given that delete rows."""
-    return ["--delete"] * (job.delete is not None) + ["--replace"] * job.replace
-
-
-def _delete_rows(
-    job: IndexJob, dataset: LanceDataset | None, metadata: IndexMetadata, sources: Sequence[Written], root: Location
-) -> int:
-    """Delete what --delete matches and what --replace replaces, before anything is appended; returns how many rows."""
-    cut = [source.job.config["model"] for source in sources if not source.unconditional or source.has_tokens]
-    had = () if dataset is None else dataset.schema.names
-    if cut and CUT in cut[0] and VECTOR not in had and CODES not in had:  # the first conditional vectors or words
-        metadata.model = metadata.model | {CUT: cut[0][CUT]}
-    for source in sources:
-        _check_source(source, metadata, root)
-    if dataset is None:
-        return 0
-    deleted = 0 if job.delete is None else delete_matching(dataset, metadata, job.delete, root)
-    return deleted + (delete_same_ids(dataset, metadata, sources) if job.replace else 0)
 
 
 def _append(
@@ -190,11 +170,8 @@ def _append(
 def _check_job(job: IndexJob, root: Location) -> None:
     check_paths(
         opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
-        writes={"--output": index_folder(job.output)},
+        writes={"--output": Folder(job.output, OF_INDEX)},
     )
-    for flag in _deleting_flags(job):
-        if job.overwrite:
-            raise RequestError(f"{flag}: expected no --overwrite beside it, got both; choose one")
     check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     if root.is_local and root.exists():
         others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
@@ -202,20 +179,28 @@ def _check_job(job: IndexJob, root: Location) -> None:
             raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
-def _check_source(source: Written, metadata: IndexMetadata, root: Location) -> None:
-    """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk."""
-    if (chunk := source.job.config.get(PairResult.CHUNK, [])) != metadata.chunk:
-        wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
-        raise RequestError(
-            f"--embeddings: expected the index's --chunk and --overlap ({wanted}), got others ({got}) in "
-            f"{source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        )
-    model = source.job.config["model"]
-    if source.unconditional and not source.has_tokens and CUT in metadata.model:
-        model = model | {CUT: metadata.model[CUT]}
-    expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
-    if expected != got:
-        raise RequestError(
-            f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's ({got}) "
-            f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        )
+def _check_sources(
+    sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
+) -> None:
+    """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
+    first conditional vectors or tokens say to which dimension all are cut."""
+    models = [source.job.config["model"] for source in sources if not source.unconditional or source.has_tokens]
+    had = () if dataset is None else dataset.schema.names
+    if models and CUT in models[0] and VECTOR not in had and CODES not in had:
+        metadata.model = metadata.model | {CUT: models[0][CUT]}
+    for source in sources:
+        other = f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
+        if (chunk := source.job.config.get(PairResult.CHUNK, [])) != metadata.chunk:
+            wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
+            raise RequestError(
+                f"--embeddings: expected the index's --chunk and --overlap ({wanted}), got others ({got}) {other}"
+            )
+        model = source.job.config["model"]
+        if source.unconditional and not source.has_tokens and CUT in metadata.model:
+            model = model | {CUT: metadata.model[CUT]}
+        expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
+        if expected != got:
+            raise RequestError(
+                f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's "
+                f"({got}) {other}"
+            )

@@ -6,14 +6,12 @@ It is parsed as one expression, checked, and written anew from what was parsed, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
 import pyarrow as pa
 
-from raycase.errors import MOST_LABEL, RequestError, first_line, lacks_package, visible
+from raycase.errors import MOST_LABEL, RequestError, first_line, needs_package, visible
 from raycase.index.answers import returned_columns
 from raycase.index.lance_files import lance_errors
 from raycase.io.lance_dataset import import_lance
@@ -37,7 +35,7 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
     """The filter on id and the kept columns of an index that some text in SQL asks for.
 
     `"year"` and `` `year` `` name columns, in their case. Raises RequestError, in which it is `named` so, for
-    anything else than one condition on these columns, and for a part of it that reads no column, such as `1 = 1`.
+    anything else than one condition on these columns.
     """
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns])
@@ -47,33 +45,13 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
             empty = import_lance().write_dataset(schema.empty_table(), "memory://filter")
             empty.scanner(filter=sql, limit=1).to_table()
     except (ValueError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else _reason(error)
-        known, got = visible(", ".join(columns), MOST_LABEL), visible(repr(where), MOST_LABEL)
-        raise RequestError(f"{named}: expected a filter in SQL on {known}, got {got}: {reason}") from error
+        reason = first_line(error).partition("got: ")[2].partition(". Valid fields")[0] or str(
+            error
+        )  # Lance's, or ours
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else reason
+        known, got, why = (visible(each, MOST_LABEL) for each in (", ".join(columns), repr(where), reason))
+        raise RequestError(f"{named}: expected a filter in SQL on {known}, got {got}: {why}") from error
     return Filter(f"({sql})")
-
-
-@contextmanager
-def filter_errors(dataset: LanceDataset, where: Filter | None) -> Iterator[None]:
-    """Raise RequestError where a search fails because its filter fails at some row, as a time out of range does."""
-    reason = ""
-    try:
-        yield
-    except BaseException as error:  # a panic of Lance is no Exception
-        if where is not None and not isinstance(error, (KeyboardInterrupt, SystemExit)):
-            try:
-                dataset.count_rows(where)
-            except BaseException as own:
-                reason = visible(first_line(own).rpartition(" error: ")[2], MOST_LABEL)
-        if not reason:
-            raise
-        raise RequestError(f"where: expected a filter that holds or not for each row, got {reason}") from error
-
-
-def _reason(error: ValueError) -> str:
-    """Why Lance or this module refuses a filter."""
-    reason = first_line(error).partition("got: ")[2].partition(". Valid fields")[0] or str(error)
-    return visible(reason, MOST_LABEL)
 
 
 # ------------------------------------------------------------------------------------------------------------ parsing
@@ -82,11 +60,9 @@ def _reason(error: ValueError) -> str:
 @cache
 def _sqlglot() -> Any:
     """The package sqlglot, and its dialect for Lance: both quotes are of columns, functions keep their names."""
-    try:
+    with needs_package("sqlglot", "search", "for a filter"):
         import sqlglot
         from sqlglot import exp, generator, parser, tokens
-    except ImportError as error:
-        raise lacks_package("sqlglot", "search", "for a filter") from error
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     words = {"AND", "OR", "NOT", "IN", "IS", "NULL", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "TRUE", "FALSE", "AS"}
     words |= {"DISTINCT", "FROM"}
@@ -157,7 +133,6 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
         if of_column or by_any or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
             has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
             raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
-    _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))
     for node in reversed(nodes):
@@ -165,39 +140,23 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
             node.set("quoted", True)
             if "`" in node.this:
                 raise ValueError(f"Lance cannot read the column {node.this!r}")
-        joined = isinstance(node.parent, (exp.And, exp.Or)) and not isinstance(node, (exp.And, exp.Or))
-        same = type(node) is type(node.parent) and isinstance(node, (exp.And, exp.Or))
+        chained = type(node) is type(node.parent) and isinstance(node, (exp.And, exp.Or))
         listed = node.arg_key == "expressions"  # between commas
-        if isinstance(node, operators) and isinstance(node.parent, operators) and not (joined or same or listed):
+        if isinstance(node, operators) and isinstance(node.parent, operators) and not (chained or listed):
             inner = exp.Paren()  # whatever binds more tightly in Lance's own grammar
             node.replace(inner)
             inner.set("this", node)
     return str(parsed.sql(dialect=dialect, normalize_functions=False))
 
 
-def _check_parts(parsed: Any, exp: Any) -> None:
-    """Raise ValueError for a part that AND, OR and NOT join, or the whole, which reads no column."""
-    waiting = [parsed]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, (exp.And, exp.Or)):
-            waiting += [node.expression, node.this]
-        elif isinstance(node, (exp.Not, exp.Paren)):
-            waiting.append(node.this)
-        elif node.find(exp.Column) is None:
-            raise ValueError(f"{_shown(node)} reads no column, so it is the same for every row")
-
-
 def _named(identifier: Any, schema: pa.Schema) -> str:
     """The column of this name; without quotes also in another case, if there is only one. Raises ValueError."""
     name, is_quoted = identifier.this, bool(identifier.args.get("quoted"))
-    found = [other for other in schema.names if other == name]
-    if not found and not is_quoted:
-        found = [other for other in schema.names if other.lower() == name.lower()]
+    in_any_case = [other for other in schema.names if other.lower() == name.lower() and not is_quoted]
+    found = [name] if name in schema.names else in_any_case
     if len(found) != 1:
-        raise ValueError(
-            f"there is no column {name[:MOST_LABEL]!r}" + ("; strings take single quotes" if is_quoted else "")
-        )
+        advice = "; strings take single quotes" if is_quoted else ""
+        raise ValueError(f"there is no column {name[:MOST_LABEL]!r}{advice}")
     return str(found[0])
 
 

@@ -1,27 +1,32 @@
-"""The rows of written outputs, appended to an index: unit vectors, id, condition and the kept columns.
+"""The rows of an index: appended from written outputs, pooled for conditions that are kept, and deleted.
 
-The metadata records which rows of which input file of which job are in the index, so none is appended twice.
+The metadata counts them, and records which rows of which input file of which job are in the index, so none is appended
+twice. Lance marks deleted rows in a new version, so a reader of the former one keeps them; offsets count the rows left.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, note
+from raycase.index.answers import returned_columns
 from raycase.index.approximate import update_scalar_indices
-from raycase.index.lance_files import fragment_rows, open_newest, sql_equals, sql_in, write_batches
+from raycase.index.filters import Filter, checked_filter
+from raycase.index.lance_files import condition_counts, fragment_rows, open_newest, sql_equals, sql_in, write_batches
 from raycase.index.metadata import IndexMetadata
-from raycase.index.token_files import Sketcher, make_sketcher
-from raycase.io.columns import RESERVED_COLUMNS, check_kept
+from raycase.index.token_files import make_sketcher
+from raycase.io.columns import RESERVED_COLUMNS
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import (
     CONDITION,
+    DOCUMENT,
     EMBEDDING,
     ID,
     PLAIN,
@@ -31,13 +36,15 @@ from raycase.io.schema import (
     embedding_type,
 )
 from raycase.io.storage import Location, fingerprint
-from raycase.io.stored_tokens import BASIS, SKETCH, TOKEN_COLUMNS
+from raycase.io.stored_tokens import BASIS, CODES, SKETCH
 from raycase.io.vectors import l2_normalize
-from raycase.job.listing import UnitFile
+from raycase.job.unit_files import UnitFile
 from raycase.job.written import Written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+IDS = 10_000  # ids in one filter
 
 
 def append_rows(
@@ -52,8 +59,8 @@ def append_rows(
         _cover(metadata, _file_key(source, unit), unit)
     if not source.names:
         return dataset
-    schema, mode = index_schema(source, metadata), "append"
-    sketcher = make_sketcher(source, root, metadata) if source.has_tokens else None
+    schema, mode = _schema(source, metadata), "append"
+    sketched = make_sketcher(source, root, metadata) if source.has_tokens else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
         mode = "create" if open_newest(root) is None else "overwrite"
@@ -64,36 +71,71 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
+    column, counts = _vector_column(source), Counter[Any]()
+    dtype = schema.field(column).type.value_type.to_pandas_dtype()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for table in source.tables():
+            counts.update(condition_counts(table))
+            vectors_ND = l2_normalize(embedding_numbers(table[EMBEDDING])).astype(dtype)
+            rows = table.append_column(column, embedding_array(vectors_ND))
+            rows = sketched(rows) if sketched else rows
+            yield from rows.select(schema.names).cast(schema).to_batches()
+
     most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
-    dataset = write_batches(root, schema, _batches(source, schema, sketcher), mode, most)
-    _count_rows(source, metadata)
+    dataset = write_batches(root, schema, batches(), mode, most)
+    plain = counts.pop(None, 0)
+    metadata.plain += plain
+    metadata.words += plain if source.has_tokens else 0
+    metadata.conditions = dict(Counter(metadata.conditions) + counts)
     return dataset
 
 
-def _batches(source: Written, schema: pa.Schema, sketcher: Sketcher | None) -> Iterator[pa.RecordBatch]:
-    """The rows in the index's schema, file by file."""
-    column = PLAIN if source.unconditional else VECTOR
-    dtype = schema.field(column).type.value_type.to_pandas_dtype()
-    for table in source.tables():
-        vectors_ND = l2_normalize(embedding_numbers(table[EMBEDDING])).astype(dtype)
-        rows = table.append_column(column, embedding_array(vectors_ND))
-        if sketcher is not None:
-            rows = sketcher.add(rows)
-        yield from rows.select(schema.names).cast(schema).to_batches()
+def _vector_column(source: Written) -> str:
+    return PLAIN if source.unconditional else VECTOR
 
 
-def _count_rows(source: Written, metadata: IndexMetadata) -> None:
-    """Add the rows under each condition; a job with listed conditions has every row under each."""
-    counts: Counter[str] = Counter(metadata.conditions)
-    if source.unconditional:
-        metadata.plain += source.pairs
-        metadata.words += source.pairs if source.has_tokens else 0
-    elif listed := source.job.config["conditions"]:
-        counts.update(dict.fromkeys(listed, source.pairs // len(listed)))
-    else:
-        for table in source.tables([CONDITION]):
-            counts.update({row["values"]: row["counts"] for row in table[CONDITION].value_counts().to_pylist()})
-    metadata.conditions = dict(counts)
+def _schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
+    """Id, condition, the kept columns, and unit vectors in the index's number format."""
+    fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
+    dim = source.schema.field(EMBEDDING).type.list_size
+    fields.append(pa.field(_vector_column(source), embedding_type(dim, metadata.dtype)))
+    if source.has_tokens:
+        fields += [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())]
+    return pa.schema(fields)
+
+
+def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
+    """Raise RequestError where the output has other columns than the index."""
+    expected = {f.name: str(f.type) for f in dataset.schema if f.name not in RESERVED_COLUMNS}
+    got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
+    if expected != got:
+        raise RequestError(
+            f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
+            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
+            f"and --keep-columns, or without --index, and build anew: raycase index --embeddings {output.uri} --output "
+            f"{dataset.uri} --overwrite"
+        )
+
+
+def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetadata) -> None:
+    """Raise RequestError where the index has a row's id under the same condition, from another job."""
+    there: set[str | None] = {*metadata.conditions, *([None] if metadata.plain else [])}
+    common = there & {*([None] if source.unconditional else source.job.config["conditions"] or there)}
+    if not common:
+        return
+    update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
+    for table in source.tables([ID, CONDITION]):
+        for condition in common.intersection(table[CONDITION].unique().to_pylist()):
+            ids = table[ID].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).to_pylist()
+            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(ID, ids)}"
+            rows = dataset.to_table(columns=[ID], filter=same, limit=1)
+            if len(rows):
+                raise RequestError(
+                    f"--embeddings: expected rows that are new to the index, got id {rows[ID][0].as_py()!r} under "
+                    f"{condition!r} in {source.output.root.uri}, which the index has from another job; pass --replace "
+                    "to replace it, --overwrite to build from scratch, or only one of the outputs"
+                )
 
 
 # --------------------------------------------------------------------------------------------------- covered rows
@@ -132,52 +174,101 @@ def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
     metadata.covered[key] = merged
 
 
-# --------------------------------------------------------------------------------------------------------- schema
+# -------------------------------------------------------------------------------------------------- kept conditions
 
 
-def index_schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
-    """Id, condition, the kept columns, and unit vectors in the index's number format."""
-    written = source.schema
-    of_output = (ID, CONDITION, EMBEDDING, *(TOKEN_COLUMNS if source.has_tokens else ()))
-    for kept in (f for f in written if f.name not in of_output):
-        check_kept(kept, f"--embeddings: {source.output.root.uri}")
-    dim = written.field(EMBEDDING).type.list_size
-    vectors = pa.field(PLAIN if source.unconditional else VECTOR, embedding_type(dim, metadata.dtype))
-    own_columns = [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())] if source.has_tokens else []
-    return pa.schema([pa.field(f.name, f.type) for f in written if f.name != EMBEDDING] + [vectors, *own_columns])
+def keep_conditions(
+    dataset: LanceDataset, metadata: IndexMetadata, conditions: Sequence[str], root: Location, model: str | None
+) -> LanceDataset:
+    """Pool new conditions, and again those that were kept before rows with words came; add them in new versions.
 
-
-def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
-    """Raise RequestError where the output has other columns than the index."""
-    expected = {f.name: str(f.type) for f in dataset.schema if f.name not in RESERVED_COLUMNS}
-    got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
-    if expected != got:
+    Raises RequestError for an index without stored tokens, and for conditions that it has otherwise.
+    """
+    for condition in conditions:
+        if condition in metadata.conditions and condition not in metadata.kept:
+            raise RequestError(f"--keep-condition: expected a condition that is new to the index, got {condition!r}")
+    if conditions and not metadata.words:
         raise RequestError(
-            f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
-            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
-            f"and --keep-columns, or without --index, and build anew: raycase index --embeddings {output.uri} --output "
-            f"{dataset.uri} --overwrite"
+            f"--keep-condition: expected stored tokens in {root.uri}, got none; see `raycase embed --any-condition`"
         )
+    metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.words else []
+    stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
+    if not stale:
+        return dataset
+    from raycase.index.condition_vectors import PooledVectors, StoredRows
+    from raycase.index.query_encoder import QueryEncoder  # take seconds to import
+
+    queries = QueryEncoder(metadata, model, root.uri)
+    for condition in stale:
+        queries.ask(condition)  # refused before anything is deleted
+        if metadata.conditions.pop(condition, 0):
+            dataset.delete(sql_equals(CONDITION, condition))
+        if VECTOR not in dataset.schema.names:
+            dataset.add_columns(pa.field(VECTOR, embedding_type(queries.encoder.dim, metadata.dtype)))
+        rows_with_tokens = StoredRows(dataset, root, metadata, CODES, memory_bytes=0)
+        blocks = PooledVectors(rows_with_tokens, queries.ask).blocks(condition)
+        names = [*returned_columns(dataset), CONDITION, VECTOR]
+        schema = pa.schema([field for field in dataset.schema if field.name in names])
+        rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())
+        dataset = write_batches(root, schema, rows, "append", fragment_rows(metadata.words, metadata.shards))
+        metadata.conditions[condition] = metadata.words
+    return dataset
 
 
-def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetadata) -> None:
-    """Raise RequestError where the index has a row's id under the same condition, from another job."""
-    common: set[str | None] = {None} if metadata.plain else set()
-    if not source.unconditional:
-        common = set[str | None](metadata.conditions).intersection(
-            source.job.config["conditions"] or metadata.conditions
+def _pooled_rows(dataset: LanceDataset, schema: pa.Schema, condition: str, offsets_B: Any, vectors_BD: Any) -> pa.Table:
+    """The rows at these offsets under a condition."""
+    kept = dataset.take(offsets_B, columns=[name for name in schema.names if name not in (CONDITION, VECTOR)])
+    dtype = schema.field(VECTOR).type.value_type.to_pandas_dtype()
+    rows = kept.append_column(CONDITION, pa.array([condition] * len(kept), pa.string()))
+    return (
+        rows.append_column(VECTOR, embedding_array(vectors_BD.numpy().astype(dtype))).select(schema.names).cast(schema)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- deleted rows
+
+
+def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, root: Location) -> int:
+    """Delete the rows that a filter matches, and return how many. Raises RequestError for one that leaves no row."""
+    matching = checked_filter(dataset, root, where, "--delete")  # a text goes under all conditions or none
+    rows = dataset.count_rows(matching)
+    if rows == metadata.rows:
+        raise RequestError(
+            f"--delete: expected a filter that leaves rows, got {where!r}, which matches all {rows:,} of {root.uri}; "
+            "build from another output with --overwrite, or remove the folder"
         )
-    if not common:
-        return
-    update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
-    for table in source.tables([ID, CONDITION]):
-        for condition in common.intersection(table[CONDITION].unique().to_pylist()):
-            ids = table[ID].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).to_pylist()
-            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(ID, ids)}"
-            rows = dataset.to_table(columns=[ID], filter=same, limit=1)
-            if len(rows):
-                raise RequestError(
-                    f"--embeddings: expected rows that are new to the index, got id {rows[ID][0].as_py()!r} under "
-                    f"{condition!r} in {source.output.root.uri}, which the index has from another job; pass --replace "
-                    "to replace it, --overwrite to build from scratch, or only one of the outputs"
-                )
+    if not rows:
+        note(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted")
+    return _delete(dataset, metadata, matching)
+
+
+def delete_same_ids(
+    dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written], ids_at_once: int = IDS
+) -> int:
+    """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many: all
+    chunks of their documents, which may have had more, where the outputs have chunks.
+
+    Raises RequestError for an output with other columns.
+    """
+    new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
+    for source in new:
+        check_output_columns(dataset, _schema(source, metadata), source.output.root)
+    of = DOCUMENT if metadata.chunk else ID
+    tables = (table for source in new for table in source.tables([of]))
+    ids = (one for table in tables for one in table[of].unique().to_pylist())  # of several files, several times
+    deleted = 0
+    while batch := list(islice(ids, ids_at_once)):
+        deleted += _delete(dataset, metadata, Filter(f"({sql_in(of, batch)})"))
+    return deleted
+
+
+def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:
+    """Delete the rows that a filter matches, and take them off the metadata's counts."""
+    gone = condition_counts(dataset.to_table(columns=[CONDITION], filter=where))
+    if gone:  # else Lance writes a version all the same
+        if metadata.words:
+            metadata.words -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")
+        dataset.delete(where)
+    metadata.plain -= gone[None]
+    metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
+    return gone.total()

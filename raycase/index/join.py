@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, refuse
 from raycase.flags import RayFlag
-from raycase.io.claim import check_held, claim_or_begin
+from raycase.io.claim import begin, check_held, claim
 from raycase.io.places import Folder, check_paths
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
-from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.manifest import read_manifest
 from raycase.job.resume import run_files
@@ -72,35 +72,34 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     root = locate(job.output)
     flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
     check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
-    check_paths(
-        opens=flags,
-        writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))},
-    )
+    check_paths(opens=flags, writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))})
     queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
     shares = _check_join(job, queries, vectors)
     manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
     name = fingerprint([manifests, group_rows, job.k, job.exclude_same, *([shares] if shares else [])])
-    began_as = {"fingerprint": name}
-    claim_or_begin(root, RECORD, began_as, job="this very join", results=(NEIGHBOURS,), overwrite=job.overwrite)
-
-    settings: dict[str, Any] = {
-        "k": job.k,
-        "exclude_same": job.exclude_same,
-        "block_rows": block_rows,
-        "shares": shares,
-    }
+    results = (NEIGHBOURS,)
+    if claim(root, RECORD, name, job="this very join", results=results, overwrite=job.overwrite) is None:
+        begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
+    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], k=job.k, block_rows=block_rows)
     run = partial(
         runner.map,
-        partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **settings),
+        partial(find, exclude_same=job.exclude_same, shares=shares),
         unit="groups of queries",
         places=[("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())],
         stall_timeout=job.stall_timeout,
     )
-    cut = [(f"{number:06d}.parquet", *files) for number, files in enumerate(_cut(queries, group_rows))]
-    groups: dict[str, Group] = {group[0]: group for group in cut}
-    run_files(root / NEIGHBOURS, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
+    groups = {(file := f"{i:06d}.parquet"): (file, *files) for i, files in enumerate(_cut(queries, group_rows))}
+    folder = root / NEIGHBOURS
+    run_files(folder, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
     count = read_manifest(queries.output)["pairs"] // (len(queries.job.config["conditions"]) if shares else 1)
-    return _count(root, count) | {"seconds": round(time.time() - began, 3), "output": root.uri}
+    rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
+    return {
+        "queries": count,
+        "queries_without_neighbours": count - rows.count_rows(filter=ds.field(RANK) == 1),
+        "neighbours": rows.count_rows(),
+        "seconds": round(time.time() - began, 3),
+        "output": root.uri,
+    }
 
 
 def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, float]:
@@ -112,20 +111,19 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
         if job.exclude_same and job.exclude_same not in columns:
             raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
     asked, there = queries.job.config, vectors.job.config
-    if fingerprint(asked["model"]) != fingerprint(there["model"]):
-        raise RequestError(
-            "--vectors: expected vectors of the queries' model, got another's; embed them with one model"
-        )
-    if queries.unconditional != vectors.unconditional:
-        raise RequestError("--vectors: expected both under conditions or both without, got one of each")
+    another = fingerprint(asked["model"]) != fingerprint(there["model"])
+    mixed = queries.unconditional != vectors.unconditional
     both = asked["conditions"] and there["conditions"] and not job.condition
-    if both and (lacks := {*asked["conditions"]} - {*there["conditions"]}):
-        raise RequestError(
-            f"--vectors: expected vectors under all conditions of the queries, got none under {min(lacks)!r}"
-        )
+    lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
+    problems = {
+        "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
+        "--vectors: expected both under conditions or both without, got one of each": mixed,
+        f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
+    }
+    refuse(problems)
     if not job.condition:
         return {}
-    from raycase.index.combined import check_weights, shares, weights_of  # takes seconds to import
+    from raycase.index.combined import check_weights, weights_of  # takes seconds to import
 
     if "=" not in "".join(job.condition):
         raise RequestError('--condition: expected weights, as in "color=2", got none; without it, a join has them all')
@@ -135,7 +133,7 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
             raise RequestError(
                 f"--condition: expected conditions that each row of {flag} has a vector under, got {min(lacks)!r}"
             )
-    return dict(zip(weights, shares(check_weights(weights)), strict=True))
+    return {str(one.asked): one.share for one in check_weights(weights)}
 
 
 def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
@@ -153,17 +151,6 @@ def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
     return groups
 
 
-def _count(root: Location, queries: int) -> dict[str, int]:
-    """Count the whole result of so many queries."""
-    folder = root / NEIGHBOURS
-    rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
-    return {
-        "queries": queries,
-        "queries_without_neighbours": queries - rows.count_rows(filter=ds.field(RANK) == 1),
-        "neighbours": rows.count_rows(),
-    }
-
-
 # ------------------------------------------------------------------------------------------------------------ a task
 
 
@@ -178,8 +165,7 @@ def _find(
     block_rows: int,
     shares: dict[str, float],
 ) -> None:
-    """Put the neighbours of the queries in some files of an output into a file of `neighbours/`. Raises WorkError for
-    a file that is damaged."""
+    """Put the neighbours of the queries in some files into one of `neighbours/`. Raises WorkError for damaged files."""
     file, first, count = group
     columns = list(dict.fromkeys(filter(None, (ID, CONDITION, EMBEDDING, exclude_same))))
     asked, searched = (_opened(uri, name) for uri in outputs)
@@ -221,6 +207,11 @@ def _rows(
     return without, np.concatenate(vectors, axis=1)
 
 
+def _unit_vectors(rows: pa.Table) -> np.ndarray:
+    """(N, D) float32, of length 1."""
+    return l2_normalize(embedding_numbers(rows[EMBEDDING]))
+
+
 def _neighbours(
     queries: pa.Table, query_ND: np.ndarray, vectors: pa.Table, vector_ND: np.ndarray, k: int, exclude_same: str | None
 ) -> pa.Table:
@@ -232,13 +223,10 @@ def _neighbours(
     group_N, group_M = _groups(queries, vectors, exclude_same)
     own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)
     row_H, neighbour_H, score_H = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-    for condition, rows in own.items():
-        if condition not in theirs:
-            continue
-        among = theirs[condition]
-        asked_QD, there_BD, group_Q, group_B = map(
-            torch.from_numpy, (query_ND[rows], vector_ND[among], group_N[rows], group_M[among])
-        )
+    for condition in own.keys() & theirs.keys():
+        rows, among = own[condition], theirs[condition]
+        asked = (query_ND[rows], vector_ND[among], group_N[rows], group_M[among])
+        asked_QD, there_BD, group_Q, group_B = map(torch.from_numpy, asked)
         scores_Qk, found_Qk = top_k(asked_QD, [there_BD], k, query_groups=group_Q, groups=group_B)
         query_H, rank_H = (found_Qk >= 0).nonzero()
         row_H.append(rows[query_H])
@@ -246,11 +234,6 @@ def _neighbours(
         score_H.append(scores_Qk[query_H, rank_H])
     neighbours = vectors[ID].take(np.concatenate(neighbour_H))
     return pa.table({QUERY_ROW: np.concatenate(row_H), NEIGHBOUR: neighbours, SCORE: np.concatenate(score_H)})
-
-
-def _unit_vectors(rows: pa.Table) -> np.ndarray:
-    """(N, D) float32, of length 1."""
-    return l2_normalize(embedding_numbers(rows[EMBEDDING]))
 
 
 def _rows_by_condition(rows: pa.Table) -> dict[str | None, np.ndarray]:
@@ -261,8 +244,7 @@ def _rows_by_condition(rows: pa.Table) -> dict[str | None, np.ndarray]:
 
 
 def _groups(queries: pa.Table, vectors: pa.Table, column: str | None) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the values by which a query's own are excluded, of queries and vectors: (N,) int64 each; a null
-    equals none."""
+    """Numbers of the values by which a query's own are excluded, (N,) int64 of each table; a null equals none."""
     if column is None:
         return np.full(len(queries), -1), np.full(len(vectors), -2)
     values = pa.chunked_array([*queries[column].chunks, *vectors[column].chunks]).combine_chunks().dictionary_encode()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,10 +17,11 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import RequestError, WorkError
+from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
 from raycase.index.metadata import READY, IndexMetadata
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_reason, lance_uri, storage_options
+from raycase.io.schema import CONDITION
 from raycase.io.storage import Location
 from raycase.job.job_record import ModelFile
 
@@ -29,37 +31,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def open_ready(root: Location) -> tuple[LanceDataset, IndexMetadata] | None:
-    """The finished version and its metadata; None where no build has finished. Raises RequestError and WorkError."""
+def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset, IndexMetadata] | None:
+    """The finished version, or the one of a number, which another process found finished, and its metadata; None where
+    no build has finished. Raises RequestError, also for another dataset than a build makes, and WorkError."""
     dataset = open_newest(root)
     if dataset is None:
         return None
     with lance_errors(root):
-        if READY not in dataset.tags.list():
+        if version == READY and READY not in dataset.tags.list():
             return None
-        return _checked(root, dataset.checkout_version(READY))
-
-
-def open_version(root: Location, version: int) -> tuple[LanceDataset, IndexMetadata]:
-    """A version that was finished when another process opened it. Raises RequestError and WorkError."""
-    with lance_errors(root):
-        options = storage_options(root)
-        return _checked(root, import_lance().dataset(lance_uri(root), version=version, storage_options=options))
-
-
-def _checked(root: Location, dataset: LanceDataset) -> tuple[LanceDataset, IndexMetadata]:
-    """A version and its metadata. Raises RequestError for another than a build makes."""
+        dataset = dataset.checkout_version(version)
     if not is_index(dataset):
         raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
-    try:
+    expected = f"--index: expected an index of `raycase index` at {root.uri}"
+    advice = "; if an earlier version wrote it, embed and index again with --overwrite"
+    with expecting(expected, ValueError, advice=advice):
         metadata = from_json(IndexMetadata, loads(dataset.schema.metadata[METADATA_KEY.encode()]))
         from_json(ModelFile, metadata.model)
         return dataset, metadata
-    except ValueError as error:
-        raise RequestError(
-            f"--index: expected an index of `raycase index` at {root.uri}, got: {error}; if an earlier version "
-            "wrote it, embed and index again with --overwrite"
-        ) from error
 
 
 def open_newest(root: Location) -> LanceDataset | None:
@@ -113,20 +102,15 @@ def publish(dataset: LanceDataset, metadata: IndexMetadata) -> None:
         )
     former = dataset.tags.list().get(READY)
     if not former:
-        _of_generic_store(dataset).tags.create(READY, dataset.version)
+        store = dataset
+        if "://" not in dataset.uri:  # Lance's local store would make an empty folder `jos%C3%A9` beside `josé`
+            store = import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
+        store.tags.create(READY, dataset.version)
     else:
         dataset.tags.update(READY, dataset.version)
         old = [v["version"] for v in dataset.versions() if v["version"] < former["version"]]
         if old:
             dataset.cleanup_old_versions(versions=old)
-
-
-def _of_generic_store(dataset: LanceDataset) -> LanceDataset:
-    """The same by the store that Lance has for any kind: for a tag its own local one makes an empty folder beside
-    `josé/`, named `jos%C3%A9`, and fails where it cannot."""
-    if "://" in dataset.uri:
-        return dataset
-    return import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
 
 
 def sql_literal(value: str | int) -> str:
@@ -155,6 +139,9 @@ def lance_errors(root: Location) -> Iterator[None]:
         if is_ours or (isinstance(error, RuntimeError) and "LanceError" not in str(error)):
             raise
         reason = lance_reason(error)
+        if "applying filter" in str(error):  # as where a time is out of range
+            got = visible(reason.rpartition(" error: ")[2], MOST_LABEL)
+            raise RequestError(f"expected a filter that holds or not for each row, got {got}") from error
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
         is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
         advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""
@@ -164,9 +151,7 @@ def lance_errors(root: Location) -> Iterator[None]:
 
 _OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
 _OF_A_STORE = re.compile(r"^Generic \w+ error")
-_REFUSED = re.compile(
-    r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found|applying filter", re.IGNORECASE
-)
+_REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)
 
 
 # ---------------------------------------------------------------------------------------------------- rows as arrays
@@ -181,6 +166,11 @@ def scan(dataset: LanceDataset, fragments: Sequence[int] | None, **options: Any)
     assert fragments, "Lance would scan all of them"
     chosen = [one for one in dataset.get_fragments() if one.fragment_id in set(fragments)]
     return dataset.scanner(fragments=chosen, **options)
+
+
+def condition_counts(rows: pa.Table) -> Counter[str | None]:
+    """How many of the rows are under each condition; None: without."""
+    return Counter({each["values"]: each["counts"] for each in rows[CONDITION].value_counts().to_pylist()})
 
 
 def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection, Sequence
-from itertools import groupby
 from typing import TextIO
 
 from raycase.encoder.words import Word
@@ -13,7 +11,6 @@ from raycase.errors import visible
 
 HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
 BOLD, PLAIN = "\033[1m", "\033[0m"
-MarkedText = tuple[str, Word | None]  # characters, and the word that they are of
 
 
 def looked_at(words: Sequence[Word]) -> list[Word]:
@@ -28,35 +25,19 @@ def looked_at(words: Sequence[Word]) -> list[Word]:
     return sorted(chosen)
 
 
-def runs(text: str, words: Sequence[Word], most: int | None = None) -> list[list[MarkedText]]:
-    """The text without white space, run by run, each in pieces; `most`: so many characters at most, one for a space."""
-    word_of = _words_of_characters(text, words)
-    found: list[list[MarkedText]] = []
-    for match in re.finditer(r"\S+", text):
-        end = match.end() if most is None else min(match.end(), match.start() + most)
-        if end <= match.start():
-            break
-        runs_of_words = groupby(range(match.start(), end), key=word_of.__getitem__)  # cut where one begins or ends
-        found.append([("".join(text[i] for i in characters), word) for word, characters in runs_of_words])
-        if most is not None:
-            most -= end - match.start() + 1
-    return found
-
-
 def in_bold(text: str, words: Collection[Word], most: int) -> str:
-    """The text in one line for a terminal, with these words in bold: its first `most` characters, or those around the
-    heaviest word if it comes later."""
+    """The text in a line, these words in bold: `most` characters from its start, or around a later heaviest word."""
     start, heaviest = 0, max(words, key=lambda word: word.weight, default=None)
-    if heaviest and len(" ".join(text[: heaviest.end].split())) > most:
+    if heaviest and heaviest.end > most:
         start = max(0, min(heaviest.start - most // 2, len(text) - most))
         start = text.find(" ", start, heaviest.start) + 1 or start
-        words = [Word(w.start - start, w.end - start, w.weight) for w in words if w.start >= start]
-        text = text[start:]
-    line = " ".join(
-        "".join(f"{BOLD}{visible(piece)}{PLAIN}" if word else visible(piece) for piece, word in run)
-        for run in runs(text, list(words), most)
-    )
-    return "…" * (start > 0) + line + ("…" if len(" ".join(text.split())) > most else "")
+    at, end, pieces = start, start + most, []
+    for word in sorted(words):
+        if at <= word.start < end:
+            pieces += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], PLAIN]
+            at = min(word.end, end)
+    shown = "".join(piece if piece in (BOLD, PLAIN) else visible(piece) for piece in [*pieces, text[at:end]])
+    return "…" * (start > 0) + " ".join(shown.split()) + "…" * (len(text.rstrip()) > end)
 
 
 def in_words(text: str, words: Collection[Word]) -> str:
@@ -67,10 +48,3 @@ def in_words(text: str, words: Collection[Word]) -> str:
 def has_styles(stream: TextIO) -> bool:
     """Whether what is written there can be bold: a terminal, unless the environment says otherwise (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def _words_of_characters(text: str, words: Sequence[Word]) -> list[Word | None]:
-    word_of: list[Word | None] = [None] * len(text)
-    for word in words:
-        word_of[word.start : word.end] = [word] * (word.end - word.start)
-    return word_of

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from raycase.io.schema import PLAIN
-
 READY = "ready"  # the tag of the version that is searched
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 EXACT_BELOW = 100_000
@@ -24,7 +22,9 @@ class IndexMetadata:
     name: str  # the model's name when its vectors were written
     dtype: str
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
-    chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, and of its overlap
+    chunk: list[int] = field(
+        default_factory=list
+    )  # how texts were cut: tokens of a chunk, of its overlap, and 1 of late ones
     plain: int = 0  # rows without condition
     words: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
@@ -52,13 +52,15 @@ class IndexMetadata:
     def rows(self) -> int:
         return sum(self.conditions.values()) + self.plain
 
-    def rows_under(self, condition: str | None) -> int:
-        """Rows under a condition; None: without condition."""
-        return self.plain if condition is None else self.conditions.get(condition, 0)
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
+        return condition is not None and condition not in self.conditions
 
-    def most_rows(self, column: str) -> int:
-        """Rows under the condition that has most of them; for the column of unconditional vectors, all its rows."""
-        return self.plain if column == PLAIN else max(self.conditions.values(), default=0)
+    def rows_under(self, condition: str | None) -> int:
+        """Rows under a condition, with stored tokens for one that is pooled; None: without condition."""
+        if condition is None:
+            return self.plain
+        return self.conditions.get(condition, self.words)
 
     def is_approximate(self, rows: int) -> bool:
         """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""

@@ -6,26 +6,29 @@ Shapes: Q queries, C conditions, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, expecting, is_words
 from raycase.heads.condition_head import ConditionQueries
 from raycase.index.metadata import IndexMetadata
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
-from raycase.models.contracts import EmbedderConfig
+from raycase.models.contracts import EmbedderConfig, check_room
+from raycase.models.embeds import Embeds
 from raycase.models.registry import resolve_embedder
+
+ASKED = 64  # conditions that are remembered
+COMPARED = 2000  # conditions at most among which the nearest to another is looked up
 
 
 def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
     """The index's model by a name or folder, without its weights. Raises RequestError where it is another model."""
-    try:
+    with expecting(f"model: expected the index's model {model}", RequestError):
         config = resolve_embedder(model, **metadata.encoder_choices)
-    except RequestError as error:
-        raise RequestError(f"model: expected the index's model {model}, got: {error}") from error
     expected, got = fingerprint(metadata.model)[:8], fingerprint(config.describe())[:8]
     if expected != got:
         raise RequestError(
@@ -35,24 +38,60 @@ def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig
     return config
 
 
-def embed_queries(
-    encoder: Any, sentences: Sequence[str], condition: str | None, *, model: str, named: str, phrases: bool = False
-) -> np.ndarray:
-    """Unit vectors of sentences under one condition (None: f(s)): (Q, D) float32. Raises RequestError, in which they
-    are `named` so, for a text that the encoder refuses.
+class QueryEncoder:
+    """The index's model, loaded with the first text. It knows no index: a circle of both would free its memory late."""
 
-    phrases: the sentences are answers to the condition, which condition pooling embeds in a way of their own.
-    """
-    try:
-        return l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
-    except ValueError as error:
-        raise RequestError(f"{named}: expected a text that {model} can embed, got: {error}") from error
+    def __init__(self, metadata: IndexMetadata, model: str | None, uri: str) -> None:
+        """model: its folder, if it has moved; uri: of the index."""
+        self.metadata, self.model, self.uri = metadata, model or metadata.name, uri
+        self._asked: dict[str, tuple[ConditionQueries, Tensor]] = {}
 
+    @cached_property
+    def encoder(self) -> Embeds:
+        """The model. Raises RequestError where another one is at its name or folder."""
+        return resolve_query_encoder(self.metadata, self.model).load()
 
-def ask(encoder: Any, conditions: Sequence[str], *, model: str, named: str) -> tuple[ConditionQueries, Tensor]:
-    """What a head of condition pooling keeps of conditions, and its temperatures. Raises RequestError, in which they
-    are `named` so, for a condition that the encoder refuses."""
-    try:
-        return encoder.questions(conditions), encoder.head.temperatures.detach()
-    except ValueError as error:
-        raise RequestError(f"{named}: expected conditions that {model} can embed, got: {error}") from error
+    def embed(
+        self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
+    ) -> np.ndarray:
+        """As `Index.embed`."""
+        encoder: Any = self.encoder
+        with expecting(f"{named}: expected a text that {self.model} can embed", ValueError):
+            return l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
+
+    def ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
+        """What a head of condition pooling keeps of a condition, and its temperatures. Raises RequestError."""
+        encoder: Any = self.encoder
+        if condition not in self._asked:
+            with expecting(f"condition: expected one that {self.model} can embed", ValueError):
+                self._asked[condition] = encoder.questions([condition]), encoder.head.temperatures.detach()
+            if len(self._asked) > ASKED:
+                del self._asked[next(iter(self._asked))]
+        return self._asked[condition]
+
+    def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
+        """The condition of the index that is searched for the one that was asked. Raises RequestError for none."""
+        if asked is None and not self.metadata.plain:
+            raise RequestError(
+                f"unconditional: expected unconditional vectors in {self.uri}, got none; embed with --any-condition, "
+                "or also with --unconditional, and index that output too"
+            )
+        if asked is None or asked in self.metadata.conditions:
+            return asked
+        if self.metadata.words and is_words(asked) and not exact:
+            check_room(self.encoder.config, [asked], "condition")
+            return asked
+        names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
+        is_compared = names and len(self.metadata.conditions) <= COMPARED
+        if not is_compared or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
+            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
+        return self.nearest_condition(asked)[0]
+
+    def nearest_condition(self, condition: str) -> tuple[str, float]:
+        """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
+        cosines_C = self._conditions @ self.embed([condition], None, "condition")[0]
+        return list(self.metadata.conditions)[int(cosines_C.argmax())], float(cosines_C.max())
+
+    @cached_property
+    def _conditions(self) -> np.ndarray:
+        return self.embed(list(self.metadata.conditions), None, "condition")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -14,21 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.errors import RequestError, at_least, check_ranges, note, refuse
 from raycase.flags import RayFlag
 from raycase.index.answers import TEXT
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.combined import weights_of
-from raycase.index.index import Index, Limits, on_index
+from raycase.index.index import Index, on_index
 from raycase.index.marks import has_styles
 from raycase.index.rescore import RERANKED, check_answers, find_scorer, rerank
+from raycase.index.shard import Limits
 from raycase.index.shown import (
-    Shown,
-    by_query,
+    Weighed,
     print_answers,
     print_replaced_condition,
     text_column,
-    unweighable,
     weigh_answers,
     why_unweighed,
 )
@@ -111,14 +110,13 @@ class SearchJob(RayFlag):
 
 @dataclass(kw_only=True)
 class _Answered:
-    """What a search has answered so far. file: the bytes for --output; shown: by query, what is for people."""
+    """What a search has answered so far. file: the bytes for --output; shown: what is for people."""
 
     answers: int = 0
     unscored: int = 0
-    rerank_seconds: float = 0.0
     replaced: dict[tuple[str, str | None], None] = field(default_factory=dict)  # conditions: asked, searched
     file: io.BytesIO = field(default_factory=io.BytesIO)
-    shown: dict[int, list[Shown]] = field(default_factory=dict)
+    shown: list[Weighed] = field(default_factory=list)
 
 
 def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
@@ -144,14 +142,19 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     if job.output:
         locate(job.output).put(done.file.getvalue())
     else:
-        _show(job, done.shown, index, sentences, conditions)
+        schema = index.dataset.schema
+        strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
+        if not job.text_column and TEXT not in index.columns and strings:
+            others = ", ".join(strings)
+            note(f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {others}")
+        column = job.text_column or (TEXT if TEXT in index.columns else ID)
+        print_answers(done.shown, column, sentences, conditions)
     return {
         "queries": len(sentences),
         "answers": done.answers,
         "rows": index.metadata.rows,
         "kind": search_kind(index.dataset, index.metadata),
         "seconds": round(time.time() - began, 3),
-        "rerank_seconds": round(done.rerank_seconds, 3) if job.rerank else None,
         "output": locate(job.output).uri if job.output else None,
     }
 
@@ -159,32 +162,12 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
 def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> _Answered:
     """Answer the queries on an open index, some at a time."""
     done, writer = _Answered(), None
-    for table, weights in _answers(job, sentences, conditions, index, done):
-        if job.output:
-            lists = len(job.condition) if isinstance(conditions, list) else 0
-            query_index = pa.array(table[QUERY].to_numpy() // max(1, lists))  # without the conditions
-            written = table.set_column(0, QUERY, query_index)
-            written = written if weights is None else written.append_column(WEIGHTS, weights)
-            writer = writer or pq.ParquetWriter(done.file, written.schema, **parquet_options(written.schema))
-            writer.write_table(written)
-        else:
-            done.shown |= by_query(table, job.text_column or (TEXT if TEXT in index.columns else ID), weights)
-    if writer:
-        writer.close()
-    return done
-
-
-def _answers(
-    job: SearchJob, sentences: list[str], conditions: Asked, index: Index, done: _Answered
-) -> Iterator[tuple[pa.Table, pa.ChunkedArray | None]]:
-    """The answers to some queries after the others, and the weights of their words, if these are weighed."""
-    text = job.text_column or TEXT
+    text, weighted = job.text_column or TEXT, isinstance(conditions, dict)
+    text_column(index, job.text_column)  # checks it
     if job.rerank:
         check_answers(index.columns, text)
     scorer = find_scorer(job.rerank, conditional=isinstance(conditions, list)).load() if job.rerank else None
-    weighted = isinstance(conditions, dict)
     explains = _explains(job, index) and not weighted
-    text_column(index, job.text_column)  # checks it
     k = max(job.k, job.candidates or RERANKED) if scorer else job.k
     step = max(1, ANSWERS_AT_ONCE // k)
     for start in range(0, len(sentences), step):
@@ -207,13 +190,22 @@ def _answers(
         each = pa.Table.from_struct_array(table[PARTS].combine_chunks().flatten()) if weighted else table
         done.replaced |= dict.fromkeys(zip(each[ASKED].to_pylist(), each[CONDITION].to_pylist(), strict=True))
         if scorer:
-            began = time.time()
             table = rerank(table, some, scorer, text=text, k=job.k)
-            done.rerank_seconds += time.time() - began
             done.unscored += table[SCORE].null_count
-        table = table.set_column(0, QUERY, pa.array(table[QUERY].to_numpy() + start))
         done.answers += len(table)
-        yield table, weigh_answers(table, index, text) if explains else None
+        query_N, weights = table[QUERY].to_numpy() + start, weigh_answers(table, index, text) if explains else None
+        if job.output and isinstance(conditions, list):
+            query_N //= max(1, len(job.condition))  # without the conditions
+        table = table.set_column(0, QUERY, pa.array(query_N))
+        if job.output:
+            table = table if weights is None else table.append_column(WEIGHTS, weights)
+            writer = writer or pq.ParquetWriter(done.file, table.schema, **parquet_options(table.schema))
+            writer.write_table(table)
+        else:
+            done.shown.append((table, weights))
+    if writer:
+        writer.close()
+    return done
 
 
 def _check_job(job: SearchJob) -> None:
@@ -230,15 +222,15 @@ def _check_job(job: SearchJob) -> None:
 def _queries(job: SearchJob) -> tuple[list[str], Asked]:
     """The sentences, and the condition of each, or the weights of conditions. Raises RequestError."""
     given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
-    if len(given) != 1:
-        raise RequestError(f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}")
-    if job.phrase and not job.condition:
-        raise RequestError("--phrase: expected the --condition that it answers, got none")
-    if job.hybrid and (job.stated or job.rerank):
-        raise RequestError(f"--hybrid: expected no --{'rerank' if job.rerank else 'stated'} beside it, got both")
     weights = weights_of(job.condition) if "=" in "".join(job.condition) else {}
-    if weights and job.explain:
-        raise RequestError("--explain: expected one condition for each query, got conditions with weights")
+    beside = "rerank" if job.rerank else "stated"
+    problems = {
+        f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}": len(given) != 1,
+        "--phrase: expected the --condition that it answers, got none": job.phrase and not job.condition,
+        f"--hybrid: expected no --{beside} beside it, got both": job.hybrid and (job.stated or job.rerank),
+        "--explain: expected one condition for each query, got conditions with weights": weights and job.explain,
+    }
+    refuse(problems)
     sentences, conditions = list(job.query or job.phrase), None
     if job.queries:
         sentences, conditions = read_queries(job.queries)
@@ -270,20 +262,9 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
 
 def _explains(job: SearchJob, index: Index) -> bool:
     """Whether the answers' words are weighed. Raises RequestError where --explain asks for what cannot be done."""
-    if job.explain:
-        if reason := unweighable(index, job.text_column or TEXT):
-            raise RequestError(f"--explain: {reason}")
-        return True
-    wanted = not job.output and has_styles(sys.stdout)
-    return bool(wanted and job.explain is None and why_unweighed(index, job.text_column, None) is None)
-
-
-def _show(job: SearchJob, shown: dict[int, list[Shown]], index: Index, sentences: list[str], conditions: Asked) -> None:
-    """Print the answers."""
-    schema = index.dataset.schema
-    strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
-    if not job.text_column and TEXT not in index.columns and strings:
-        note(
-            f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {', '.join(strings)}"
-        )
-    print_answers(shown, sentences, conditions)
+    if not (job.explain or (job.explain is None and not job.output and has_styles(sys.stdout))):
+        return False
+    reason = why_unweighed(index, job.text_column, job.model)
+    if job.explain and reason:
+        raise RequestError(f"--explain: {reason}")
+    return reason is None

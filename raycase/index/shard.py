@@ -5,7 +5,6 @@ Shapes: N rows, B of some of them, Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from raycase.index.combined import Part, best_ids, candidate_rows, numbers_of, rows_under
-from raycase.index.exact import Block, ConditionVectors, exact_nearest, nearest_by_sketches
+from raycase.index.combined import Term, best_ids, candidate_rows
+from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, offsets_of, scan
+from raycase.index.lance_files import OFFSET, condition_counts, offsets_of, scan, sql_in
 from raycase.index.metadata import IndexMetadata
-from raycase.index.pooled import Ask, PooledVectors, SketchedVectors, StoredRows
+from raycase.index.topk import Block, Nearest, exact_top_k, nearest_offsets
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import BASIS, CODES, SKETCH
@@ -27,21 +26,13 @@ from raycase.io.stored_tokens import BASIS, CODES, SKETCH
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-Nearest = tuple[np.ndarray, np.ndarray]  # cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much a search holds in memory, and how many conditions it compares."""
+    """How much a search holds in memory."""
 
     memory_bytes: int = 2 * 2**30  # vectors cached, of all rows or some, and as many from sketches; more are read again
-    token_memory: int = (
-        4 * 2**30
-    )  # stored tokens cached, and as many sketches; more are read again by each new condition
-    queries: int = 1024  # queries under one condition that are answered at a time
-    cosines: int = 2**25  # cosines of queries and ids held at a time where conditions are combined
-    conditions_combined: int = 64  # conditions whose cosines are averaged
-    conditions_compared: int = 2000  # conditions among which the nearest to another is looked up
+    token_memory: int = 4 * 2**30  # stored tokens cached, and as many sketches; more are read by each new condition
 
 
 class Shard:
@@ -59,51 +50,50 @@ class Shard:
         """ask: what the head keeps of a condition, by which vectors are pooled. fragments: at least one; None: all."""
         if fragments is not None:
             metadata = counted(dataset, metadata, fragments)
-        words, sketches = (
+        tokens, sketches = (
             StoredRows(dataset, root, metadata, column, limits.token_memory, fragments) for column in (CODES, SKETCH)
         )
-        self.pooled, self.sketched = PooledVectors(words, ask), SketchedVectors(sketches, ask, metadata.words)
+        self.pooled, self.sketched = PooledVectors(tokens, ask), SketchedVectors(sketches, ask)
         of_rows = replace(metadata, conditions={})  # sketches are pooled under those that the index has, too
         self.vectors, self.sketch_vectors = (
             ConditionVectors(dataset, own, limits.memory_bytes, pooled, fragments)
             for own, pooled in ((metadata, self.pooled), (of_rows, self.sketched))
         )
 
-    def nearest(self, parts: Sequence[Part], k: int, where: Filter | None, candidates: int | None) -> Nearest:
+    def nearest(self, terms: Sequence[Term], k: int, where: Filter | None, candidates: int | None) -> Nearest:
         """The k rows with the largest weighted means of their cosines with the queries under each condition, best
         first: all that pass the filter are compared, or of those to be pooled so many candidates for each query, by
         their sketches. One condition, or several that are all pooled: an id may have its rows under others in several
         shards."""
-        if len(parts) > 1 or parts[0].share != 1:
-            is_cached = all(part.condition in self.vectors.cached for part in parts)
-            if candidates is None or is_cached or not self.vectors.metadata.words:
-                return self.combined(parts, k, where)[:2]
-            return self.combined(parts, k, where, self.candidates(parts, where, candidates))[:2]
-        vectors, [part] = self.vectors, parts
-        condition, vectors_QD = part.condition, part.vectors
-        if condition is None or condition in vectors.metadata.conditions:
-            return exact_nearest(
-                vectors_QD, partial(vectors.blocks, condition, where), k, partial(vectors.at, condition)
-            )
-        at = partial(self.pooled.float64_at, condition)
-        if candidates is None or condition in vectors.cached or not vectors.metadata.words:
-            return exact_nearest(vectors_QD, partial(vectors.blocks, condition, where), k, at)
-        projected_QA = vectors_QD @ self.sketched.axes(condition).numpy()
-        rows = nearest_by_sketches(projected_QA, self.sketch_vectors.blocks(condition, where), candidates)
-        return exact_nearest(vectors_QD, partial(vectors.pooled_at, condition, rows), k, at)
+        vectors, first = self.vectors, terms[0]
+        if all(term.condition in vectors.cached for term in terms) or not vectors.metadata.words:
+            candidates = None
+        if len(terms) > 1 or first.share != 1:
+            among = None if candidates is None else self.candidates(terms, where, candidates)
+            return self.combined(terms, k, where, among)[:2]
+        blocks = partial(vectors.blocks, first.condition, where)
+        if candidates is not None and first.condition is not None and vectors.metadata.is_pooled(first.condition):
+            projected_QA = first.vectors @ self.sketched.axes(first.condition).numpy()
+            _, best_Qk = nearest_offsets(projected_QA, self.sketch_vectors.blocks(first.condition, where), candidates)
+            blocks = partial(vectors.pooled_at, first.condition, np.unique(best_Qk[best_Qk >= 0]))
+        return exact_top_k(first.vectors, blocks, k, partial(self.at, first.condition))
 
     def combined(
-        self, parts: Sequence[Part], k: int, where: Filter | None, among: np.ndarray | None = None
+        self, terms: Sequence[Term], k: int, where: Filter | None, among: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`best_ids` of the rows that pass the filter: of all, or of those whose ids the rows at some offsets have."""
-        find, take = partial(rows_under, self.vectors.scan, self.vectors.metadata, parts), self.vectors.dataset.take
-        stored = {part.condition for part in parts} & self.vectors.metadata.conditions.keys()
+        named = [str(term.condition) for term in terms]
+        stored = [name for name in named if not self.vectors.metadata.is_pooled(name)]
         if not stored:  # an id has one row with stored tokens
             offsets = self._with_tokens(where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
         else:
-            rows = find(where, None if among is None else take(among, columns=[ID])[ID].unique().to_pylist())
-            offsets, ids = offsets_of(rows), numbers_of(rows[ID])
+            kinds = [sql_in(CONDITION, stored), f"{BASIS} IS NOT NULL"][: 1 + (len(stored) < len(terms))]
+            passing = [f"({' OR '.join(kinds)})"] + ([where] if where else [])
+            if among is not None:
+                passing.append(sql_in(ID, self.vectors.dataset.take(among, columns=[ID])[ID].unique().to_pylist()))
+            rows = self.vectors.scan(columns=[ID, CONDITION, OFFSET], filter=" AND ".join(passing)).to_table()
+            offsets, ids = offsets_of(rows), rows[ID].combine_chunks().dictionary_encode().indices.to_numpy()
             under = rows[CONDITION].fill_null("").to_numpy()
 
         def of_some(condition: str) -> Iterator[Block]:
@@ -113,11 +103,11 @@ class Shard:
                 yield own_B, self.vectors.at(condition, own_B).float()
 
         blocks = partial(self.vectors.blocks, where=where) if among is None else of_some
-        return best_ids(parts, offsets, ids, blocks, self.at, k)
+        return best_ids(terms, offsets, ids, blocks, self.at, k)
 
-    def candidates(self, parts: Sequence[Part], where: Filter | None, most: int) -> np.ndarray:
+    def candidates(self, terms: Sequence[Term], where: Filter | None, most: int) -> np.ndarray:
         """The offsets of rows with stored tokens that, by their sketches under all conditions, are best: (N,)."""
-        projected = [replace(part, vectors=part.vectors @ self.sketched.axes(part.condition).numpy()) for part in parts]
+        projected = [replace(term, vectors=term.vectors @ self.sketched.axes(term.condition).numpy()) for term in terms]
         blocks = partial(self.sketch_vectors.blocks, where=where)
         return candidate_rows(projected, self._with_tokens(where), blocks, most)
 
@@ -126,20 +116,16 @@ class Shard:
         passing = f"{BASIS} IS NOT NULL" + (f" AND {where}" if where else "")
         return offsets_of(self.vectors.scan(columns=[OFFSET], filter=passing).to_table())
 
-    def at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
+    def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of rows under a condition, at these offsets, ascending, in float64: (B, D)."""
-        stored = condition in self.vectors.metadata.conditions
-        return (self.vectors.at if stored else self.pooled.float64_at)(condition, offsets_B)
+        if condition is not None and self.vectors.metadata.is_pooled(condition):
+            return self.pooled.float64_at(condition, offsets_B)
+        return self.vectors.at(condition, offsets_B)
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:
     """The metadata with the counts of these fragments alone; it names all conditions of the index."""
-    under: Counter[str | None] = Counter()
-    words = 0
-    columns = [CONDITION, BASIS] if metadata.words else [CONDITION]
-    for batch in scan(dataset, fragments, columns=columns).to_batches():
-        under.update({row["values"]: row["counts"] for row in batch[CONDITION].value_counts().to_pylist()})
-        words += len(batch) - batch[BASIS].null_count if metadata.words else 0
-    return replace(
-        metadata, conditions={name: under[name] for name in metadata.conditions}, plain=under[None], words=words
-    )
+    rows = scan(dataset, fragments, columns=[CONDITION, *[BASIS] * bool(metadata.words)]).to_table()
+    under, words = condition_counts(rows), len(rows) - rows[BASIS].null_count if metadata.words else 0
+    conditions = {name: under[name] for name in metadata.conditions}
+    return replace(metadata, conditions=conditions, plain=under[None], words=words)

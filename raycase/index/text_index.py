@@ -6,7 +6,7 @@ Words are in lower case and without accents, and stemmed in a language; none is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -95,7 +95,7 @@ def fused(
     A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors, those without a condition by the
     plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. Raises RequestError.
     """
-    tables = [_with_ranks(answers.slice(0, 0), [], {}, {})]
+    tables = [_fused(answers.slice(0, 0), {}, k)]
     for query in answers[QUERY].unique().to_pylist():
         own = answers.filter(pc.equal(answers[QUERY], query))
         first = own.slice(0, 1).to_pylist()[0]
@@ -110,25 +110,25 @@ def fused(
         hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))
         offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))
         by_text = {one: rank for rank, one in enumerate(hits[ID].unique().to_pylist()[: fused_ranks(k)], 1)}
-        by_vector = dict(zip(own[ID].to_pylist(), own[RANK].to_pylist(), strict=True))
-        others = [one for one in by_text if one not in by_vector]
-        rows = dataset.take([offset_of[one] for one in others], columns=returned_columns(dataset))
+        others = by_text.keys() - {*own[ID].to_pylist()}
+        rows = dataset.take(sorted(offset_of[one] for one in others), columns=returned_columns(dataset))
         for name in (QUERY, ASKED, CONDITION, POOLED):
             rows = rows.append_column(name, pa.array([first[name]] * len(others), own.schema.field(name).type))
-        own = pa.concat_tables([own, rows], promote_options="default")
-        tables.append(_with_ranks(own, own[ID].to_pylist(), by_vector, by_text).slice(0, k))
+        tables.append(_fused(pa.concat_tables([own, rows], promote_options="default"), by_text, k))
     return pa.concat_tables(tables)
 
 
-def _with_ranks(answers: pa.Table, ids: Sequence[Any], by_vector: dict[Any, int], by_text: dict[Any, int]) -> pa.Table:
-    """The answers to a query, with these ids, in the order of their fused scores."""
-    ranks = [[ranks.get(one) for one in ids] for ranks in (by_vector, by_text)]
-    scores_N = np.array([sum(1 / (RRF_K + rank) for rank in pair if rank) for pair in zip(*ranks, strict=True)])
-    order_N = np.argsort(-scores_N, kind="stable")
+def _fused(answers: pa.Table, by_text: Mapping[Any, int], k: int) -> pa.Table:
+    """The k best of the answers to a query, whose `rank` is that by vectors, in the order of their fused scores."""
+    by_words = pa.array([by_text.get(one) for one in answers[ID].to_pylist()], pa.int32())
+    ranks = {VECTOR_RANK: answers[RANK], TEXT_RANK: by_words}
+    scores_N = np.sum(
+        [np.nan_to_num(1 / (RRF_K + pc.cast(of, "double").to_numpy(zero_copy_only=False))) for of in ranks.values()],
+        axis=0,
+    )
+    best_k = np.argsort(-scores_N, kind="stable")[:k]
+    for name, of_kind in ranks.items():
+        answers = answers.append_column(name, of_kind)
     names = answers.column_names
-    answers = answers.take(order_N.astype(np.int64))
-    answers = answers.set_column(names.index(SCORE), SCORE, pa.array(scores_N[order_N], pa.float32()))
-    answers = answers.set_column(names.index(RANK), RANK, pa.array(range(1, len(ids) + 1), pa.int32()))
-    for name, of_kind in zip((VECTOR_RANK, TEXT_RANK), ranks, strict=True):
-        answers = answers.append_column(name, pa.array(of_kind, pa.int32()).take(pa.array(order_N, pa.int64())))
-    return answers
+    answers = answers.set_column(names.index(SCORE), SCORE, pa.array(scores_N, pa.float32())).take(best_k)
+    return answers.set_column(names.index(RANK), RANK, pa.array(range(1, len(best_k) + 1), pa.int32()))

@@ -1,14 +1,14 @@
-"""Stored tokens of an index: the columns that it adds to their rows, and the files beside its versions that read them,
-bases of tokens and the centroids of their sketches.
+"""Stored tokens of an index: the columns that it adds to their rows, and the files beside its versions that read them.
 
-Each file is named by the hash of its content, and a version's metadata says which centroids sketched its rows. So a
-build never writes over what another version is read by, and removes what no version that is left can need.
+Bases of tokens and centroids of their sketches are named by the hash of their content, so a build never writes over
+what another version is read by. It removes what no version that is left can need.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,33 +26,20 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
     from raycase.heads.token_codes import TokenCodes
-    from raycase.heads.token_sketch import TokenSketch
+    from raycase.heads.token_pooling import TokenSketch
 
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sketcher:
-    """Adds the columns BASIS and SKETCH to rows with stored tokens."""
+def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Callable[[pa.Table], pa.Table]:
+    """What adds the columns BASIS and SKETCH to rows of an output with stored tokens.
 
-    codes: TokenCodes
-    sketch: TokenSketch
-
-    def add(self, rows: pa.Table) -> pa.Table:
-        """The rows with these columns."""
-        tokens = _tokens(rows, self.codes.form)
-        sketch = Ragged(flat=self.sketch.code(self.codes, tokens.flat), offsets=tokens.offsets)
-        basis = pa.array([self.codes.form.basis] * len(rows), pa.string())
-        return rows.append_column(BASIS, basis).append_column(SKETCH, sketch.to_arrow())
-
-
-def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Sketcher:
-    """Copy the basis of an output's tokens into the index, and choose centroids for sketches beside it, unless rows
-    there were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises
-    RequestError."""
+    It copies the basis of the tokens into the index, and chooses centroids for sketches beside it, unless rows there
+    were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises RequestError.
+    """
     from raycase.heads.token_codes import TokenCodes
-    from raycase.heads.token_sketch import TokenSketch
+    from raycase.heads.token_pooling import TokenSketch
 
     source.check_basis("--embeddings")
     form = TokenFormat.of(source.schema)
@@ -63,17 +50,20 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> S
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
-        some = replace(source, units=tuple(units[i] for i in places))
-        tokens = [_tokens(rows.slice(0, SAMPLED_ROWS), form).flat for rows in some.tables([CODES, PLAIN_PART])]
+        some = replace(source, units=tuple(units[i] for i in places)).tables([CODES, PLAIN_PART])
+        tokens = [StoredTokens.from_arrow(rows.slice(0, SAMPLED_ROWS), form).codes.flat for rows in some]
         data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
-        metadata.sketches[form.basis] = sketch = hashlib.sha256(data).hexdigest()
-        _put(_sketch_file(root, sketch), data)
-    return Sketcher(codes=codes, sketch=read_sketch(root, metadata.sketches[form.basis]))
+        metadata.sketches[form.basis] = hashlib.sha256(data).hexdigest()
+        _put(_sketch_file(root, metadata.sketches[form.basis]), data)
+    sketch = read_sketch(root, metadata.sketches[form.basis])
 
+    def sketched(rows: pa.Table) -> pa.Table:
+        tokens = StoredTokens.from_arrow(rows, form).codes
+        sketches = Ragged(flat=sketch.code(codes, tokens.flat), offsets=tokens.offsets)
+        basis = pa.array([form.basis] * len(rows), pa.string())
+        return rows.append_column(BASIS, basis).append_column(SKETCH, sketches.to_arrow())
 
-def _tokens(rows: pa.Table, form: TokenFormat) -> Ragged:
-    """The codes of the tokens of some rows."""
-    return StoredTokens.from_arrow(rows, form).codes
+    return sketched
 
 
 # ------------------------------------------------------------------------------------------------------------- files
@@ -83,16 +73,14 @@ def read_basis(root: Location, basis: str) -> TokenCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
     from raycase.heads.token_codes import TokenCodes
 
-    file = _basis_file(root, basis)
-    return TokenCodes.from_bytes(_read(file, basis), file.uri)
+    return TokenCodes.from_bytes(*_read(_basis_file(root, basis), basis))
 
 
 def read_sketch(root: Location, sketch: str) -> TokenSketch:
     """The centroids of this hash. Raises RequestError where they are gone or others."""
-    from raycase.heads.token_sketch import TokenSketch
+    from raycase.heads.token_pooling import TokenSketch
 
-    file = _sketch_file(root, sketch)
-    return TokenSketch.from_bytes(_read(file, sketch), file.uri)
+    return TokenSketch.from_bytes(*_read(_sketch_file(root, sketch), sketch))
 
 
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
@@ -126,8 +114,8 @@ def _put(file: Location, data: bytes) -> None:
         file.put(data)
 
 
-def _read(file: Location, sha256: str) -> bytes:
-    """The bytes of this hash. Raises RequestError for none or others."""
+def _read(file: Location, sha256: str) -> tuple[bytes, str]:
+    """The bytes of this hash, and the file's URI. Raises RequestError for none or others."""
     data = file.read() if file.exists() else b""
     if hashlib.sha256(data).hexdigest() != sha256:
         got = "others" if data else "none"
@@ -135,4 +123,4 @@ def _read(file: Location, sha256: str) -> bytes:
             f"--index: expected the codes of stored tokens {sha256[:8]} at {file.uri}, got {got}; build the index "
             "again with --overwrite"
         )
-    return data
+    return data, file.uri

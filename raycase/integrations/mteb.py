@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
-from heapq import heappush, heappushpop
+from heapq import nlargest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -102,35 +103,30 @@ class ConditionalEncoder(AbsEncoder):
         asked: dict[str, list[int]] = defaultdict(list)
         for query, instruction in enumerate(instructions):
             asked[instruction].append(query)
-        row_of = {document: row for row, document in enumerate(self._corpus["id"])}
-        everything = range(len(row_of))
-        allowed: list[Any] = [everything] * len(ids)
-        wanted: dict[str, Any] = dict.fromkeys(asked, everything)
-        if top_ranked is not None:
-            allowed = [{row_of[document] for document in top_ranked.get(query, ())} for query in ids]
-            wanted = {under: set().union(*(allowed[query] for query in asking)) for under, asking in asked.items()}
-        rows = everything if top_ranked is None else sorted(set().union(*wanted.values()))
-        documents = self._corpus.select(rows)
-        names = list(documents["id"])
-        texts, _ = _read(create_dataloader(documents, prompt_type=PromptType.document, **reading))
-        best: list[list[tuple[float, str]]] = [[] for _ in ids]
+        everything = {*self._corpus["id"]}
+        allowed = [everything if top_ranked is None else {*top_ranked.get(query, ())} for query in ids]
+        wanted = {under: set().union(*(allowed[query] for query in asking)) for under, asking in asked.items()}
+        anywhere = set().union(*wanted.values())
+        documents = self._corpus.select([row for row, name in enumerate(self._corpus["id"]) if name in anywhere])
+        best: list[dict[str, float]] = [{} for _ in ids]
         at_once = max(1, self.pairs_at_once // len(asked))
-        for start in range(0, len(rows), at_once):
-            chunk = range(start, min(len(rows), start + at_once))
-            places = {under: [i for i in chunk if rows[i] in wanted[under]] for under in asked}
-            pairs = [(texts[i], under) for under in asked for i in places[under]]
+        for start in range(0, len(documents), at_once):
+            chunk = documents.select(range(start, min(len(documents), start + at_once)))
+            names = list(chunk["id"])
+            texts, _ = _read(create_dataloader(chunk, prompt_type=PromptType.document, **reading))
+            rows = {under: [i for i, name in enumerate(names) if name in wanted[under]] for under in asked}
+            pairs = [(texts[i], under) for under, own in rows.items() for i in own]
             # one call: a system that encodes texts alone reads each document once for all instructions
             vectors_PD = self._vectors([text for text, _ in pairs], [under for _, under in pairs])
             end = 0
-            for under, asking in asked.items():
-                begin, end = end, end + len(places[under])
-                cosines_QP = self.system.similarity(vectors_QD[asking], vectors_PD[begin:end])
-                for query, cosines_P in zip(asking, cosines_QP.tolist(), strict=True):
-                    for i, cosine in zip(places[under], cosines_P, strict=True):
-                        if rows[i] in allowed[query]:
-                            keep = heappush if len(best[query]) < top_k else heappushpop
-                            keep(best[query], (cosine, names[i]))
-        return {query: {name: cosine for cosine, name in kept} for query, kept in zip(ids, best, strict=True)}
+            for under, own in rows.items():
+                begin, end = end, end + len(own)
+                cosines_QP = self.system.similarity(vectors_QD[asked[under]], vectors_PD[begin:end])
+                for query, cosines_P in zip(asked[under], cosines_QP.tolist(), strict=True):
+                    found = zip((names[i] for i in own), cosines_P, strict=True)
+                    new = {name: cosine for name, cosine in found if name in allowed[query]}
+                    best[query] = dict(nlargest(top_k, (best[query] | new).items(), key=itemgetter(1)))
+        return dict(zip(ids, best, strict=True))
 
     def _vectors(self, texts: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
         """(N, D) float32, of length 1. Raises WorkError for a pair that cannot be embedded."""

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import is_words, names_arguments
+from raycase.errors import names_arguments
 from raycase.io.columns import check_once, plain_type
+from raycase.io.conditions import read_conditions
 from raycase.io.fetch import DEFAULT_MODEL
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, embedding_array
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
@@ -71,7 +72,7 @@ class Embed:
         row_N = np.repeat(np.arange(len(batch)), max(1, len(self.conditions)))
         column = _strings(batch, self.text_column)
         texts = [column[row] for row in row_N]
-        own = list(self.conditions) * len(batch) if self.conditions else None
+        own = self.conditions * len(batch) if self.conditions else None
         if self.condition_column:
             own = _strings(batch, self.condition_column)
         reasons = [
@@ -137,17 +138,12 @@ class Pool:
         for name in own:
             check_once(name, batch.column_names, "a batch")
         rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
-        under = pa.array(list(self.conditions) * len(batch), pa.string())
+        under = pa.array(self.conditions * len(batch), pa.string())
         return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
 
 
-def _conditions(conditions: str | Iterable[str]) -> tuple[str, ...]:
-    """Distinct conditions. Raises ValueError."""
-    found = (conditions,) if isinstance(conditions, str) else tuple(conditions)
-    for condition in found:
-        if not is_words(condition) or [is_words(c) and c.strip() for c in found].count(condition.strip()) > 1:
-            raise ValueError(f"conditions: expected distinct texts with words, got {condition!r} in {found!r}"[:300])
-    return tuple(condition.strip() for condition in found)
+def _conditions(conditions: str | Iterable[str]) -> list[str]:
+    return read_conditions([conditions] if isinstance(conditions, str) else [*conditions])
 
 
 def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.Table:

@@ -17,26 +17,22 @@ from raycase.models.embeds import Embeds
 from raycase.models.registry import load, resolve
 
 MODEL = "model"  # folder of the model in what `save` wrote
-PAIR = {"text", "condition"}  # keys of a dict
 
 
 class Conditional(InputModule):
     """The module that embeds texts, each under its condition, or all without one.
 
-    A text is a string, a pair (text, condition) or a dict of both; `condition=` and `prompt=` of `encode` are the
-    condition of all that are strings. It stays on the device where it was loaded.
+    A text is a string or a pair (text, condition); `condition=` and `prompt=` of `encode` are the condition of all that
+    are strings. It stays on the device where it was loaded.
     """
+
+    system: Embeds
 
     def __init__(self, system: Embeds, model: str = "") -> None:
         super().__init__()
         self.forward_kwargs = {"condition"}  # which `encode` passes on
-        self._loaded = [system]  # in a list: its weights are not the library's to move
+        self.__dict__["system"] = system  # no submodule: its weights are not the library's to move
         self.model = model or str(system.config.model)
-
-    @property
-    def system(self) -> Embeds:
-        """The loaded system."""
-        return self._loaded[0]
 
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, condition: str | None = None, **kwargs: Any
@@ -98,10 +94,8 @@ def _pair(value: Any, condition: str | None) -> tuple[str, str | None]:
     """A text and its condition. Raises ValueError for anything else."""
     if isinstance(value, str):
         return value, condition
-    if isinstance(value, dict) and set(value) == PAIR:
-        value = (value["text"], value["condition"])
     if isinstance(value, (tuple, list)) and len(value) == 2 and all(isinstance(part, str) for part in value):
         if condition is not None:
             raise ValueError(f"expected condition= or pairs, got both: {condition!r} and {tuple(value)!r}")
         return value[0], value[1]
-    raise ValueError(f"expected a text, a pair (text, condition) or a dict of both, got {value!r:.80}")
+    raise ValueError(f"expected a text or a pair (text, condition), got {value!r:.80}")

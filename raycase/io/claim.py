@@ -17,8 +17,6 @@ def claim(
     job: str,
     results: Iterable[str],
     overwrite: bool = False,
-    exclusive: bool = False,
-    besides: Iterable[str] = (),
     difference: str = "",
 ) -> dict[str, Any] | None:
     """Return the record of this job if the folder holds it, None if the folder is free. Writes nothing.
@@ -31,28 +29,28 @@ def claim(
         fingerprint: of everything that decides the results.
         job: what the folder may hold, in words, as `this very join`.
         results: names of the files and folders that the job writes; without a record none may exist.
-        overwrite: treat the folder as free whatever it holds; an `exclusive` one only if it holds the record.
-        exclusive: refuse other files in a folder without record, too, and clear no folder that was never claimed.
-        besides: names in an `exclusive` folder that are no hindrance.
+        overwrite: treat the folder as free whatever it holds.
         difference: what differs from the job in the folder, if the caller knows.
 
     Raises RequestError where the folder holds another job, or results without a record.
     """
-    if overwrite and (not exclusive or (folder / record).exists()):
+    if overwrite:
         return None
-    expected = f"--output: expected an empty folder or {job} in {folder.uri}"
-    instead = "choose another folder or pass --overwrite"
+    got = None
     if (folder / record).exists():
-        if (values := _record(folder / record)).get("fingerprint") == fingerprint:
+        values = _record(folder / record)
+        if values.get("fingerprint") == fingerprint:
             return values
-        raise RequestError(f"{expected}, got another{f' ({difference})' if difference else ''}; {instead}")
-    there = [folder / name for name in results if (folder / name).exists()]
-    names = [each.name for each in there if not each.fs.isdir(each.path) or next(each.entries(), None)]
-    if exclusive:
-        names += sorted(set(folder.list()).difference(besides))
-    if names:
-        raise RequestError(f"{expected}, got {names[0]} without {record}; {instead}")
-    return None
+        got = f"another ({difference})" if difference else "another"
+    for place in (folder / name for name in results):
+        if got is None and place.exists() and (not place.fs.isdir(place.path) or next(place.entries(), None)):
+            got = f"{place.name} without {record}"
+    if got is None:
+        return None
+    raise RequestError(
+        f"--output: expected an empty folder or {job} in {folder.uri}, got {got}; choose another folder or pass "
+        "--overwrite"
+    )
 
 
 def begin(folder: Location, record: str, values: dict[str, Any], results: Iterable[str], *, overwrite: bool) -> None:
@@ -60,26 +58,6 @@ def begin(folder: Location, record: str, values: dict[str, Any], results: Iterab
     if overwrite:
         clear(folder, record, results)
     (folder / record).put_json(values)
-
-
-def claim_or_begin(
-    folder: Location,
-    record: str,
-    values: dict[str, Any],
-    *,
-    job: str,
-    results: Iterable[str],
-    overwrite: bool,
-    besides: Iterable[str] = (),
-) -> dict[str, Any]:
-    """Claim an `exclusive` folder for the job with the `fingerprint` of these values: give the record that an earlier
-    run of it put, or put them. `results` are cleared by `overwrite`, also those `besides`. Else as `claim`."""
-    alone = [name for name in results if name not in besides]
-    told: dict[str, Any] = {"job": job, "results": alone, "overwrite": overwrite, "besides": besides}
-    earlier = claim(folder, record, values["fingerprint"], exclusive=True, **told)
-    if earlier is None:
-        begin(folder, record, values, results, overwrite=overwrite)
-    return values if earlier is None else earlier
 
 
 def check_held(folder: Location, record: str, fingerprint: str) -> None:

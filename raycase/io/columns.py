@@ -94,7 +94,7 @@ def find_columns(
         types[id] = pa.string()
     columns = replace(columns, types=types)
     for name in columns.keep if second is None else ():  # scores are not indexed
-        check_kept(pa.field(name, types[name]), f"--keep-columns: {uri}")
+        check_kept(name, f"--keep-columns: {uri}")
     return columns
 
 
@@ -113,13 +113,10 @@ def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
         if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
             raise RequestError(f"{uri}: expected strings or lists of them in {columns.condition!r}, got {condition}")
     if columns.id is not None:
-        id_type = plain_type(schema.field(columns.id).type)
-        has_text = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
-        if not any(of(id_type) for of in has_text):
-            raise RequestError(
-                f"{uri}: expected numbers or strings in the column {columns.id!r}, got {visible(id_type):.80}; "
-                "write it as text"
-            )
+        kind = plain_type(schema.field(columns.id).type)
+        is_any = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
+        if not any(is_one(kind) for is_one in is_any):
+            raise RequestError(f"{uri}: expected numbers or strings in {columns.id!r}, got {kind}; write it as text")
     for name, expected in columns.types.items():
         actual = schema.field(name).type
         as_text = name == columns.id and expected == pa.string()
@@ -155,33 +152,15 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-# ------------------------------------------------------------------------------------------------------------ kept
-# Lance has names of its own, and types that it cannot store.
-
-
-def check_kept(field: pa.Field, flag: str) -> None:
-    """Raise RequestError, which names the flag, for a kept column whose name or type no index can have."""
+def check_kept(name: str, flag: str) -> None:
+    """Raise RequestError, which names the flag, for a kept column whose name no index can have."""
     problem = None
-    if not field.name or any(character in field.name for character in ".`\0"):
+    if not name or any(character in name for character in ".`\0"):
         problem = "a name that is empty or has a dot, a backtick or a NUL"
-    elif field.name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
+    elif name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
         problem = "a name that an index or its answers have for themselves"
-    elif not _is_storable(field.type):
-        problem = f"the type {visible(field.type, MOST_LABEL)}"
     if problem:
         raise RequestError(
-            f"{flag}: expected kept columns that an index can have, got {visible(repr(field.name), MOST_LABEL)} with "
-            f"{problem}; rename or convert it in the input, or pass --keep-columns without it"
+            f"{flag}: expected kept columns that an index can have, got {visible(repr(name), MOST_LABEL)} with "
+            f"{problem}; rename it in the input, or pass --keep-columns without it"
         )
-
-
-def _is_storable(kind: pa.DataType) -> bool:
-    """Whether Arrow and Lance both store the type and give it back."""
-    types = pa.types
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_struct(kind):
-        return all(_is_storable(kind.field(i).type) for i in range(kind.num_fields))
-    if types.is_fixed_size_list(kind):
-        return kind.list_size > 0 and types.is_primitive(kind.value_type)
-    numbers = (types.is_primitive, types.is_decimal128, types.is_decimal256, types.is_null)
-    texts = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    return any(of(kind) for of in (*numbers, *texts, types.is_fixed_size_binary))

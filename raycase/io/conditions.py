@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from raycase.errors import RequestError, is_words
 from raycase.io.inputs import find_input, peek
 from raycase.io.reader import read_columns
-from raycase.io.source import read_text
+from raycase.io.source import readable
+from raycase.io.storage import locate
 
 
 def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[str]:
@@ -46,7 +47,8 @@ def conditions_file(values: Sequence[str]) -> str | None:
 def _conditions_in(uri: str, flag: str, column: str) -> list[object]:
     """The conditions in a file, unchecked. Raises RequestError where it cannot be read or lacks the column."""
     if uri.lower().endswith(".txt"):
-        return [line for line in read_text(uri).splitlines() if line.strip()]
+        with readable(locate(uri)) as location:
+            return [line for line in location.read().decode("utf-8-sig").splitlines() if line.strip()]
     found: list[object] = []
     for file in find_input(uri, flag):
         names = peek(file).names

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError, expecting
 from raycase.io.hub import KINDS, PINNED, snapshot
 from raycase.io.storage import PACKAGE, fingerprint, locate, mark
 
@@ -27,10 +27,10 @@ SHIPPED = {name: f"{PACKAGE}models/{name}" for name in INSIDE}  # -> its folder,
 MOST_POINTER = 1024  # bytes of one of Git LFS
 ALWAYS_READ = ("config.json", "tokenizer.json", "model.safetensors")  # where they are there
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
-PICKLED = re.compile(r"([^./][^/]*/)*pytorch_model[^/]*\.bin")  # weights, of which only tensors are read
-ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"  # with one of them none is read
-EXCLUDED = re.compile(r"\.(bin|pt|pth|ckpt|h5|msgpack|onnx|pkl|pickle|py)$|(^|/)\.")  # pickles, code, other formats
-FETCHED = re.compile(rf"\.({'|'.join(KINDS)})$")  # settings, weights, vocabularies
+ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"  # with one of them none is pickled
+PART = r"[^./\\:\0][^/\\:\0]*"  # of a path that stays in its folder, on any system; nothing hidden
+FETCHED = re.compile(rf"(({PART}/)*){PART}\.({'|'.join(KINDS)})")  # settings, weights, vocabularies: no code
+PICKLED = re.compile(rf"(({PART}/)*)pytorch_model[^/\\:\0]*\.bin")  # weights, of which only tensors are read
 
 
 def is_remote(model: str) -> bool:
@@ -83,18 +83,14 @@ def fetch(uri: str, *, large: bool, named: str = "") -> Path:
     files = _files(uri)
     cache = Path(os.environ.get("RAYCASE_CACHE", "~/.cache/raycase")).expanduser() / "models"
     folder = cache / fingerprint([uri, sorted(files.items())])[:16]
-    kinds = [name for name in files if FETCHED.search(name) or PICKLED.fullmatch(name)]
-    needed = [name for name in kinds if large or files[name][0] <= LARGE_BYTES or name == named]
+    needed = [name for name, (size, _) in files.items() if large or size <= LARGE_BYTES or name == named]
     if all((folder / name).exists() for name in needed):
         return folder
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):  # the first process fetches, the others wait for it
         missing = [name for name in needed if not (folder / name).exists()]
-        try:
-            with ThreadPoolExecutor(4) as pool:
-                list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
-        except OSError as error:
-            raise RequestError(f"--model: expected a readable folder at {uri}, got: {first_line(error)}") from error
+        with expecting(f"--model: expected a readable folder at {uri}", OSError), ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda name: _fetch_file(uri, name, folder, files[name][0]), missing))
     return folder
 
 
@@ -103,17 +99,15 @@ def folder_here(folder: str, named: str) -> Path:
 
     Raises RequestError as `check_no_pointers`.
     """
-    return (
-        fetch(folder, large=False, named=named) if is_remote(folder) else check_no_pointers(Path(locate(folder).path))
-    )
+    if is_remote(folder):
+        return fetch(folder, large=False, named=named)
+    return check_no_pointers(Path(locate(folder).path))
 
 
 def check_no_pointers(folder: Path) -> Path:
     """The folder. Raises RequestError for what a clone without Git LFS has in place of a large file."""
     for file in (folder / name for name in ALWAYS_READ):
-        if not file.is_file() or file.stat().st_size >= MOST_POINTER or not os.access(file, os.R_OK):
-            continue
-        if file.read_bytes().startswith(b"version https://git-lfs"):
+        if file.is_file() and file.stat().st_size < MOST_POINTER and b"https://git-lfs" in file.read_bytes():
             raise RequestError(f"--model: expected the content of {file}, got a pointer of Git LFS; run: git lfs pull")
     return folder
 
@@ -126,25 +120,23 @@ def _fetch_file(uri: str, name: str, folder: Path, size: int) -> None:
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         source.fs.get_file(source.path, str(temporary))
-        if temporary.stat().st_size != size:
-            raise OSError(f"{source.uri}: {temporary.stat().st_size} of {size} bytes came")
+        if (came := temporary.stat().st_size) != size:
+            raise OSError(f"{source.uri}: {came} of {size} bytes came")
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def _files(uri: str) -> dict[str, tuple[int, str]]:
-    """Name within the folder -> size and mark, of every file that may belong to a model."""
+    """Name within the folder -> size and mark, of every file that belongs to a model."""
     root = locate(uri)
     root.fs.invalidate_cache()
-    try:
+    hint = "; a model on the Hugging Face hub is given as owner/name" if uri.startswith("hf://") else ""
+    with expecting(f"--model: expected to list {root.uri}", OSError, advice=hint):
         infos = root.fs.find(root.path, detail=True)
-    except OSError as error:
-        hint = "; a model on the Hugging Face hub is given as owner/name" if uri.startswith("hf://") else ""
-        raise RequestError(f"--model: expected to list {root.uri}, got: {first_line(error)}{hint}") from error
     prefix = len(root.path) + 1
     files = {path[prefix:]: (info["size"], mark(info)) for path, info in infos.items() if info["type"] == "file"}
-    files = {name: listed for name, listed in files.items() if _stays_inside(name) and _may_be_read(name, files)}
+    files = {name: listed for name, listed in files.items() if _is_read(name, files)}
     if not OF_MODELS & files.keys():
         raise RequestError(
             f"--model: expected a folder with config.json or {MODEL_FILE} at {root.uri}, got "
@@ -153,16 +145,8 @@ def _files(uri: str) -> dict[str, tuple[int, str]]:
     return files
 
 
-def _may_be_read(name: str, files: Mapping[str, object]) -> bool:
-    """Whether a file may belong to a model: pickled weights where their folder has no others."""
-    folder = name.rpartition("/")[0]
-    others = (f"{folder}/{weights}".lstrip("/") for weights in (ENCODER_WEIGHTS, WEIGHTS_INDEX))
-    if PICKLED.fullmatch(name):
-        return not any(weights in files for weights in others)
-    return not EXCLUDED.search(name)
-
-
-def _stays_inside(name: str) -> bool:
-    """Whether a name, put behind a folder, is a file in it, on any system."""
-    parts = name.split("/")
-    return not {"", ".", ".."} & set(parts) and not set(name) & set("\\:\0")
+def _is_read(name: str, files: Mapping[str, object]) -> bool:
+    """Whether a file belongs to a model: pickled weights where their folder has no others."""
+    if pickled := PICKLED.fullmatch(name):
+        return not any(pickled[1] + weights in files for weights in (ENCODER_WEIGHTS, WEIGHTS_INDEX))
+    return bool(FETCHED.fullmatch(name))

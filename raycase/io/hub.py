@@ -8,11 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import huggingface_hub as hub  # which imports its client when it is used
-from huggingface_hub import constants
 
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError, expecting
 from raycase.errors import named as said
-from raycase.io.json_values import loads
 
 ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
@@ -47,26 +45,27 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
     A hub that fails to answer is no answer. Offline, what the cache lacks counts as none, but where `sure`: there the
     cache has to say so (`_is_known_to_lack`). Raises RequestError where it is not known.
     """
-    offline, commit = hub.is_offline_mode(), _commit(name, revision)
-    lacks = commit is not None and _is_known_to_lack(name, commit, file)
-    if lacks and (offline or commit == revision):
+    offline, is_commit = hub.is_offline_mode(), bool(revision and COMMIT.fullmatch(revision))
+    lacks = _is_known_to_lack(name, revision, file)
+    if lacks and (offline or is_commit):
         return None
     try:
         return Path(hub.hf_hub_download(name, file, revision=revision))
     except Exception as error:  # of the hub, of its client, or of the network
         from huggingface_hub import errors
 
-        advice = ADVICE.get(type(error).__name__, RETRY)
-        if isinstance(error, errors.LocalEntryNotFoundError):  # offline, or the hub was not reached
-            none = lacks or (offline and not sure)
-        else:
-            none = isinstance(error, (errors.HFValidationError, errors.EntryNotFoundError)) or (
-                isinstance(error, errors.RepositoryNotFoundError)
-                and not isinstance(error, errors.GatedRepoError)
-                and commit is None
-            )
+        match error:
+            case errors.LocalEntryNotFoundError():  # offline, or the hub was not reached
+                none = lacks or (offline and not sure)
+            case errors.GatedRepoError():
+                none = False
+            case errors.RepositoryNotFoundError():
+                none = not is_commit
+            case _:
+                none = isinstance(error, (errors.HFValidationError, errors.EntryNotFoundError))
         if none:
             return None
+        advice = ADVICE.get(type(error).__name__, RETRY)
         if offline:
             advice = "vectors may be others without it: run this once with the network, or pass the folder of a copy"
         raise RequestError(
@@ -75,29 +74,14 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
         ) from error
 
 
-def _commit(name: str, revision: str | None) -> str | None:
-    """The commit of a revision, by the hub's cache alone."""
-    if revision and COMMIT.fullmatch(revision):
-        return revision
-    with suppress(OSError, ValueError):
-        return (_cache(name) / "refs" / (revision or "main")).read_text(encoding="utf-8")
-    return None
-
-
-def _is_known_to_lack(name: str, commit: str, file: str) -> bool:
-    """Whether the hub's cache says that a commit has no such file: by the marker of an earlier failed request, or
+def _is_known_to_lack(name: str, revision: str | None, file: str) -> bool:
+    """Whether the hub's cache says that a revision has no such file: by the marker of an earlier failed request, or
     by a listing of all its files."""
-    if (_cache(name) / ".no_exist" / commit / file).is_file():
-        return True
-    with suppress(OSError, ValueError, LookupError, TypeError):  # there is none, or it has another format
-        return file not in loads((_cache(name) / "trees" / f"{commit}.json").read_text(encoding="utf-8"))["files"]
+    with suppress(Exception):  # no name of a repository, no listing, or a hub's library that is older than these
+        if hub.try_to_load_from_cache(name, file, revision=revision) is hub._CACHED_NO_EXIST:
+            return True
+        return file not in {each.path for each in hub.get_cached_repo_tree(name, revision=revision)}
     return False
-
-
-def _cache(name: str) -> Path:
-    from huggingface_hub.file_download import repo_folder_name
-
-    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model")
 
 
 def dataset_of(uri: str) -> str | None:
@@ -115,12 +99,10 @@ def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
     below = f"{inside}/" if inside else ""
     patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
     patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
-    try:
+    with expecting(f"--model: expected a readable model at {uri}", OSError, ValueError):
         folder = hub.snapshot_download(name, revision=commit, allow_patterns=patterns)
         if large and not any(Path(folder, inside or "").glob(f"*.{WEIGHTS}")):
             folder = hub.snapshot_download(
                 name, revision=commit, allow_patterns=[*patterns, f"{below}pytorch_model*.bin"]
             )
-    except (OSError, ValueError) as error:
-        raise RequestError(f"--model: expected a readable model at {uri}, got: {first_line(error)}") from error
     return Path(folder) / (inside or "")

@@ -15,12 +15,11 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from fsspec.utils import glob_translate
 
-from raycase.errors import RequestError, is_utf8, note, visible
+from raycase.errors import RequestError, expecting, is_utf8, note, visible
+from raycase.io.formats import Csv, Jsonl, Parquet, TokenFile
 from raycase.io.lance_dataset import Lance
-from raycase.io.parquet_file import Parquet, TokenFile
 from raycase.io.source import CODECS, InputFile, Source, ending_of
 from raycase.io.storage import PACKAGE, Location, locate, mark, sha256_of_file
-from raycase.io.texts import Csv, Jsonl
 
 FORMATS: dict[str, type[Source]] = {".parquet": Parquet, ".csv": Csv, ".jsonl": Jsonl}  # by how a name ends
 MARKED: list[type[Source]] = [Lance, TokenFile]  # known by the marks of their files
@@ -104,14 +103,12 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
         # Installing the package again changes the modification time, but not the content.
         file = InputFile(uri=uri, size=os.path.getsize(root.path), mark=sha256_of_file(Path(root.path)))
         return Listing(root=root, files=[file], left_out=[])
-    try:
+    on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
+    hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
+    with expecting(f"{flag}: expected to list {root.uri}", OSError, ValueError, why=root.why, advice=hint):
         listing = _listed_here(root) if root.is_local else _listed_there(root)
         if found := Lance.find(root, listing.left_out):
             return Listing(root=root, files=[found], left_out=[])
-    except (OSError, ValueError) as error:
-        on_hub = uri.startswith("hf://") and not uri.startswith("hf://datasets/")
-        hint = "; a dataset on the Hugging Face hub is given as hf://datasets/owner/name" if on_hub else ""
-        raise RequestError(f"{flag}: expected to list {root.uri}, got: {root.why(error)}{hint}") from error
     if not listing.files:
         others = f"{len(listing.left_out)} others" if listing.left_out else "nothing"
         hint = (

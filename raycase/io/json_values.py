@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from functools import cache
-from typing import Any, NotRequired, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-from typing_extensions import TypedDict, is_typeddict
+from typing_extensions import is_typeddict
 
 from raycase.errors import visible
 
@@ -25,8 +24,8 @@ def loads(text: str | bytes) -> Any:
         raise ValueError("objects nested too deeply") from error
 
 
-def from_json(kind: type[T], values: Any, **given: Any) -> T:
-    """Values of a JSON file in the type that is expected; `given`: fields of a dataclass that are not among them.
+def from_json(kind: type[T], values: Any) -> T:
+    """Values of a JSON file in the type that is expected.
 
     A dataclass has no other fields; a TypedDict may have more. Raises ValueError, with the field, for one that is
     missing, unknown or of another type, and for numbers that are not finite.
@@ -35,27 +34,18 @@ def from_json(kind: type[T], values: Any, **given: Any) -> T:
 
     hashable: Any = kind
     try:
-        [found] = _reader(hashable, tuple(given)).validate_json(json.dumps([values]))
+        found: T = _reader(hashable).validate_json(json.dumps([values]))[0]
     except ValidationError as error:
         raise ValueError(_first(error.errors()[0])) from error
-    return kind(**found, **given) if given else found
-
-
-_typed_dict: Any = TypedDict  # as a call, for fields that are known when it runs
+    return found
 
 
 @cache
-def _reader(kind: Any, given: tuple[str, ...]) -> Any:
-    """Of a list with one value of this kind, or with an object of its fields but for those `given`."""
+def _reader(kind: Any) -> Any:
+    """Of a list with one value of this kind."""
     from pydantic import TypeAdapter
 
     extra = "allow" if is_typeddict(kind) else "forbid"
-    if given:
-        hints = get_type_hints(kind)
-        left = [f for f in fields(kind) if f.name not in given]
-        needed = {f.name: hints[f.name] for f in left if f.default is f.default_factory is MISSING}
-        read = needed | {f.name: NotRequired[hints[f.name]] for f in left if f.name not in needed}
-        kind = _typed_dict(kind.__name__, read)
     config: Any = {"strict": True, "extra": extra, "allow_inf_nan": False}
     return TypeAdapter(list[kind], config=config)
 

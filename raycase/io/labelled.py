@@ -18,7 +18,7 @@ from typing import Any, NotRequired
 import numpy as np
 from typing_extensions import TypedDict
 
-from raycase.errors import RequestError, first_line, is_words, note
+from raycase.errors import RequestError, expecting, is_words, note
 from raycase.io.inputs import list_input, peek
 from raycase.io.json_values import from_json, loads
 from raycase.io.rated import texts_sha256
@@ -112,8 +112,10 @@ def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
     for _, read in read_files(uri, list(cells), flag, words=[TEXT]):
         for name in cells:
             cells[name] += read[name]
-    first = list({text: row for row, text in reversed([*enumerate(cells[TEXT])])}.values())[::-1]
-    rows, left_out = sorted(first), []
+    first: dict[str, int] = {}
+    for row, text in enumerate(cells[TEXT]):
+        first.setdefault(text, row)
+    rows, left_out = list(first.values()), []
     if again := len(cells[TEXT]) - len(rows):
         left_out.append(f"{again:,} rows whose text stands in an earlier row")
     columns = []
@@ -161,11 +163,9 @@ def _label(value: object) -> Label:
 
 def _described(uri: str) -> dict[str, About]:
     """What the JSON says of each column. Raises RequestError."""
-    try:
+    expected = '{"columns": {"tone": {"conditions": ["tone"]}}}'
+    with expecting(f"--labels: expected JSON as {expected} in {uri}", OSError, ValueError):
         found = from_json(_Described, loads(locate(uri).read()))["columns"]
-    except (OSError, ValueError) as error:
-        expected = '{"columns": {"tone": {"conditions": ["tone"]}}}'
-        raise RequestError(f"--labels: expected JSON as {expected} in {uri}, got: {first_line(error)}") from error
     for name, about in found.items():
         phrases = [*about["conditions"], *(phrase for of in about.get("answers", {}).values() for phrase in of)]
         if not about["conditions"] or not all(map(is_words, phrases)):

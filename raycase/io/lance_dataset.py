@@ -6,14 +6,14 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from raycase.errors import RequestError, first_line, lacks_package
+from raycase.errors import first_line, needs_package
 from raycase.io import storage
 from raycase.io.columns import Columns, check_columns
 from raycase.io.source import ERRORS, InputFile, Source, Span, SpanRows, readable
@@ -28,25 +28,11 @@ METADATA_KEY = "raycase"  # in the metadata of an index's schema
 SPAN_ROWS = 4096
 
 
-@cache
-def _lance_process() -> int:
-    """The process in which Lance was first used; a forked child remembers its parent's."""
-    return os.getpid()
-
-
 def import_lance() -> Any:
-    """The package lance, without its warnings on standard error. Raises RequestError where it is not installed, and in
-    a process that was forked after it was used: its threads are not there, and it would wait for them without end."""
+    """The package lance, without its log on standard error. Raises RequestError where it is not installed."""
     os.environ.setdefault("LANCE_LOG", "error")
-    try:
+    with needs_package("pylance", "search"):
         import lance
-    except ImportError as error:
-        raise lacks_package("pylance", "search") from error
-    if _lance_process() != os.getpid():
-        raise RequestError(
-            "expected a process of its own for an index, got one that was forked after its parent had used Lance; "
-            "start it by multiprocessing's 'spawn'"
-        )
     return lance
 
 

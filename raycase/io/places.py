@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from types import MappingProxyType
@@ -18,9 +17,9 @@ from raycase.errors import RequestError
 from raycase.io.inputs import above_wildcards
 from raycase.io.storage import PACKAGE, Location, locate
 
-PARQUET, HTML, JSON = (".parquet", ""), (".html", ".htm", ""), (".json", "")
+PARQUET, HTML = (".parquet", ""), (".html", ".htm", "")
 ENDINGS = {".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".md", ".html", ".htm", ".svg", ".png", ".gz", ".zst"}
-INDEX, JOB = "_versions", "job.json"  # by which an index and the output of a job are known
+OF_INDEX = ("data", "_versions")  # names of what is in an index
 NONE: Mapping[str, Any] = MappingProxyType({})
 
 Paths = Mapping[str, str | Sequence[str] | None]  # flag -> a path or URI, or several
@@ -38,19 +37,13 @@ class File:
 class Folder:
     """A folder that a flag writes into.
 
-    names: of the files and folders that are written there. Those of a cache are hashes, and go over nothing.
-    mark: what is in a folder of this very kind, to which the command adds. here: on this machine, not in a store.
+    names: of the files and folders that are written there. Those of a cache are hashes, and go over nothing. here: on
+    this machine, not in a store.
     """
 
     uri: str | None
     names: tuple[str, ...] = ()
-    mark: str | None = None
     here: bool = False
-
-
-def index_folder(uri: str | None) -> Folder:
-    """An index as a place that is written."""
-    return Folder(uri, ("data", INDEX), mark=INDEX)
 
 
 def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str, File | Folder] = NONE) -> None:
@@ -61,7 +54,7 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
 
     Raises RequestError for an empty path, which would be the current folder; for a relative one in a job submitted to
     Ray, whose folder is temporary; for a file with another ending than its format has; and for writing over what is
-    read or written by another flag, into what is read as input, or into an index or an output of another command.
+    read or written by another flag, or into what is read as input.
     """
     read = [
         (flag, uri, paths is reads)
@@ -69,17 +62,15 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
         for flag, value in paths.items()
         for uri in ((value,) if isinstance(value, str) else value or ())
     ]
-    wanted = {flag: to for flag, to in writes.items() if to.uri is not None}
+    wanted = [(flag, to, to.uri) for flag, to in writes.items() if to.uri is not None]
+    for flag, _, uri in (*((flag, None, uri) for flag, uri, _ in read), *wanted):
+        if problem := _misnamed(uri):
+            raise RequestError(f"{flag}: expected {problem}")
     taken: dict[str, str] = {}  # what flags before write -> flag
-    problems = [(flag, _misnamed(uri)) for flag, uri, _ in read]
-    problems += [(flag, _misnamed(to.uri or "")) for flag, to in wanted.items()]
-    for flag, problem in problems:
-        if problem:
+    for flag, to, uri in wanted:
+        if problem := _unfit(to, uri) or _clash(to, uri, read, taken):
             raise RequestError(f"{flag}: expected {problem}")
-    for flag, to in wanted.items():
-        if problem := _unfit(to) or next(_clashes(to, read, taken), None):
-            raise RequestError(f"{flag}: expected {problem}")
-        taken |= dict.fromkeys(_written(to)[1], flag)
+        taken |= dict.fromkeys(_written(to, uri)[1], flag)
 
 
 def _misnamed(uri: str) -> str | None:
@@ -90,38 +81,37 @@ def _misnamed(uri: str) -> str | None:
     return None
 
 
-def _unfit(to: File | Folder) -> str | None:
+def _unfit(to: File | Folder, uri: str) -> str | None:
     """What is wrong with a place by itself: an ending, a folder for a file or the other way round."""
-    assert to.uri is not None
-    location = locate(to.uri)
+    location = locate(uri)
     if isinstance(to, Folder):
         if to.here and not location.is_local:
-            return f"a folder on this machine, got {to.uri}; copy the result there"
-        return f"a folder, got the file {to.uri}" if location.is_local and os.path.isfile(location.path) else None
-    ending = posixpath.splitext(to.uri)[1].lower()
+            return f"a folder on this machine, got {uri}; copy the result there"
+        if to.names != OF_INDEX and location.is_local and os.path.isdir(os.path.join(location.path, OF_INDEX[1])):
+            return f"a folder of its own, got the index {uri}"
+        return f"a folder, got the file {uri}" if location.is_local and os.path.isfile(location.path) else None
+    ending = posixpath.splitext(uri)[1].lower()
     if ending not in to.endings and ("" not in to.endings or ending in ENDINGS):
-        return f"a file that ends with {to.endings[0]}, got {to.uri}"
-    is_folder = to.uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
-    return f"a file, got the folder {to.uri}" if is_folder else None
+        return f"a file that ends with {to.endings[0]}, got {uri}"
+    is_folder = uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
+    return f"a file, got the folder {uri}" if is_folder else None
 
 
-def _clashes(to: File | Folder, read: Sequence[tuple[str, str, bool]], taken: Mapping[str, str]) -> Iterator[str]:
+def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], taken: Mapping[str, str]) -> str | None:
     """What a place has in common with what is read, as (flag, URI, whether every file is), and with other outputs."""
-    root, written = _written(to)
-    over = f"got {to.uri}, which would be written over"
-    for flag, uri, whole in read:
-        place, pattern = _source(uri)
+    root, written = _written(to, uri)
+    over = f"got {uri}, which would be written over"
+    for flag, source, whole in read:
+        place, pattern = _source(source)
         if any(_is_within(place, each) for each in written) or (not whole and place == root):
-            yield f"another place than {flag}, {over}"
+            return f"another place than {flag}, {over}"
         files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
         if whole and any(pattern.match(file) if pattern else _is_within(file, place) for file in files):
-            yield f"a place outside {flag}, got {to.uri}, which would be read as input"
+            return f"a place outside {flag}, got {uri}, which would be read as input"
     for place, flag in taken.items():
         if _is_within(root, place) or any(_is_within(place, each) for each in written):
-            yield f"another place than {flag}, {over}"
-    with suppress(OSError):  # a store that does not answer is asked once: the job says so
-        if mark := _mark_above(root, to):
-            yield f"a place outside the index or output {mark}, got {to.uri}; choose another"
+            return f"another place than {flag}, {over}"
+    return None
 
 
 def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
@@ -134,36 +124,15 @@ def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
     return place, re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
 
 
-def _written(to: File | Folder) -> tuple[str, list[str]]:
+def _written(to: File | Folder, uri: str) -> tuple[str, list[str]]:
     """Where a flag's place is, and what is written there. A file goes in place of a link, not through it."""
-    assert to.uri is not None
-    location = locate(to.uri)
+    location = locate(uri)
     if isinstance(to, Folder):
         root = _resolved(location)
         return root, [f"{root}/{name}" for name in to.names]
     folder, name = posixpath.split(location.path)
     root = f"{_resolved(replace(location, path=folder))}/{name}"
     return root, [root]
-
-
-def _mark_above(root: str, to: File | Folder) -> str | None:
-    """The index or output of another command that a place is in."""
-    location = locate(root)
-    folder = posixpath.dirname(location.path) if isinstance(to, File) else location.path
-    while folder not in ("", "/"):
-        here = Location(location.fs, folder)
-        own = to.mark if isinstance(to, Folder) and folder == location.path else None
-        if (own != INDEX and (here / INDEX).exists()) or (own != JOB and _is_output(here)):
-            return here.uri
-        folder = posixpath.dirname(folder)
-    return None
-
-
-def _is_output(folder: Location) -> bool:
-    """Whether there is the record of a job, and not only a file of its name."""
-    with suppress(RequestError, FileNotFoundError, AttributeError):
-        return {"config", "files"} <= (folder / JOB).read_json().keys()
-    return False
 
 
 def _resolved(location: Location) -> str:

@@ -29,10 +29,8 @@ def provenance() -> dict[str, Any]:
 def command_line(words: Sequence[str]) -> str:
     """A process's arguments (`sys.argv`) as a command that can be given again."""
     program = Path(words[0])
-    start = ["raycase"] if program.name == "raycase" else ["python", words[0]]
-    if program.parts[-2:] == ("raycase", "__main__.py"):
-        start = ["python", "-m", "raycase"]
-    return shlex.join([*start, *words[1:]])
+    is_raycase = program.name == "raycase" or program.parts[-2:] == ("raycase", "__main__.py")
+    return shlex.join([*(["raycase"] if is_raycase else ["python", words[0]]), *words[1:]])
 
 
 def commit() -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,53 +37,39 @@ class RatedPairs:
     def __len__(self) -> int:
         return len(self.conditions)
 
-    @cached_property
-    def _index_of(self) -> dict[tuple[str, str], int]:
-        both = [
-            *zip(self.sentences1, self.conditions, strict=True),
-            *zip(self.sentences2, self.conditions, strict=True),
-        ]
-        return {pair: i for i, pair in enumerate(dict.fromkeys(both))}
+    @property
+    def _both(self) -> list[tuple[str, str]]:
+        """(sentence, condition) of all first sentences, then of all second ones."""
+        return list(zip(self.sentences1 + self.sentences2, self.conditions * 2, strict=True))
 
     @cached_property
     def distinct(self) -> list[tuple[str, str]]:
         """The P distinct pairs (sentence, condition)."""
-        return list(self._index_of)
+        return list(dict.fromkeys(self._both))
 
     @cached_property
     def pair_index(self) -> np.ndarray:
         """(N, 2) int64: index in `distinct` of the first and the second sentence of each rated pair."""
-        columns = [
-            [self._index_of[pair] for pair in zip(sentences, self.conditions, strict=True)]
-            for sentences in (self.sentences1, self.sentences2)
-        ]
-        return np.array(columns, dtype=np.int64).T
+        index_of = {pair: i for i, pair in enumerate(self.distinct)}
+        return np.array([index_of[pair] for pair in self._both], dtype=np.int64).reshape(2, -1).T
 
     @property
     def epochs(self) -> np.ndarray:
         """`drawn`, 0 for each pair where none is."""
         return np.zeros(len(self), np.int64) if self.drawn is None else self.drawn
 
-    @property
-    def triples(self) -> list[tuple[str, str, str]]:
-        """(sentence, sentence, condition) of each row, the sentences sorted: rows with equal triples are the same."""
-        both = zip(self.sentences1, self.sentences2, self.conditions, strict=True)
-        return [(*sorted((first, second)), condition) for first, second, condition in both]  # type: ignore[misc]
-
     def without(self, rows: np.ndarray) -> RatedPairs:
         """All rows but these."""
         others = np.setdiff1d(np.arange(len(self)), rows)
-        columns: dict[str, Any] = {
-            n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")
-        }
+        columns: Any = {n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")}
         return RatedPairs(uri=self.uri, ratings=self.ratings[others], **columns)
 
     @cached_property
     def groups(self) -> np.ndarray:
         """(N,) int64: equal for rows of the same two sentences, which C-STS rates under two conditions."""
-        names: dict[tuple[str, ...], int] = {}
+        names: dict[frozenset[str], int] = {}
         both = zip(self.sentences1, self.sentences2, strict=True)
-        return np.array([names.setdefault(tuple(sorted(pair)), len(names)) for pair in both], dtype=np.int64)
+        return np.array([names.setdefault(frozenset(pair), len(names)) for pair in both], dtype=np.int64)
 
     @cached_property
     def sha256(self) -> str:
@@ -100,8 +86,13 @@ class RatedPairs:
 
 def rows_in(pairs: RatedPairs, others: RatedPairs) -> np.ndarray:
     """The rows of `pairs` that are in `others`, whatever their rating and the order of the two sentences."""
-    seen = set(others.triples)
-    return np.array([row for row, triple in enumerate(pairs.triples) if triple in seen], dtype=np.int64)
+
+    def keys(rated: RatedPairs) -> Iterator[tuple[frozenset[str], str]]:
+        both = zip(rated.sentences1, rated.sentences2, rated.conditions, strict=True)
+        return ((frozenset((first, second)), condition) for first, second, condition in both)
+
+    seen = set(keys(others))
+    return np.array([row for row, key in enumerate(keys(pairs)) if key in seen], dtype=np.int64)
 
 
 def texts_sha256(distinct: Iterable[Sequence[str]]) -> str:
@@ -172,7 +163,6 @@ class Candidates:
 class CandidateSets:
     """The queries that have candidates of both kinds; `left_out`: how many others there are."""
 
-    uri: str
     rows: list[Candidates]
     left_out: int
 
@@ -187,10 +177,11 @@ def read_candidates(uri: str, flag: str) -> CandidateSets:
     left_out = 0
     for where, columns in read_files(uri, (QUERY, POSITIVE, NEGATIVE), flag):
         for row, (query, positive, negative) in enumerate(zip(*columns.values(), strict=True)):
+            of_row = f"{where}, row {row}"
             found = Candidates(
-                query=_several_texts([query] if isinstance(query, str) else query, f"{where}, row {row}", QUERY),
-                positive=_several_texts(positive, f"{where}, row {row}", POSITIVE),
-                negative=_several_texts(negative, f"{where}, row {row}", NEGATIVE),
+                query=_several_texts([query] if isinstance(query, str) else query, of_row, QUERY),
+                positive=_several_texts(positive, of_row, POSITIVE),
+                negative=_several_texts(negative, of_row, NEGATIVE),
             )
             if found.query and found.positive and found.negative:
                 rows.append(found)
@@ -198,7 +189,7 @@ def read_candidates(uri: str, flag: str) -> CandidateSets:
                 left_out += 1
     if not rows:
         raise RequestError(f"{flag}: expected queries with {POSITIVE} and {NEGATIVE} texts in {uri}, got none")
-    return CandidateSets(uri=uri, rows=rows, left_out=left_out)
+    return CandidateSets(rows=rows, left_out=left_out)
 
 
 def _several_texts(values: object, where: str, name: str) -> list[str]:

@@ -9,7 +9,7 @@ several files has `FILE`, too, their URIs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import Any
 
@@ -141,35 +141,24 @@ def _json_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list
     """Lines as a table of a unit, and as rejections."""
     rejections: list[Rejection] = []
     own_columns = _own_columns(columns)
-    kinds = {ROW: pa.int64()} | {own: kind for own, (_, kind) in own_columns.items()}
-    values: dict[str, list[Any]] = {name: [] for name in kinds}
+    values: dict[str, list[Any]] = {own: [] for own in own_columns}
+    numbers: list[int] = []
     for row, line in lines.items():
-        if line.values is None:
-            rejections.append(Rejection(row=row, reason=line.problem, detail=line.detail, content=line.raw))
-            continue
+        reason, detail = line.problem, line.detail
         try:
-            typed = _typed_row(line.values, own_columns) | {ROW: row}
-        except (TypeError, UnicodeEncodeError) as error:
-            reason = Reason.WRONG_TYPE if isinstance(error, TypeError) else Reason.INVALID_UTF8
-            rejections.append(Rejection(row=row, reason=reason, detail=str(error), content=line.raw))
-        else:
-            for name, value in typed.items():
-                values[name].append(value)
-    return pa.table({name: pa.array(values[name], kind) for name, kind in kinds.items()}), rejections
-
-
-def _typed_row(values: dict[str, Any], own_columns: dict[str, tuple[str, pa.DataType]]) -> dict[str, Any]:
-    """A row in the types of its columns. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
-    row: dict[str, Any] = {}
-    for own, (name, kind) in own_columns.items():
-        value = values.get(name)
-        if own == CONDITIONS:
-            row[own] = [_typed(one, name, pa.string()) for one in (value if isinstance(value, list) else [value])]
-            continue
-        if own not in TEXTS and kind == pa.string() and not isinstance(value, str | None):
-            value = json.dumps(value, ensure_ascii=False)
-        row[own] = _typed(value, name, kind)
-    return row
+            if line.values is not None:
+                typed = [_typed(line.values.get(name), own, name, kind) for own, (name, kind) in own_columns.items()]
+                numbers.append(row)
+                for column, value in zip(values.values(), typed, strict=True):
+                    column.append(value)
+                continue
+        except TypeError as error:
+            reason, detail = Reason.WRONG_TYPE, str(error)
+        except UnicodeEncodeError as error:
+            reason, detail = Reason.INVALID_UTF8, str(error)
+        rejections.append(Rejection(row=row, reason=reason, detail=detail, content=line.raw))
+    arrays = {own: pa.array(values[own], kind) for own, (_, kind) in own_columns.items()}
+    return pa.table({ROW: pa.array(numbers, pa.int64()), **arrays}), rejections
 
 
 FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
@@ -180,10 +169,17 @@ FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
 }
 
 
-def _typed(value: Any, name: str, kind: pa.DataType) -> Any:
-    """A value in the type of its column. Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode."""
+def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
+    """A value of JSON in the type of its column; any but a text and a condition may become JSON text.
+
+    Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode.
+    """
+    if own == CONDITIONS:
+        return [_typed(each, TEXT, name, pa.string()) for each in (value if isinstance(value, list) else [value])]
     if value is None:
         return None
+    if kind == pa.string() and own not in TEXTS and not isinstance(value, str):
+        value = json.dumps(value, ensure_ascii=False)
     if not (kind in FITS and FITS[kind](value)):
         wanted = "a string" if kind == pa.string() else f"{kind} as in the first rows"
         raise TypeError(f"column {name}: expected {wanted}, got {value!r}")
@@ -261,13 +257,11 @@ def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejec
     )
 
 
-def _condition_problem(conditions: Iterable[str | None] | None) -> Reason | None:
+def _condition_problem(conditions: Sequence[str | None] | None) -> Reason | None:
     """The reason to reject a row with these conditions, or None."""
-    values = list(conditions) if conditions is not None else [None]
-    if any(c is None for c in values):
+    stripped = [c and c.strip() for c in ([None] if conditions is None else conditions)]
+    if None in stripped:
         return Reason.NULL_CONDITION
-    if not values or any(not c.strip() for c in values if c is not None):
+    if not all(stripped) or not stripped:
         return Reason.EMPTY_CONDITION
-    if len({c.strip() for c in values if c is not None}) < len(values):
-        return Reason.DUPLICATE_CONDITION
-    return None
+    return Reason.DUPLICATE_CONDITION if len(set(stripped)) < len(stripped) else None

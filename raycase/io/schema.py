@@ -80,16 +80,7 @@ REJECTED_SCHEMA = pa.schema(
 def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
     """Rejections as a table of `REJECTED_SCHEMA`, in the order of the input; `file`: of those that name none."""
     rows = sorted(rejections, key=lambda r: (r.file, r.row))
-    columns = [
-        [r.file or file for r in rows],
-        [r.row for r in rows],
-        [r.id for r in rows],
-        [str(r.reason) for r in rows],
-        [r.detail for r in rows],
-        [r.content for r in rows],
-    ]
-    arrays = [pa.array(c, f.type) for c, f in zip(columns, REJECTED_SCHEMA, strict=True)]
-    return pa.table(arrays, schema=REJECTED_SCHEMA)
+    return pa.Table.from_pylist([vars(r) | {"file": r.file or file} for r in rows], schema=REJECTED_SCHEMA)
 
 
 def in_input_order(rejected: pa.Table) -> pa.Table:

@@ -7,12 +7,10 @@ them is decided here and in `raycase.io.reader`.
 from __future__ import annotations
 
 import csv
-import io
-import json
 import posixpath
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import inf
@@ -133,12 +131,6 @@ def readable(
         raise RequestError(f"{location.uri}: expected {wanted}, got: {reason}{advice}") from error
 
 
-def read_text(uri: str) -> str:
-    """All of a small text file. Raises RequestError where it cannot be read."""
-    with readable(locate(uri)) as location:
-        return location.read().decode("utf-8-sig")
-
-
 class Source(ABC):
     """A file, and how its format is read. `number`: of the file in the job.
 
@@ -185,48 +177,3 @@ class Source(ABC):
             raise ValueError(f"{len(table)} rows where {span.rows} were planned; it has changed since")
         start = span.start if span else 0
         return SpanRows(numbers=np.arange(start, start + len(table)), table=table)
-
-
-class TextFile(Source):
-    """A file of text, UTF-8, plain or compressed."""
-
-    may_be_compressed = True
-
-    @property
-    def codec(self) -> str | None:
-        return CODECS.get(posixpath.splitext(self.file.ending)[1])
-
-    @contextmanager
-    def stream(self) -> Iterator[io.BufferedReader]:
-        """The text, decompressed to the last member or frame.
-
-        Raises ValueError for a compressed file without a byte, for another encoding that its first bytes tell, and for
-        what `problem` says; a compressed file that is cut off raises OSError when it is read.
-        """
-        with self.location.open() as handle:
-            stream = handle if isinstance(handle, io.BufferedReader) else io.BufferedReader(handle, 2**22)
-            if self.codec:
-                if not stream.peek(1):
-                    raise ValueError("no bytes; even an empty compressed file has some, so it may be cut off")
-                decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), self.codec)
-                stream = io.BufferedReader(decompressed, 2**20)
-            start = stream.peek(4)
-            encoding = json.detect_encoding(start[:4]).upper().replace("-LE", "LE").replace("-BE", "BE")  # as of iconv
-            if not encoding.startswith("UTF-8"):
-                raise ValueError(f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8")
-            if problem := self.problem(start.decode("utf-8-sig", "ignore")):
-                raise ValueError(problem)
-            yield stream
-
-    def problem(self, start: str) -> str:
-        """What is wrong with a text that begins so; "" for nothing."""
-        return ""
-
-    def one_span(self, counts: Iterable[int], most_rows: float) -> Iterator[Span]:
-        """The file as one span, of at most so many rows; `counts`: of rows, some at a time."""
-        rows = 0
-        for count in counts:
-            if (rows := int(min(rows + count, most_rows))) == most_rows:
-                break
-        if rows:
-            yield self.span(0, rows, 0, self.file.size, self.file.size)

@@ -21,7 +21,7 @@ import fsspec
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from raycase.errors import RequestError, first_line
+from raycase.errors import RequestError, expecting, first_line
 from raycase.io.json_values import finite, loads
 
 PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is installed
@@ -95,15 +95,9 @@ class Location:
         self.put(json_bytes(value))
 
     def read_json(self) -> Any:
-        """Raises RequestError where the file is not JSON, or has text that UTF-8 cannot encode."""
-        try:
-            data = self.read()
-            value = loads(data)
-            if b"\\u" in data:  # perhaps half of a surrogate pair, which no file could be written with again
-                json.dumps(value, ensure_ascii=False).encode()
-            return value
-        except (ValueError, RecursionError) as error:
-            raise RequestError(f"{self.uri}: expected JSON, got: {error}") from error
+        """Raises RequestError where the file is not JSON."""
+        with expecting(f"{self.uri}: expected JSON", ValueError):
+            return loads(self.read())
 
     def list(self) -> dict[str, int]:
         """Name -> size of the files directly in a folder; empty where it does not exist. Never from a cache."""
@@ -161,10 +155,8 @@ def locate(uri: str) -> Location:
         from raycase.io.s3 import file_system  # half a second, which work on local files need not wait for
 
         return Location(file_system(TIMEOUT), rest.rstrip("/"))
-    try:
+    with expecting(f"{uri}: expected a local path or a URI that fsspec knows", ValueError, ImportError):
         fs, path = fsspec.core.url_to_fs(uri, **({"use_listings_cache": False} if scheme in BUCKETS else {}))
-    except (ValueError, ImportError) as error:
-        raise RequestError(f"{uri}: expected a local path or a URI that fsspec knows; {error}") from error
     return Location(fs, path.rstrip("/"))
 
 

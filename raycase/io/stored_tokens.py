@@ -44,10 +44,9 @@ class Ragged:
     @classmethod
     def of_ids(cls, sequences: Sequence[Sequence[int]]) -> Self:
         """From lists of token ids, as flat (T,) int32."""
-        offsets = np.zeros(len(sequences) + 1, dtype=np.int64)
-        np.cumsum([len(s) for s in sequences], out=offsets[1:])
-        flat = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=int(offsets[-1]))
-        return cls(flat=flat, offsets=offsets)
+        counts = [len(s) for s in sequences]
+        flat = np.fromiter((i for s in sequences for i in s), dtype=np.int32, count=sum(counts))
+        return cls.by_counts(flat, np.array(counts, np.int64))
 
     @classmethod
     def by_counts(cls, flat: np.ndarray, counts: np.ndarray) -> Self:

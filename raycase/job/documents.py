@@ -4,6 +4,7 @@ bounded number of them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,7 @@ SPANS = pa.list_(pa.struct([(START, pa.int64()), (END, pa.int64())]))  # charact
 def as_texts(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
     """The T texts of a unit that are encoded, a row each: its rows or, under the id `DOCUMENT#NUMBER`, their chunks;
     and the row of each text, (T,)."""
-    if CHUNKS not in rows.column_names:
+    if kind.chunking is None:
         return rows, np.arange(len(rows))
     chunks, whole = rows[CHUNKS].combine_chunks(), rows[TEXT].to_pylist()
     count_R = chunks.value_lengths().to_numpy()
@@ -52,7 +53,7 @@ def bounded(
     Where a unit ends depends on the rows from its start on alone, so a resumed job, which reads from the end of a unit
     on, cuts alike.
     """
-    if CHUNKS not in rows.column_names:
+    if kind.chunking is None:
         yield start, end, rows, rejected
         return
 
@@ -63,16 +64,16 @@ def bounded(
     good, bad = places(rows), places(rejected)
     chunks = rows[CHUNKS].combine_chunks().value_lengths().to_pylist()
     pairs = dict.fromkeys(bad, 0) | dict(zip(good, chunks, strict=True))
-    most, size, unit_of, edges = PAIRS_OF_UNIT // len(kind.conditions or "a"), 0, {}, [0]
-    for number, place in enumerate(sorted(pairs)):
+    order, most, size, edges = sorted(pairs), PAIRS_OF_UNIT // len(kind.conditions or "a"), 0, [0]
+    for number, place in enumerate(order):
         size += pairs[place]
         if size > most and number > edges[-1]:
             edges.append(number)
             size = pairs[place]
-        unit_of[place] = len(edges) - 1
-    for unit, (first, last) in enumerate(zip(edges, [*edges[1:], len(pairs)], strict=True)):
-        parts = [
-            table.filter(pa.array([unit_of[place] == unit for place in of], pa.bool_()))
+    for first, last in pairwise([*edges, len(order)]):
+        unit = {*order[first:last]}
+        good_rows, bad_rows = (
+            table.filter(pa.array([place in unit for place in of], pa.bool_()))
             for table, of in ((rows, good), (rejected, bad))
-        ]
-        yield start + first, start + last, *parts
+        )
+        yield start + first, start + last, good_rows, bad_rows

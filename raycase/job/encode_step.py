@@ -5,20 +5,21 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError, named
-from raycase.io.reader import KEEP, python_rows, rejection
+from raycase.io.reader import CHUNKS, CONDITIONS, KEEP, TEXTS, python_rows, rejection
 from raycase.io.schema import (
     CONDITION,
+    END,
     ID,
     ROW_OF_PAIR,
+    START,
     Reason,
     Rejection,
     in_input_order,
@@ -26,12 +27,13 @@ from raycase.io.schema import (
 )
 from raycase.job.documents import as_texts
 from raycase.job.pair_result import PairResult
-from raycase.job.read_step import pairs_of, plain_row, prepare_rows, without
-from raycase.job.records import EncodedUnit, EncodeStats, ReadUnit
+from raycase.job.read_step import pairs_of, prepare_rows, without
+from raycase.job.units import EncodedUnit, ReadUnit
 
 if TYPE_CHECKING:
     from raycase.models.pairs import Indexed
 
+PART_BYTES = 2**29  # of the output table; an Arrow string column holds less than 2 GiB
 COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more than it costs
 
 
@@ -60,7 +62,7 @@ class EncodeUnits:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
 
-        from raycase.models.embeds import RoundsVectors
+        from raycase.models.embeds import Embeds
 
         _keep_freed_memory()
         if threads is not None:
@@ -71,8 +73,8 @@ class EncodeUnits:
         dtype = None if compute is None else getattr(torch, compute)
         self.config = config
         system: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
-        if isinstance(system, RoundsVectors):
-            system.round_to("float32" if kind.needs_direction else kind.dtype)
+        if isinstance(system, Embeds):
+            system.output = getattr(torch, "float32" if kind.needs_direction else kind.dtype)
         self.encoder: Any = kind.open(system)
         self.begun = False
         self.kind = kind
@@ -83,27 +85,27 @@ class EncodeUnits:
 
     def __call__(self, unit: ReadUnit) -> EncodedUnit:
         try:
-            return self.encode(unit)
+            return self._encode(unit)
         except (RequestError, WorkError):
             raise
         except Exception as error:
             return self._without_failing(unit, error)
 
     def _without_failing(self, unit: ReadUnit, error: Exception) -> EncodedUnit:
-        """The unit without the rows at which the encoder fails, which are rejected.
+        """The unit without the rows at which the tokenizer or the encoder fails, which are rejected.
 
         Raises WorkError where it is not the rows: where memory runs out, or any text fails.
         """
         what = f"encoding rows from {unit.start} of {unit.uri}"
         _check_memory(what, error)
-        if why := self._failing(plain_row(self.config, unit.rows), what):
+        if why := self._failing(_plain_row(self.config, unit.rows), what):
             raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
         return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
 
     def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
-        """The rows at which the encoder fails, by their number, with the error; they are found by halves."""
+        """The rows that fail, by their number, with the error; they are found by halves."""
         try:
-            encode_rows(self.encoder, rows, prepare_rows(self.config, rows, self.kind), self.kind)
+            self._encoded(rows)
         except Exception as error:
             _check_memory(what, error)
             if len(rows) == 1:
@@ -116,28 +118,34 @@ class EncodeUnits:
         """Encode a unit without some of its rows, which are rejected; `whys`: the detail by the number of the row."""
         kept, rejections = without(unit.rows, whys, reason)
         rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)])
-        prepared = prepare_rows(self.config, kept, self.kind)
-        return self.encode(replace(unit, rows=kept, prepared=prepared, rejected=rejected))
+        return self._encode(replace(unit, rows=kept, prepared=None, rejected=rejected))
 
-    def encode(self, unit: ReadUnit) -> EncodedUnit:
-        """Encode a unit. Raises what the encoder raises."""
+    def _encode(self, unit: ReadUnit) -> EncodedUnit:
+        """Encode a unit. Raises what the tokenizer and the encoder raise."""
         began = time.time()
-        encoded = encode_rows(self.encoder, unit.rows, unit.prepared, self.kind)
+        encoded, rejections = self._encoded(unit.rows, unit.prepared)
         seconds = time.time() - began
         first, self.begun = not self.begun, True
         if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.encoder.compile()
-        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, encoded.rejections)])
+        rejected = in_input_order(pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)]))
         return EncodedUnit(
-            file=unit.file,
-            start=unit.start,
-            rows_in=unit.rows_in,
-            table=encoded.table,
-            rejected=in_input_order(rejected),
-            distinct_pairs=encoded.distinct_pairs,
-            rows_truncated=encoded.rows_truncated,
-            stats=EncodeStats(work=encoded.work, began=began, seconds=seconds),
+            file=unit.file, start=unit.start, rows_in=unit.rows_in, rejected=rejected, began=began, **encoded
         )
+
+    def _encoded(self, rows: pa.Table, prepared: Prepared | None = None) -> tuple[dict[str, Any], list[Rejection]]:
+        prepared = prepare_rows(self.config, rows, self.kind) if prepared is None else prepared
+        return encode_rows(self.encoder, rows, prepared, self.kind)
+
+
+def _plain_row(config: Any, rows: pa.Table) -> pa.Table:
+    """The first row with texts and conditions that any system can encode, to tell a row's fault from the model's."""
+    row = rows.slice(0, 1)
+    conditions = [*(config.known_conditions or ()), "a"][:1]
+    plain = {**dict.fromkeys(TEXTS, "a"), CONDITIONS: conditions, CHUNKS: [{START: 0, END: 1}]}
+    for name in plain.keys() & set(rows.column_names):
+        row = row.set_column(row.schema.get_field_index(name), name, pa.array([plain[name]], row[name].type))
+    return row
 
 
 def _check_memory(what: str, error: Exception) -> None:
@@ -160,22 +168,12 @@ def _keep_freed_memory() -> None:
             libc.mallopt(option, value)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EncodedRows:
-    """A unit's output table (with the input row of each pair), the rows that have no vector, and counts."""
-
-    table: pa.Table
-    rejections: list[Rejection]
-    work: Work
-    distinct_pairs: int
-    rows_truncated: int
-
-
-def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResult) -> EncodedRows:
-    """What a system makes of the rows of a unit, under their conditions; pairs keep the order of the input.
-
-    A row with one bad pair is rejected with all its pairs (`rejected_rows`).
-    """
+def encode_rows(
+    system: Any, rows: pa.Table, prepared: Prepared | None, kind: PairResult
+) -> tuple[dict[str, Any], list[Rejection]]:
+    """What a system makes of the rows of a unit, under their conditions, as fields of `EncodedUnit`; pairs keep the
+    order of the input. And the rows that are rejected: with all its pairs, a row with one that is bad
+    (`rejected_rows`)."""
     done = kind.compute(system, prepared, rows)
     texts, row_T = as_texts(rows, kind)
     text_N, conditions = pairs_of(texts, kind)
@@ -183,13 +181,13 @@ def encode_rows(system: Any, rows: pa.Table, prepared: Prepared, kind: PairResul
     reasons = rejected_rows(done, row_N, kind)
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     table = output_table(texts, text_N, conditions, pair_K, done, kind)
-    return EncodedRows(
-        table=table.append_column(ROW_OF_PAIR, pa.array(row_N[pair_K])),
-        rejections=[rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())],
-        work=done.work,
-        distinct_pairs=done.distinct,
-        rows_truncated=len(np.unique(row_N[pair_K][done.truncated[pair_K]])),
-    )
+    encoded = {
+        "table": table.append_column(ROW_OF_PAIR, pa.array(row_N[pair_K])),
+        "distinct_pairs": done.distinct,
+        "rows_truncated": len(np.unique(row_N[pair_K][done.truncated[pair_K]])),
+        "work": done.work,
+    }
+    return encoded, [rejection(python_rows(rows.slice(row, 1))[0], reason) for row, reason in sorted(reasons.items())]
 
 
 def rejected_rows(done: Any, row_N: np.ndarray, kind: PairResult) -> dict[int, Reason]:
@@ -206,21 +204,19 @@ def rejected_rows(done: Any, row_N: np.ndarray, kind: PairResult) -> dict[int, R
 def output_table(
     texts: pa.Table, text_N: np.ndarray, conditions: Indexed | None, pair_K: np.ndarray, done: Any, kind: PairResult
 ) -> pa.Table:
-    """The K pairs `pair_K` of N in parts of about `kind.part_bytes`: id, condition, the kept columns, and those that
+    """The K pairs `pair_K` of N in parts of about `PART_BYTES`: id, condition, the kept columns, and those that
     were computed. text_N: the text of each pair."""
-    id_type, kept = kind.written_columns(texts)
-    parts = 1 + texts.nbytes * len(pair_K) // max(1, len(texts)) // kind.part_bytes
+    id_type, kept = kind.written_columns
+    parts = 1 + texts.nbytes * len(pair_K) // max(1, len(texts)) // PART_BYTES
     tables: list[pa.Table] = []
     for pairs in np.array_split(pair_K, parts):
         part = texts.take(text_N[pairs])
-        table = pa.table({ID: part[ID].cast(id_type)})
-        if conditions is not None or kind.NULL_CONDITIONS:
-            under = pa.nulls(len(part), pa.string())
-            if conditions is not None:
-                under = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
-            table = table.append_column(pa.field(CONDITION, pa.string()), under)
-        for name, kind_of_column in kept.items():
-            table = table.append_column(pa.field(name, kind_of_column), part[KEEP + name].cast(kind_of_column))
+        columns = {ID: part[ID].cast(id_type)}
+        if conditions is not None:
+            columns[CONDITION] = pa.array(conditions.values, pa.string()).take(pa.array(conditions.codes[pairs]))
+        elif kind.NULL_CONDITIONS:
+            columns[CONDITION] = pa.nulls(len(part), pa.string())
+        table = pa.table(columns | {name: part[KEEP + name].cast(type) for name, type in kept.items()})
         for field, column in kind.results(done, pairs):
             table = table.append_column(field, column)
         tables.append(table)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from typing_extensions import TypedDict
 
-from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.errors import RequestError, expecting
 from raycase.io import claim
 from raycase.io.json_values import from_json
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint, json_bytes
-from raycase.job.listing import Units, finished, finished_units
 from raycase.job.output import Output, output_at
 from raycase.job.pair_result import kind_of
 
@@ -73,61 +69,13 @@ class Job:
         return self.fingerprint[:8]
 
 
-def find_job(
-    output: Output,
-    config: dict[str, Any],
-    files: Sequence[InputFile],
-    *,
-    model: str,
-    sharing: Sharing,
-    overwrite: bool = False,
-) -> tuple[Job, Units]:
-    """The job to run in the folder, and its finished units: a new job, or the one to resume with new input files last.
-    `sharing`: of a new job.
-
-    Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
-    """
-    config = json.loads(json.dumps(config, default=str))
-    job = Job(
-        config=config, files=list(files), model=model, sharing=sharing, salt=uuid.uuid4().hex if overwrite else ""
-    )
-    if overwrite:
-        return job, finished((), job.print8)[0]
-    if output.job.exists():
-        begun = read_job(output)
-        job = replace(begun, model=model)
-    units, _ = finished_units(output, job.print8)
-    claim.claim(
-        output.root,
-        output.job.name,
-        replace(job, config=config).fingerprint,
-        job="the same job",
-        results=[output.units.name],
-        difference="" if job.config == config else _difference(job.config, config),
-    )
-    files_now = {f.uri: f for f in files}
-    for old in job.files:
-        if files_now.get(old.uri) != old:
-            what = "has changed" if old.uri in files_now else "is missing"
-            raise RequestError(
-                f"--input: expected {old.uri} as it was when {output.root.uri} was started, but it {what}; "
-                "put it back, choose another output folder or pass --overwrite"
-            )
-    known = set(job.files)
-    return replace(job, files=job.files + [f for f in files if f not in known]), units
-
-
 def read_job(output: Output) -> Job:
     """Read job.json. Raises RequestError where it is none of this version."""
-    try:
-        values = output.job.read_json()
-        if not isinstance(values, dict):
-            raise ValueError("no object")
+    with expecting(f"{output.job.uri}: expected the job.json of `raycase embed`", ValueError):
+        values = from_json(dict[str, Any], output.job.read_json())
         if not ("config" in values and values.get("format") != FORMAT):
             made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
             return from_json(Job, made)
-    except ValueError as error:
-        raise RequestError(f"{output.job.uri}: expected the job.json of `raycase embed`, got: {error}") from error
     raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
 
 
@@ -139,24 +87,12 @@ def as_begun(output: Output) -> Output:
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
     if overwrite:
-        if output.job.exists():
-            with suppress(RequestError):  # no job.json of raycase: nothing is known of units of another kind
-                as_begun(output).clear()
         output.clear()
     output.job.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 
 def check_held(output: Output, job: Job) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
-    claim.check_held(output.root, output.job.name, job.fingerprint)
-    if read_job(output).sharing.rows != job.sharing.rows:  # which says what the names of units mean
+    held = read_job(output) if output.job.exists() else None
+    if held is None or (held.fingerprint, held.sharing.rows) != (job.fingerprint, job.sharing.rows):
         raise claim.taken_over(output.root, output.job.name)
-
-
-def _difference(recorded: Any, requested: Any, path: str = "") -> str:
-    """Where two configurations first differ, in words."""
-    if isinstance(recorded, dict) and isinstance(requested, dict):
-        for key in sorted(recorded.keys() | requested.keys()):
-            if recorded.get(key) != requested.get(key):
-                return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
-    return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"

@@ -7,7 +7,9 @@ import json
 import time
 import uuid
 from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
@@ -19,16 +21,23 @@ import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 import raycase
-from raycase.errors import RequestError, first_line
+from raycase.errors import expecting
 from raycase.io.json_values import from_json
 from raycase.io.schema import parquet_bytes
 from raycase.io.storage import Location
-from raycase.job.listing import Units
 from raycase.job.output import Output
-from raycase.job.unit_files import LINES_SCHEMA, UnitLine, lines_table, read_checked, read_line
+from raycase.job.unit_files import Units, read_checked, read_line
+from raycase.job.units import UnitLine
 
 VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
 LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
+LINES_SCHEMA = pa.schema([(f.name, pa.int64() if f.type == "int" else pa.string()) for f in fields(UnitLine)])
+
+
+def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
+    """Lines as a table of `LINES_SCHEMA`; reasons are JSON."""
+    rows = [vars(line) | {"reasons": json.dumps(line.reasons, ensure_ascii=False)} for line in lines]
+    return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
 
 
 class Lines:
@@ -43,24 +52,17 @@ class Lines:
         """Add a line; save the new ones if they are many, or the last time is long ago."""
         self.new.append(line)
         if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
-            self._put(lines_table(self.new))
+            name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
+            (self.output.lines / name).put(parquet_bytes(lines_table(self.new)))
             self.new, self.saved = [], time.monotonic()
 
-    def _put(self, lines: pa.Table) -> str:
-        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
-        (self.output.lines / name).put(parquet_bytes(lines))
-        return name
-
-    def keep(self, units: Units) -> None:
-        """Keep the saved lines of these units alone, in one file: the others will be made again, perhaps with other
-        bytes. The manifest, which is no longer complete, goes."""
+    def begin(self, units: Units) -> None:
+        """Remove the manifest, which is no longer complete; and all saved lines where one is of none of these units:
+        that unit will be made again, perhaps with other bytes."""
         self.output.manifest.remove()
-        saved, names = self._saved(), pa.array(units.names, pa.string())
-        kept = self._put(saved.filter(pc.is_in(saved["name"], names))) if len(saved) else ""
-        for name in self.output.lines.list():
-            if name != kept:
-                (self.output.lines / name).remove()
-        self.output.manifest_files.remove()
+        if not pc.all(pc.is_in(self._saved()["name"], pa.array(units.names, pa.string())), min_count=0).as_py():
+            self.output.lines.remove()
+            self.output.manifest_files.remove()
 
     def _saved(self) -> pa.Table:
         """All saved lines; the first one of a unit is the newest."""
@@ -109,10 +111,8 @@ class Manifest(TypedDict):
 
 def read_manifest(output: Output) -> dict[str, Any]:
     """Read manifest.json. Raises RequestError where it is not one of raycase."""
-    try:
+    with expecting(f"{output.manifest.uri}: expected the manifest of an output", ValueError):
         return dict(from_json(Manifest, output.manifest.read_json()))
-    except ValueError as error:
-        raise RequestError(f"{output.manifest.uri}: expected the manifest of an output, got: {error}") from error
 
 
 def manifest_lines(output: Output) -> pa.Table:
@@ -124,11 +124,8 @@ def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
     """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
     without this checksum, if one is given."""
     data = file.read() if sha256 is None else read_checked(file, sha256)
-    try:
+    with expecting(f"{file.uri}: expected lines of a manifest", ValueError, pa.ArrowException, advice="; remove it"):
         return pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
-    except (ValueError, pa.ArrowException) as error:
-        reason = first_line(error)
-        raise RequestError(f"{file.uri}: expected lines of a manifest, got: {reason}; remove it") from error
 
 
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from raycase.encoder.chunks import Chunking
 from raycase.io.columns import Columns
-from raycase.io.reader import KEEP
 from raycase.io.schema import (
     CHUNK,
     CHUNK_COLUMNS,
@@ -37,10 +36,6 @@ from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 from raycase.job.output import EMBEDDINGS, SCORES
 
-if TYPE_CHECKING:
-    from raycase.encoder.prepared import Prepared
-
-PART_BYTES = 2**29  # an Arrow string column holds less than 2 GiB
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
 
 
@@ -49,8 +44,8 @@ class PairResult:
     """What a job writes of each pair, here its vector, and of which columns: all that the steps need of a request.
 
     conditions: those of every row; None where each row has its own (a condition column) or none. normalize: vectors of
-    length 1. token_bytes: of a stored token; 0: none are stored. part_bytes: about how large a part of the output table
-    may be. chunking: how texts are cut; each chunk is then a row of the output.
+    length 1. token_bytes: of a stored token; 0: none are stored. chunking: how texts are cut; each chunk is then a row
+    of the output.
     """
 
     CHUNK: ClassVar[str] = "chunk"  # of the configuration, where texts are cut: tokens of a chunk, of its overlap
@@ -66,7 +61,6 @@ class PairResult:
     normalize: bool = False
     on_long: str
     token_bytes: int = 0
-    part_bytes: int = PART_BYTES
     chunking: Chunking | None = None
 
     @property
@@ -77,7 +71,10 @@ class PairResult:
     def config(self) -> dict[str, Any]:
         """The configuration in job.json, without the model."""
         columns, chunked = self.columns, self.chunking
-        later = {"normalize": self.normalize, self.CHUNK: chunked and [chunked.tokens, chunked.overlap]}
+        later = {
+            "normalize": self.normalize,
+            self.CHUNK: chunked and [chunked.tokens, chunked.overlap, *[1] * chunked.late],
+        }
         return {name: value for name, value in later.items() if value} | {  # else as before there were these flags
             "dtype": self.dtype,
             "on_long": self.on_long,
@@ -95,11 +92,12 @@ class PairResult:
         """Whether what is written of a vector is its direction, which zeros have none of."""
         return self.normalize or self.dtype in SMALL
 
-    def written_columns(self, texts: pa.Table) -> tuple[pa.DataType, dict[str, pa.DataType]]:
-        """The type of the ids in an output of these texts, and its kept columns with their types."""
+    @property
+    def written_columns(self) -> tuple[pa.DataType, dict[str, pa.DataType]]:
+        """The type of the ids in the output, and its kept columns with their types."""
         columns = self.columns
         kept = {name: columns.types[name] for name in columns.keep}
-        if KEEP + CHUNK not in texts.column_names or self.chunking is None:
+        if self.chunking is None:
             return columns.id_type, kept
         return pa.string(), dict(zip(CHUNK_COLUMNS, (columns.id_type, *[pa.int64()] * 3), strict=True)) | kept
 
@@ -107,11 +105,11 @@ class PairResult:
         """What encodes, of a loaded system."""
         return system
 
-    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise pairs, with a text for each of `columns.texts`, for a system. Loads no weights."""
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Any:
+        """Tokenise pairs, with a text for each of `columns.texts`, for a system: `Prepared`. Loads no weights."""
         return config.prepare(*texts, conditions)
 
-    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+    def compute(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
         """What a loaded system makes of the N pairs of some rows: `raycase.models.pairs.Encoded`."""
         done = self.encoded(system, prepared, rows)
         if self.needs_direction:
@@ -124,7 +122,7 @@ class PairResult:
         with np.errstate(over="ignore"):
             return replace(done, vectors=done.vectors.astype(dtype, copy=False))
 
-    def encoded(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
+    def encoded(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
         """The vectors as the system gives them."""
         return system.encode_prepared(prepared)
 
@@ -190,13 +188,13 @@ class ScoreResult(PairResult):
     def config(self) -> dict[str, Any]:
         return super().config | {self.KEY: self.figures[0], "sentence2_column": self.columns.texts[1]}
 
-    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Any:
         """Without the blanks around texts, as `raycase evaluate` reads them."""
         firsts, seconds = ([text.strip() for text in side] for side in texts)
         return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
 
-    def compute(self, system: Any, prepared: Prepared, rows: pa.Table) -> Any:
-        from raycase.models.pair_scores import score_pairs
+    def compute(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
+        from raycase.models.contracts import score_pairs
 
         return score_pairs(system, prepared)
 

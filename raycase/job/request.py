@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, note
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, minutes_range, note
 from raycase.flags import RayFlag
-from raycase.io.columns import find_columns
+from raycase.io.columns import Columns, find_columns
 from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
-from raycase.io.places import check_paths, index_folder
+from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
 from raycase.job.documents import PAIRS_OF_UNIT
-from raycase.job.job_record import Job, Sharing, find_job, read_job
-from raycase.job.listing import Units
-from raycase.job.output import Output, output_at, output_folder
+from raycase.job.job_record import Job, read_job
+from raycase.job.output import EMBEDDINGS, Output, output_at, output_folder
 from raycase.job.pair_result import PairResult, TokenResult
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
@@ -33,18 +33,29 @@ from raycase.models.registry import resolve_embedder, stores_tokens
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
 TOKEN_BYTES = 288  # of a token; 4 KB a caption
-OF_TEXTS = ("chunk", "overlap", "text_column", "id_column", "dim", "prompt", "pooling", "subtract", "on_long")
+OF_TEXTS = (
+    "chunk",
+    "overlap",
+    "late_chunking",
+    "text_column",
+    "id_column",
+    "dim",
+    "prompt",
+    "pooling",
+    "subtract",
+    "on_long",
+)
 ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusFlags:
-    """What is embedded, where to, under which conditions, by which model."""
+    """What is embedded, where to, under which conditions."""
 
-    input: str | None = None
+    input: str = SAMPLE
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
-    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: the sample."""
-    output: str | None = None
+    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
+    output: str = SAMPLE_OUTPUT
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
     """Column of the sentences."""
@@ -55,8 +66,11 @@ class CorpusFlags:
     chunk: int | None = None
     """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded by itself, under the id
     `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
-    overlap: int | None = None
-    """Tokens, at most, that a chunk has in common with the one before. Default: 0."""
+    overlap: int = 0
+    """Tokens, at most, that a chunk has in common with the one before."""
+    late_chunking: bool = False
+    """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
+    that "it" has a meaning. Needs a condition-pooling model."""
     conditions: tuple[str, ...] = ()
     """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
     condition_column: str | None = None
@@ -69,15 +83,15 @@ class CorpusFlags:
     token_bytes: int | None = None
     """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
     condition. Default: 288."""
-    model: str | None = None
-    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model that started the job in --output, else minilm-conditional-v2."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlags(RayFlag, PromptFlags):
-    """How the rows of a corpus go through a model."""
+    """By which model, and how the rows of a corpus go through it."""
 
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model that started the job in --output, else minilm-conditional-v2."""
     dim: int | None = None
     """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
     compute: Compute | None = None
@@ -130,12 +144,11 @@ class Request:
 
     job: RunFlags
     files: list[InputFile]
-    left_out: Sequence[str]  # names within the input
     model: Any  # the configuration of a system
-    name: str  # of the model, as it was asked for
     kind: PairResult
     output: Output
     unit_rows: int
+    began: float  # seconds since the epoch
 
     @property
     def dim(self) -> int:
@@ -145,17 +158,6 @@ class Request:
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files; the fingerprint is of this."""
         return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
-
-    def find_job(self) -> tuple[Job, Units]:
-        """The job in the output folder and its finished units (`raycase.job.job_record.find_job`)."""
-        return find_job(
-            self.output,
-            self.config,
-            self.files,
-            model=self.model.model,
-            sharing=Sharing(rows=self.unit_rows),
-            overwrite=self.job.overwrite,
-        )
 
     @property
     def step(self) -> dict[str, Any]:
@@ -175,46 +177,27 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
 
     Raises RequestError.
     """
-    job = _with_sample(job)
-    assert job.input is not None and job.output is not None
-    _check_condition_flags(job)
-    check_numbers(job, job.unconditional)
-    check_paths(
-        reads={
-            "--input": job.input,
-            "--conditions": conditions_file(job.conditions),
-            "--prompt": prompt_file(job.prompt),
-        },
-        opens={"--model": model_folder(job.model)},
-        writes={"--output": output_folder(job.output), "--index": index_folder(job.index)},
-    )
+    began = time.time()
+    job = _with_conditions(job)
+    reads, writes = {"--conditions": conditions_file(job.conditions)}, {"--index": Folder(job.index, OF_INDEX)}
+    output, found, begun = check_places(job, EMBEDDINGS, reads, writes)
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
-    output = output_at(job.output)
-    begun = None if job.overwrite else job_begun(output)
-    found = input_files(job.input, begun)
-    written: dict[str, Any] = {n: getattr(job, n) for n in ("dtype", "normalize", "on_long")} | {
-        "conditions": conditions
-    }
+    kind: PairResult
     if tokens := tokens_among(found):
         _check_pooled(job)
-        found = replace(found, files=token_files(tokens), left_out=[])
+        files, columns = token_files(tokens), token_columns(tokens, job.keep_columns)
         model, job = token_model(tokens, job.model), replace(job, compile="off")
-        columns = token_columns(tokens, job.keep_columns)
-        kind: PairResult = PooledResult(columns=columns, of=tokens.job.config, words=tokens.job.fingerprint, **written)
+        kind = PooledResult(columns=columns, of=tokens.job.config, words=tokens.job.fingerprint, on_long=job.on_long)
     else:
         found.say("--input")
-        first = first_file(found.files, begun)
-        columns = find_columns(
-            peek(first),
-            first.uri,
-            text=job.text_column,
-            id=job.id_column,
-            condition=job.condition_column,
-            keep=job.keep_columns,
-            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
+        files = found.files
+        model = model or find_model(job, begun, output, resolve_embedder)
+        kind = PairResult(
+            columns=_columns(job, first_file(files, begun)),
+            on_long=job.on_long,
+            chunking=_chunking(job, model, conditions),
         )
-        model = model or find_model(job, job.model, begun, output, resolve_embedder)
-        kind = PairResult(columns=columns, chunking=_chunking(job, model, conditions), **written)
+    kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
     if job.any_condition:
         if not stores_tokens(model):
             raise RequestError(
@@ -229,23 +212,28 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
-    request = Request(
-        job=job,
-        files=found.files,
-        left_out=found.names_left_out,
-        model=model,
-        name=job.model or model.model,
-        kind=kind,
-        output=output,
-        unit_rows=job.unit_rows
-        or min(DOCUMENTS_OF_UNIT if kind.chunking else ROWS_OF_UNIT, max(64, PAIRS_OF_UNIT // len(conditions or "a"))),
-    )
+    most_rows = DOCUMENTS_OF_UNIT if kind.chunking else ROWS_OF_UNIT
+    unit_rows = job.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
+    request = Request(job=job, files=files, model=model, kind=kind, output=output, unit_rows=unit_rows, began=began)
     if job.dtype == "binary" and request.dim % BITS:
         raise RequestError(
             f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {request.dim} of "
             f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
         )
     return request
+
+
+def _columns(job: EmbedJob, first: InputFile) -> Columns:
+    """The columns to read. Raises RequestError."""
+    return find_columns(
+        peek(first),
+        first.uri,
+        text=job.text_column,
+        id=job.id_column,
+        condition=job.condition_column,
+        keep=job.keep_columns,
+        written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
+    )
 
 
 def _check_pooled(job: EmbedJob) -> None:
@@ -259,17 +247,22 @@ def _check_pooled(job: EmbedJob) -> None:
 def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
     """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
     chunks or of whole ones, and without the package that cuts."""
-    most, overlap = model.encoder.max_tokens, job.overlap or 0
-    if job.chunk is None:
-        if job.overlap is not None:
-            raise RequestError(f"--overlap: expected --chunk beside it, got none with --overlap {job.overlap}")
+    if job.chunk is None and not job.overlap and not job.late_chunking:
         return None
-    if job.chunk < 1 or not 0 <= overlap < job.chunk:
+    if job.chunk is None or not 0 <= job.overlap < job.chunk:
+        got = "none" if job.chunk is None else job.chunk
         raise RequestError(
-            f"--chunk: expected at least 1 token, and fewer in --overlap, got {job.chunk} and --overlap {overlap}"
+            f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {job.overlap}"
         )
+    if job.late_chunking and not (stores_tokens(model) and model.encoder.pooling[0] in ("mean", "mean-all")):
+        raise RequestError(
+            f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
+            "leave it out"
+        )
+    most = model.encoder.max_tokens
     asked = conditions or ([*(model.known_conditions or ("a",))][:1] if job.condition_column else None)
-    text, chunking = " ".join("a" * min(job.chunk, most)), Chunking(tokens=job.chunk, overlap=overlap)
+    text = " ".join("a" * min(job.chunk, most))
+    chunking = Chunking(tokens=job.chunk, overlap=job.overlap, late=job.late_chunking)
     if job.chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any():
         raise RequestError(
             f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
@@ -279,30 +272,20 @@ def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | 
     return chunking
 
 
-def _with_sample(job: EmbedJob) -> EmbedJob:
-    """The job with input and output; without input: the sample. Raises RequestError for an input without output."""
-    if job.input is not None:
-        if job.output is None:
-            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
-        return job
-    sample = replace(job, input=SAMPLE, output=job.output or SAMPLE_OUTPUT)
-    return sample if _condition_flags(job) else replace(sample, conditions=(SAMPLE_CONDITIONS,))
-
-
-def _condition_flags(job: EmbedJob) -> list[str]:
-    """The flags by which the job says its conditions; a valid job has one."""
+def _with_conditions(job: EmbedJob) -> EmbedJob:
+    """The job, with the conditions of the sample where it has none. Raises RequestError unless it has one kind of them,
+    for --token-bytes that do not fit it, and for an input without output."""
     ways = {
         "--conditions": job.conditions,
         "--condition-column": job.condition_column,
         "--unconditional": job.unconditional,
         "--any-condition": job.any_condition,
     }
-    return [flag for flag, value in ways.items() if value]
-
-
-def _check_condition_flags(job: EmbedJob) -> None:
-    """Raise RequestError unless the job has one kind of conditions, and for --token-bytes that do not fit it."""
-    flags = _condition_flags(job)
+    flags = [flag for flag, value in ways.items() if value]
+    if job.input != SAMPLE and job.output == SAMPLE_OUTPUT:
+        raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+    if job.input == SAMPLE and not flags:
+        return replace(job, conditions=(SAMPLE_CONDITIONS,))
     if len(flags) != 1:
         raise RequestError(
             "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
@@ -319,9 +302,10 @@ def _check_condition_flags(job: EmbedJob) -> None:
             f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes, "
             f"got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
         )
+    return job
 
 
-def check_numbers(job: RunFlags, unconditional: bool) -> None:
+def _check_numbers(job: Any) -> None:
     """Raise RequestError for a flag that is out of its range, and for vectors to cut that have no condition."""
     gpus, rejected = job.gpus_per_actor, job.max_rejected
     ranges = {
@@ -332,7 +316,7 @@ def check_numbers(job: RunFlags, unconditional: bool) -> None:
     }
     check_ranges(job, ranges)
     actor_range(job.actors)
-    if job.dim is not None and unconditional:
+    if job.dim is not None and job.unconditional:
         raise RequestError(
             "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
             "leave --dim out"
@@ -353,12 +337,27 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
 # ----------------------------------------------------------------------------------------- what is there already
 
 
-def input_files(uri: str, begun: Job | None) -> Listing:
-    """The files of the input, datasets at the version with which the job began. Raises RequestError."""
-    listing = list_input(uri)
+def check_places(
+    job: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
+) -> tuple[Output, Listing, Job | None]:
+    """The output of a job with a folder `results`; the files of its input; and the job that the output was begun by,
+    unless it is overwritten: datasets are at the version with which that began. `reads`, `writes`: further places.
+
+    Raises RequestError for numbers out of range, places that are one, and those that cannot be read.
+    """
+    _check_numbers(job)
+    check_paths(
+        reads={"--input": job.input, "--prompt": prompt_file(job.prompt), **reads},
+        opens={"--model": model_folder(job.model)},
+        writes={"--output": output_folder(job.output, results), **writes},
+    )
+    output = output_at(job.output, results)
+    with expecting(f"--output: expected a readable folder at {output.root.uri}", OSError, why=output.root.why):
+        begun = read_job(output) if not job.overwrite and output.job.exists() else None
+    listing = list_input(job.input)
     if begun:
         listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])
-    return listing
+    return output, listing, begun
 
 
 def _at_begun(file: InputFile, begun: Job) -> InputFile:
@@ -375,15 +374,6 @@ def _at_begun(file: InputFile, begun: Job) -> InputFile:
     return known
 
 
-def job_begun(output: Output) -> Job | None:
-    """The job that the output was begun by. Raises RequestError for a folder that cannot be read."""
-    try:
-        return read_job(output) if output.job.exists() else None
-    except OSError as error:
-        reason = output.root.why(error)
-        raise RequestError(f"--output: expected a readable folder at {output.root.uri}, got: {reason}") from error
-
-
 def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
     """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
     if begun and begun.files[0] in files:
@@ -391,19 +381,15 @@ def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
     return next((f for f in files if peek(f).names), files[0])
 
 
-def find_model(job: RunFlags, model: str | None, begun: Job | None, output: Output, find: Callable[..., Any]) -> Any:
-    """The model of this name, as the flags choose it, by `find`; without a name that of the job to resume, else the
-    default. Says so where these two differ. Raises RequestError."""
+def find_model(job: RunFlags, begun: Job | None, output: Output, find: Callable[..., Any]) -> Any:
+    """The model that the flags name and choose, by `find`; without a name that of the job to resume, else the default.
+    Says so where these two differ. Raises RequestError."""
     choices = job.prompt_choices | {"dim": job.dim}
-    if model is not None or not begun:
-        return find(DEFAULT_MODEL if model is None else model, **choices)
-    try:
+    if job.model is not None or not begun:
+        return find(DEFAULT_MODEL if job.model is None else job.model, **choices)
+    expected = f"--model: expected the model that {output.root.uri} was started with, {begun.model}"
+    with expecting(expected, RequestError, advice="; pass --model with where it is now"):
         config = find(begun.model, **choices)
-    except RequestError as error:
-        raise RequestError(
-            f"--model: expected the model that {output.root.uri} was started with, {begun.model}, got: {error}; pass "
-            "--model with where it is now"
-        ) from error
     if begun.model != DEFAULT_MODEL:
         note(f"{output.root.uri}: started with --model {begun.model}; resuming with it")
     return config

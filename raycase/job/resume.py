@@ -1,106 +1,95 @@
-"""How each command that works in pieces runs and resumes: it runs what a listing of its output lacks, lists again, and
-counts the whole.
+"""How work resumes: by the job that an output folder holds, and by a listing of the files that are there.
 
-A piece (a unit, a group of a join) is done exactly when its file, which is put at once, is in the listing. Knows no
-Ray: what runs the pieces is an argument.
+What is put at once (a unit, a group of a join) is done exactly when its file is listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, TypeVar
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from raycase.errors import WorkError, note
+from raycase.errors import MOST_LABEL, RequestError, WorkError, visible
+from raycase.io import claim
 from raycase.io.storage import Location
-from raycase.job.job_record import Job, check_held
-from raycase.job.listing import Units, drop_strays, finished_units
-from raycase.job.manifest import Lines, read_manifest, write_manifest
-from raycase.job.output import Output
-from raycase.job.unit_files import UnitLine
-from raycase.job.verify import listed_defects
+from raycase.job.job_record import Job, Sharing, read_job
+from raycase.job.unit_files import Units, finished
+
+if TYPE_CHECKING:
+    from raycase.job.request import Request
 
 T = TypeVar("T")
-Held = Callable[[], None]  # raises WorkError where the output is no longer this job's
 
 
-def run_missing(
-    left: int, running: Iterable[Any], listed: Callable[[], int], held: Held, root: Location, what: str
-) -> None:
-    """Run what is left, as far as `running` is drawn from, and list how much is left then, which is nothing.
+def find_job(request: Request) -> tuple[Job, Units]:
+    """The job to run in the output folder, and its finished units: a new job, or the one to resume with new input files
+    last.
 
-    What another job wrote into the output is seen with its record: hence `held` before the run, and after the
-    listing. Raises WorkError where something is missing at the end.
+    Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
-    if left:
-        held()
-        for _ in running:
-            pass
-    left = listed()
-    held()
-    if left:
-        raise WorkError(f"{root.uri}: {left} {what} are missing; run the same command again")
+    output, files, overwrite = request.output, request.files, request.job.overwrite
+    config = json.loads(json.dumps(request.config, default=str))
+    sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
+    job = Job(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
+    if overwrite:
+        return job, finished((), job.print8)[0]
+    if output.job.exists():
+        job = replace(read_job(output), model=job.model)
+    units, _ = finished(output.units.list(), job.print8)
+    claim.claim(
+        output.root,
+        output.job.name,
+        replace(job, config=config).fingerprint,
+        job="the same job",
+        results=[output.units.name],
+        difference="" if job.config == config else _difference(job.config, config),
+    )
+    files_now = {f.uri: f for f in files}
+    for old in job.files:
+        if files_now.get(old.uri) != old:
+            what = "has changed" if old.uri in files_now else "is missing"
+            raise RequestError(
+                f"--input: expected {old.uri} as it was when {output.root.uri} was started, but it {what}; "
+                "put it back, choose another output folder or pass --overwrite"
+            )
+    known = set(job.files)
+    return replace(job, files=job.files + [f for f in files if f not in known]), units
+
+
+def _difference(recorded: Any, requested: Any, path: str = "") -> str:
+    """Where two configurations first differ, in words."""
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for key in sorted(recorded.keys() | requested.keys()):
+            if recorded.get(key) != requested.get(key):
+                return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
+    return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
 
 
 def run_files(
     folder: Location,
     tasks: Mapping[str, T],
     run: Callable[[list[T]], Iterable[Any]],
-    held: Held,
+    held: Callable[[], None],
     root: Location,
     what: str,
 ) -> None:
-    """`run_missing` of tasks by the name of the file that each puts last: those that the folder lacks."""
+    """Run those of the tasks, by the name of the file that each puts last, whose file the folder lacks.
+
+    held: raises WorkError where the output is no longer this job's; what another job wrote into it is seen with its
+    record. Raises WorkError where something is missing at the end.
+    """
 
     def left() -> list[T]:
         there = folder.list()
         return [task for name, task in tasks.items() if name not in there]
 
-    first = left()
-    running = run(first) if first else ()
-    run_missing(len(first), running, lambda: len(left()), held, root, f"of {len(tasks)} {what}")
-
-
-def run_units(
-    output: Output,
-    job: Job,
-    done: Units,
-    left: Callable[[Units], int],
-    written: Iterable[UnitLine | None],
-    what: str,
-) -> tuple[Units, Lines]:
-    """`run_missing` of the units of an output that a job holds; gives all units, and the manifest's lines.
-
-    left: how much is left to do where these units are done. written: yields as units are written, their lines if it
-    knows them; it begins when it is drawn from.
-    """
-    lines = Lines(output)
-    strays: list[str] = []
-
-    def running() -> Iterator[None]:
-        lines.keep(done)
-        for line in written:
-            if line:
-                lines.add(line)
-            yield
-
-    def listed() -> int:
-        nonlocal done, strays
-        done, strays = finished_units(output, job.print8)
-        return left(done)
-
-    run_missing(left(done), running(), listed, partial(check_held, output, job), output.root, what)
-    for stray in drop_strays(output, done, strays):
-        note(f"removed {stray}: not a unit of this job")
-    return done, lines
-
-
-def account(output: Output, job: Job, units: Units, lines: Lines, ran: int, values: dict[str, Any]) -> dict[str, Any]:
-    """The manifest of an output whose units are all done; with these values it is written where units `ran`, or there
-    is none. Raises WorkError where a listing contradicts it."""
-    if ran or not output.manifest.exists():
-        own = {"fingerprint": job.fingerprint, "config": job.config, "input_files": len(job.files)}
-        write_manifest(output, lines.of(units), own | values)
-    for defect in listed_defects(output):
-        raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
-    return read_manifest(output)
+    if missing := left():
+        held()
+        for _ in run(missing):
+            pass
+        missing = left()
+    held()
+    if missing:
+        raise WorkError(f"{root.uri}: {len(missing)} of {len(tasks)} {what} are missing; run the same command again")

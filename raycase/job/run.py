@@ -5,111 +5,163 @@ Knows no Ray: the runner of its units is an argument.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any
 
-from raycase.errors import TO_UTF8, RequestError, WorkError, note
+from raycase.encoder.token_batch import Work
+from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
 from raycase.io.storage import Location
-from raycase.job.dry_run import dry_run
-from raycase.job.job_record import Job, write_job
-from raycase.job.listing import Units
-from raycase.job.manifest import Lines
-from raycase.job.plan import make_plan
-from raycase.job.progress import Run
-from raycase.job.request import EmbedJob, Request, check_embed
-from raycase.job.resume import account, run_units
-from raycase.job.runner import Runner
+from raycase.job.job_record import Job, check_held, write_job
+from raycase.job.manifest import Lines, read_manifest, write_manifest
+from raycase.job.plan import make_plan, save_spans
+from raycase.job.request import Request
+from raycase.job.resume import find_job
+from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
 from raycase.job.score_request import ScoreJob, check_score
+from raycase.job.unit_files import Units, drop_strays, finished
+from raycase.job.units import UnitLine, WrittenUnit
+from raycase.job.verify import coverage_defects, listed_defects
 
-NAMES = 100  # of files that are left out, in the manifest
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
-
-
-def embed(job: EmbedJob, runner: Runner) -> dict[str, Any]:
-    """Run or resume the job, or estimate it; returns what its last line says. Raises RequestError and WorkError."""
-    began = time.time()
-    return dry_run(job, runner) if job.dry_run else run(check_embed(job), began, runner)
 
 
 def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:
     """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
-    began = time.time()
-    return run(check_score(job), began, runner)
+    return run(check_score(job), runner)
 
 
-def run(request: Request, began: float, runner: Runner) -> dict[str, Any]:
-    """Run the job or resume it, which began at that second: of vectors or of scores. Returns the counts of the whole
-    output and the rates of this run.
+def run(request: Request, runner: Runner) -> dict[str, Any]:
+    """Run the job or resume it, of vectors or of scores. Returns the counts of the whole output and the rates of this
+    run.
 
     Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
     many are rejected.
     """
     job, output = request.job, request.output
     _check_writable(output.root)
-    opened, units = request.find_job()
-    plan = make_plan(request, opened.files, units, opened.sharing)
-    embedding = runner.embed(request, opened, plan) if plan else ()
-    basis = choose_basis(request, plan, opened.files) if request.kind.token_bytes else None
-    write_job(output, opened, overwrite=job.overwrite)
+    plan = make_plan(request, *find_job(request))
+    embedding = runner.embed(request, plan) if plan else ()
+    basis = choose_basis(request, plan) if request.kind.token_bytes else None
+    write_job(output, plan.job, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
     if plan.learned:
-        plan.learned.save(output, plan.unit_rows)
-    if finished := sum(plan.rows) - len(plan):
-        note(f"Resuming: {finished:,} of {sum(plan.rows):,} rows are finished.")
+        save_spans(output.spans, plan.learned)
+    if done := sum(plan.rows) - len(plan):
+        note(f"Resuming: {done:,} of {sum(plan.rows):,} rows are finished.")
     if request.kind.columns.id is None:
         note("no column 'id': ids are file:row; --id-column names another column")
-    progress = Run(rows=sum(plan.rows), rows_before=finished, units=plan.units)
-    written = map(progress.add, embedding)
-    units, lines = run_units(output, opened, units, lambda done: done.missing(plan.rows), written, "rows")
-    return _account(request, opened, progress, units, lines, began)
+    progress, lines = Progress(rows=sum(plan.rows), rows_before=done, units=plan.units), Lines(output)
+    if plan:
+        check_held(output, plan.job)
+        lines.begin(plan.done)
+        for unit in embedding:
+            lines.add(progress.add(unit))
+    units, strays = finished(output.units.list(), plan.job.print8)
+    check_held(output, plan.job)  # what another job wrote into the output is seen with its record
+    if missing := units.missing(plan.rows):
+        raise WorkError(f"{output.root.uri}: {missing} rows are missing; run the same command again")
+    for stray in drop_strays(output, units, strays):
+        note(f"removed {stray}: not a unit of this job")
+    return _account(request, plan.job, progress, units, lines)
 
 
 def _check_writable(root: Location) -> None:
     """Raise RequestError where the folder cannot be written to."""
     probe = root / f".raycase-{os.getpid()}"
-    try:
+    with expecting(f"--output: expected a place to write at {root.uri}", OSError, why=root.why):
         probe.put(b"raycase\n")
         probe.remove()
-    except OSError as error:
-        raise RequestError(f"--output: expected a place to write at {root.uri}, got: {root.why(error)}") from error
+
+
+class Progress:
+    """The finished units of this run, and their rates: a progress bar on a terminal, a line now and then in a log."""
+
+    def __init__(self, *, rows: int, rows_before: int, units: int) -> None:
+        """`rows` of the whole job, of which earlier runs embedded `rows_before`; `units` of this run."""
+        self.units, self.units_planned = 0, units
+        self.work = Work()
+        self.first = math.inf
+        self.last = 0.0
+        self.bar = progress_bar(total=rows, initial=rows_before, unit=" rows")
+
+    def add(self, unit: WrittenUnit) -> UnitLine:
+        """Count a finished unit; returns its line of the manifest."""
+        line = unit.line
+        if not self.units:
+            self.bar.start_t = self.bar.last_print_t = unit.began  # the ETA leaves the start-up out
+        self.units += 1
+        self.work += unit.work
+        self.first = min(self.first, unit.began)
+        self.last = max(self.last, unit.ended)
+        rates = self.rates()
+        text = f"{rates['tokens_per_second']:,.0f} tokens/s"
+        if rates["sharing"] > 1.05:
+            text += f" ({rates['sharing']:.1f} times shared)"
+        text += f", unit {self.units:,} of {max(self.units, self.units_planned):,}"
+        self.bar.set_postfix_str(text, refresh=False)
+        self.bar.update(line.rows_out + line.rows_rejected)
+        return line
+
+    def rates(self) -> dict[str, float]:
+        """From the start of the first unit to the end of the last; the start-up is left out. 0 if nothing was done.
+
+        tokens_per_second: counted as if each prompt were encoded alone; processed_per_second: tokens that went through
+        the encoder; sharing: the former over the latter; padding: share of the computed tokens.
+        """
+        work, seconds = self.work, self.last - self.first
+        if not (work.processed and seconds > 0):
+            return dict.fromkeys(("tokens_per_second", "processed_per_second", "sharing", "padding"), 0.0)
+        return {
+            "tokens_per_second": round(work.tokens / seconds, 1),
+            "processed_per_second": round(work.processed / seconds, 1),
+            "sharing": round(work.tokens / work.processed, 3),
+            "padding": round(1 - work.processed / work.computed, 4),
+        }
 
 
 # ---------------------------------------------------------------------------------------------------------- account
 
 
-def _account(request: Request, opened: Job, progress: Run, units: Units, lines: Lines, began: float) -> dict[str, Any]:
+def _account(request: Request, opened: Job, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     progress.bar.close()
-    for file in units.files:
-        if gap := next(units.gaps(file, 0, units.last_row(file)), None):
-            raise WorkError(f"rows {gap[0]} to {gap[1]} of {opened.files[file].uri} are missing; raise --limit")
     this_run = {
         "tokens": progress.work.tokens,
         "tokens_processed": progress.work.processed,
-        "seconds": round(time.time() - began, 3),
-        "startup_seconds": round(progress.first - began, 3) if progress.units else 0.0,
+        "seconds": round(time.time() - request.began, 3),
+        "startup_seconds": round(progress.first - request.began, 3) if progress.units else 0.0,
         **progress.rates(),
         "units_done": progress.units,
         "units_resumed": len(units) - progress.units,
     }
     model = request.config["model"]
     values = {
+        "fingerprint": opened.fingerprint,
+        "config": opened.config,
+        "input_files": len(opened.files),
         "model": {
-            "name": request.name,
+            "name": job.model or request.model.model,
             "weights": model["weights"],
             "dim": request.dim,
             "pooling": model["encoder"]["pooling"][0],
             "prompt": model["encoder"]["prompt"],
         },
-        "left_out": {"files": len(request.left_out), "names": list(request.left_out[:NAMES])},
         "run": this_run,
     }
-    manifest = account(output, opened, units, lines, progress.units, values)
+    if progress.units or not output.manifest.exists():
+        table = lines.of(units)
+        for defect in coverage_defects(table):
+            raise WorkError(f"{output.root.uri}: {defect}; raise --limit")
+        write_manifest(output, table, values)
+    for defect in listed_defects(output):
+        raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
+    manifest = read_manifest(output)
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if cut := manifest["rows_truncated"]:

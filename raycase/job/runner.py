@@ -5,39 +5,44 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tqdm import tqdm
 
 from raycase.io.storage import Location
-from raycase.job.progress import progress_bar
-from raycase.job.records import ReadTask, ReadUnit, WrittenUnit, naming, write_encoded
+from raycase.job.unit_files import write_encoded
+from raycase.job.units import WrittenUnit, naming
 
 if TYPE_CHECKING:
-    from raycase.job.job_record import Job
     from raycase.job.plan import Plan
     from raycase.job.request import Request, RunFlags
 
 AHEAD = 2
+LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
 
 Item = TypeVar("Item")
 Mapped = TypeVar("Mapped")
 Places = Sequence[tuple[str, Location]]  # what all calls must reach, each with the flag that names it
 
 
+@dataclass(eq=False)
 class Runner:
     """Runs the work of a command: this one in this process, those that are derived from it elsewhere.
 
     Both methods check at once that the work can run, and raise RequestError before the caller writes anything. They
     begin when the first result is asked for.
+
+    ahead: most units that are read or encoded and not yet written; 0: each is written before the next is encoded.
+    Default: `AHEAD` for the encoder and as many for their files; on Ray by the number of encoders.
     """
 
-    def __init__(self, *, ahead: int | None = None) -> None:
-        """ahead: most units that are read or encoded and not yet written; 0: each is written before the next is
-        encoded. Default: `AHEAD` for the encoder and as many for their files; on Ray by the number of encoders."""
-        self.ahead = ahead
+    ahead: int | None = None
 
     def map(
         self,
@@ -63,7 +68,7 @@ class Runner:
             function = partial(function, threads=None, encoders=1, where="this machine")
         return iter(progress_bar(_results(function, items, threads, unit), total=len(items), unit=f" {unit}"))
 
-    def embed(self, request: Request, opened: Job, plan: Plan) -> Iterator[WrittenUnit]:
+    def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """Read, encode and write the plan's units; yields each when its file is written. Raises RequestError and
         WorkError.
 
@@ -72,13 +77,15 @@ class Runner:
         rejected.
         """
         from raycase.job.encode_step import EncodeUnits
+        from raycase.job.read_step import read_units
 
         encode = EncodeUnits(**request.step, units=plan.units)
         output, ahead = request.output, AHEAD if self.ahead is None else self.ahead
-        write = partial(write_encoded, output=output.root.uri, results=output.results, print8=opened.print8)
+        write = partial(write_encoded, output=output.root.uri, results=output.results, print8=plan.job.print8)
+        units = read_units(plan.pieces(), config=request.model, kind=request.kind)
         writing: deque[Future[WrittenUnit]] = deque()
         with ThreadPoolExecutor(1) as writer:
-            for unit in _read_ahead(_read(request, opened, plan), max(1, ahead)):
+            for unit in _read_ahead(units, max(1, ahead)):
                 writing.append(writer.submit(write, encode(unit)))
                 while len(writing) > ahead or (writing and writing[0].done()):
                     yield writing.popleft().result()
@@ -95,13 +102,6 @@ def _results(function: Callable[[Item], Mapped], items: Sequence[Item], threads:
                 yield from pool.map(function, items)
 
 
-def _read(request: Request, opened: Job, plan: Plan) -> Iterator[ReadUnit]:
-    from raycase.job.read_step import read_units
-
-    for pieces in plan.tasks():
-        yield from read_units(ReadTask.of(opened.files, pieces), config=request.model, kind=request.kind)
-
-
 def _read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
     """The items, of which a thread draws up to `most` before they are asked for. Raises what `items` raises."""
     end = object()
@@ -113,3 +113,24 @@ def _read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
             yield item  # type: ignore[misc]
     finally:
         reader.shutdown(cancel_futures=True)  # what is under way ends first: it reads from files that others close
+
+
+# -------------------------------------------------------------------------------------------------------- progress
+
+
+class _Log:
+    """Standard error for tqdm, with each update on a line of its own."""
+
+    def write(self, text: str) -> None:
+        if text := text.strip():
+            sys.stderr.write(f"{text}\n")
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def progress_bar(items: Iterable[Any] | None = None, *, total: int, unit: str, initial: int = 0) -> tqdm:
+    """A bar on a terminal, a line now and then in a log; of these items, which it yields."""
+    terminal = sys.stderr.isatty()
+    looks = {"mininterval": 0.5} if terminal else {"mininterval": 15.0, "file": _Log(), "bar_format": LOG_FORMAT}
+    return tqdm(items, total=total, initial=initial, unit=unit, unit_scale=True, delay=0.1, leave=terminal, **looks)

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError
 from raycase.io.columns import Columns, find_columns
-from raycase.io.fetch import model_folder
 from raycase.io.inputs import peek
-from raycase.io.places import check_paths
 from raycase.io.rated import SENTENCE1, SENTENCE2
 from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR
 from raycase.io.source import InputFile
-from raycase.job.output import SCORES, output_at, output_folder
+from raycase.job.output import SCORES
 from raycase.job.pair_result import ScoreResult
-from raycase.job.request import (
-    ROWS_OF_UNIT,
-    Request,
-    RunFlags,
-    check_numbers,
-    find_model,
-    first_file,
-    input_files,
-    job_begun,
-)
-from raycase.models.pair_scores import SCORE, figure_columns
+from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
+from raycase.models.contracts import SCORE
 from raycase.models.registry import embeds, resolve
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairFlags:
-    """Which pairs are scored, where to, under which conditions, by which model."""
+    """Which pairs are scored, where to, under which conditions."""
 
     input: str
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
@@ -55,9 +44,6 @@ class PairFlags:
     """Column of the ids, which may repeat. Default: `id`, else `file:row`, the numbers of both."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: all that the first file has."""
-    model: str | None = None
-    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model that started the job in --output, else minilm-conditional-v2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,29 +56,20 @@ class ScoreJob(RunFlags, PairFlags):
 
 def check_score(job: ScoreJob) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
-    check_paths(
-        reads={"--input": job.input, "--prompt": prompt_file(job.prompt)},
-        opens={"--model": model_folder(job.model)},
-        writes={"--output": output_folder(job.output, SCORES)},
-    )
-    check_numbers(job, job.unconditional)
-    output = output_at(job.output, SCORES)
-    begun = None if job.overwrite else job_begun(output)
-    found = input_files(job.input, begun)
+    began = time.time()
+    output, found, begun = check_places(job, SCORES, {}, {})
     found.say("--input")
-    model = find_model(job, job.model, begun, output, resolve)
-    first = first_file(found.files, begun)
-    figures = figure_columns(model, job.score_column)
-    columns = _columns(job, figures, first, _condition_column(job, model))
+    model = find_model(job, begun, output, resolve)
+    figures = [job.score_column, *(f"{job.score_column}_{name}" for name in model.figure_names[1:])]
+    columns = _columns(job, figures, first_file(found.files, begun), _condition_column(job, model))
     return Request(
         job=job,
         files=found.files,
-        left_out=found.names_left_out,
         model=model,
-        name=job.model or model.model,
         kind=ScoreResult(columns=columns, on_long=job.on_long, figures=figures),
         output=output,
         unit_rows=job.unit_rows or ROWS_OF_UNIT,
+        began=began,
     )
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError
 from raycase.io.columns import Columns, check_once
@@ -43,12 +42,10 @@ class PooledResult(PairResult):
     def open(self, system: Any) -> RowPooler:
         return RowPooler(system, self.conditions or ())
 
-    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Prepared:
+    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> None:
         """Nothing is tokenised."""
-        none = np.empty(0, np.int64)
-        return Prepared(rows=none, conditions=None, sentence=none, condition=none, pairs=[], alone=[], bases=[])
 
-    def encoded(self, system: RowPooler, prepared: Prepared, rows: pa.Table) -> Any:
+    def encoded(self, system: RowPooler, prepared: None, rows: pa.Table) -> Any:
         from raycase.models.pairs import Encoded
 
         vectors = system(StoredTokens.from_arrow(rows, system.form))
@@ -101,7 +98,7 @@ def token_files(tokens: Written) -> list[InputFile]:
     """The files that hold the tokens."""
     folder, sizes = tokens.output.embeddings, tokens.output.embeddings.list()
     sums = tokens.summed(tokens.names).items()
-    return [InputFile(uri=(folder / n).uri, size=sizes[n], mark=f"sha256 {sha256}") for n, sha256 in sums]
+    return [InputFile(uri=(folder / n).uri, size=sizes.get(n, 0), mark=f"sha256 {sha256}") for n, sha256 in sums]
 
 
 def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:

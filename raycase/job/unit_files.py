@@ -1,61 +1,151 @@
-"""The files of a unit: the rejected rows first, then the vectors; and its line of the manifest."""
+"""The files of units: their names, which of them are finished, and how each is written and read back. A listing of them
+is the checkpoint. No torch is imported."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+import re
+import time
+from array import array
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
-from raycase.errors import WorkError, first_line
+from raycase.errors import WorkError, expecting
 from raycase.io.json_values import from_json, loads
+from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.io.storage import Location
-from raycase.job.listing import UnitFile
-from raycase.job.output import Output
+from raycase.job.output import EMBEDDINGS, Output, output_at
+from raycase.job.units import EncodedUnit, UnitLine, WrittenUnit, naming
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnitLine:
-    """One line of manifest_files.parquet: a finished unit, its counts and checksums."""
+@dataclass(frozen=True, order=True)
+class UnitFile:
+    """A finished unit: rows [start, start + rows) of an input file, as its file name says."""
 
-    name: str
     file: int
     start: int
     rows_out: int
     rows_rejected: int
-    rows_truncated: int
-    pairs: int
-    distinct_pairs: int
-    bytes: int
-    sha256: str
-    rejected_sha256: str | None
-    reasons: dict[str, int]  # why rows were rejected -> how many
+
+    @property
+    def rows(self) -> int:
+        return self.rows_out + self.rows_rejected
+
+    @property
+    def end(self) -> int:
+        return self.start + self.rows
+
+    def name(self, print8: str) -> str:
+        return f"{print8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
+
+    @staticmethod
+    def parse(name: str) -> UnitFile:
+        """The opposite of `name`."""
+        return UnitFile(*map(int, name.removesuffix(".parquet").split("-")[1:]))
 
 
-LINES_SCHEMA = pa.schema(
-    [
-        ("name", pa.string()),
-        *((n, pa.int64()) for n in ("file", "start", "rows_out", "rows_rejected", "rows_truncated")),
-        *((n, pa.int64()) for n in ("pairs", "distinct_pairs", "bytes")),
-        *((n, pa.string()) for n in ("sha256", "rejected_sha256", "reasons")),  # reasons: JSON
-    ]
+# As `UnitFile.name` writes them, with numbers that 64 bits hold: a unit is found again under the name that it has.
+_UNIT_NAME = re.compile(
+    r"([0-9a-f]{8})-([0-9]{5}|[1-9][0-9]{5,8})-([0-9]{12}|[1-9][0-9]{12,17})"
+    r"-(0|[1-9][0-9]{0,17})-(0|[1-9][0-9]{0,17})\.parquet"
 )
 
 
-def lines_table(lines: Iterable[UnitLine]) -> pa.Table:
-    """Lines as a table of `LINES_SCHEMA`."""
-    rows = [vars(line) | {"reasons": json.dumps(line.reasons, ensure_ascii=False)} for line in lines]
-    return pa.Table.from_pylist(rows, schema=LINES_SCHEMA)
+class Units:
+    """Finished units of one job that share no row, in the order of the input. A million take 40 MB."""
+
+    def __init__(self, values_N4: np.ndarray, print8: str) -> None:
+        """(N, 4) int64: file, start, rows out, rows rejected, in any order.
+
+        Units overlap if a late writer of a stopped run finished a unit that has been cut otherwise since (another
+        limit). Of those that start at the same row the longest counts; units that overlap an earlier one do not count.
+        """
+        self.print8 = print8
+        file, start, rows = values_N4[:, 0], values_N4[:, 1], values_N4[:, 2] + values_N4[:, 3]
+        order = np.lexsort((-rows, start, file))
+        counted, end = [], (0, 0)  # which units count; the file of the last one, and the row behind it
+        for unit, *at, behind in np.stack([order, file[order], start[order], (start + rows)[order]], 1).tolist():
+            if tuple(at) >= end:
+                counted.append(unit)
+                end = at[0], behind
+        self.values_N4 = values_N4[counted]
+        self.file, self.start = self.values_N4[:, 0], self.values_N4[:, 1]
+        self.end = self.start + self.values_N4[:, 2] + self.values_N4[:, 3]
+        files, first = np.unique(self.file, return_index=True)
+        self._slices = dict(zip(files.tolist(), pairwise([*first.tolist(), len(self)]), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.values_N4)
+
+    def __iter__(self) -> Iterator[UnitFile]:
+        return (UnitFile(*row) for row in map(np.ndarray.tolist, self.values_N4))
+
+    @property
+    def names(self) -> Iterator[str]:
+        """Their file names, in the order of the input."""
+        return (unit.name(self.print8) for unit in self)
+
+    def gaps(self, file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Parts of rows [start, end) of a file that no unit covers."""
+        first, last = self._slices.get(file, (0, 0))
+        for i in range(bisect_right(self.end, start, first, last), last):
+            if self.start[i] >= end:
+                break
+            if self.start[i] > start:
+                yield start, int(self.start[i])
+            start = int(self.end[i])
+        if start < end:
+            yield start, end
+
+    def missing(self, rows: Sequence[int]) -> int:
+        """How many of the first `rows` rows of each file are in no unit."""
+        limits = np.asarray(rows, dtype=np.int64)
+        known = self.file < len(limits)
+        limit = limits[self.file[known]]
+        covered = np.minimum(self.end[known], limit) - np.minimum(self.start[known], limit)
+        return int(limits.sum() - covered.sum())
 
 
-class DamagedError(WorkError):
-    """A file of an output is missing, or other than when it was written."""
+def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
+    """The units of the job with this fingerprint (8 digits) among file names, and the other names: strays."""
+    values, strays = array("q"), []
+    for name in names:
+        match = _UNIT_NAME.fullmatch(name)
+        if match and match[1] == print8:
+            values.extend(map(int, match.groups()[1:]))
+        else:
+            strays.append(name)
+    listed_N4 = np.frombuffer(values, dtype=np.int64).reshape(-1, 4)
+    units = Units(listed_N4, print8)
+    if len(units) < len(listed_N4):
+        strays += {UnitFile(*row).name(print8) for row in listed_N4.tolist()}.difference(units.names)
+    return units, strays
+
+
+def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str]:
+    """Remove files that do not count: units of another fingerprint or overlapping ones by a late writer, rejected rows
+    without their unit, and temporary files of a killed writer. Returns their URIs."""
+    stray_files = [output.units / name for name in strays if _UNIT_NAME.fullmatch(name)]
+    stray_files += [output.rejected / name for name in output.rejected.list().keys() - {*units.names}]
+    stray_files += [half for part in (output.units, output.rejected) for half in part.half_written()]
+    for stray in stray_files:
+        stray.remove()
+    return [stray.uri for stray in stray_files]
+
+
+# --------------------------------------------------------------------------------------------------------- written
 
 
 class UnitStats(TypedDict):
@@ -66,21 +156,42 @@ class UnitStats(TypedDict):
     reasons: dict[str, int]
 
 
-def line_of(
-    name: str, unit: UnitFile, data: bytes, rejected: bytes | None, *, pairs: int, stats: UnitStats
-) -> UnitLine:
-    """The line of a unit whose files have these bytes."""
-    return UnitLine(
-        name=name,
-        **asdict(unit),
-        rows_truncated=stats["rows_truncated"],
-        pairs=pairs,
-        distinct_pairs=stats["distinct_pairs"],
-        bytes=len(data),
-        sha256=hashlib.sha256(data).hexdigest(),
-        rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
-        reasons=stats["reasons"],
-    )
+def write_encoded(unit: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
+    """The write step: the files of a unit, in the folder `results` of an output. print8: of the job's fingerprint.
+
+    The rejected rows are put first, the vectors last, each file at once. Raises WorkError unless rows in = rows out +
+    rows rejected.
+    """
+    where = f"input file {unit.file}, from row {unit.start}"
+    with naming(f"writing {where}, to {output}"):
+        to, rows_out = output_at(output, results), len(pc.unique(unit.table[ROW_OF_PAIR]))
+        file = UnitFile(file=unit.file, start=unit.start, rows_out=rows_out, rows_rejected=len(unit.rejected))
+        if file.rows != unit.rows_in:
+            raise WorkError(f"{where}: {unit.rows_in} rows in, {file.rows} out and rejected")
+        stats: UnitStats = {
+            "rows_truncated": unit.rows_truncated,
+            "distinct_pairs": unit.distinct_pairs,
+            "reasons": dict(sorted(Counter(unit.rejected["reason"].to_pylist()).items())),
+        }
+        name = file.name(print8)
+        rejected = parquet_bytes(unit.rejected) if len(unit.rejected) else None
+        if rejected is not None:
+            (to.rejected / name).put(rejected)
+        data = parquet_bytes(unit.table.drop_columns([ROW_OF_PAIR]).replace_schema_metadata({STATS: json.dumps(stats)}))
+        (to.units / name).put(data)
+    return WrittenUnit(line=_line(name, data, rejected), work=unit.work, began=unit.began, ended=time.time())
+
+
+def write_row(unit: pa.Table, **to: str) -> pa.Table:
+    """`write_encoded`, in a task of Ray: it stands here so that no writer imports torch."""
+    return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
+
+
+# ------------------------------------------------------------------------------------------------------- read back
+
+
+class DamagedError(WorkError):
+    """A file of an output is missing, or other than when it was written."""
 
 
 def read_checked(file: Location, sha256: str) -> bytes:
@@ -97,18 +208,28 @@ def read_checked(file: Location, sha256: str) -> bytes:
 
 def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
-    try:
+    errors = (ValueError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here
+    with expecting(f"{uri}: expected the rows of a unit", *errors, kind=DamagedError):
         return pq.read_table(pa.BufferReader(data), columns=columns, page_checksum_verification=True)
-    except (ValueError, OSError, pa.ArrowException) as error:  # OSError: of Arrow, no store is asked here
-        raise DamagedError(f"{uri}: expected the rows of a unit, got: {first_line(error)}") from error
 
 
 def read_line(output: Output, name: str) -> UnitLine:
     """The manifest's line of a unit that an earlier run wrote, made from its files. Raises WorkError."""
-    named = UnitFile.parse(name)
-    assert named is not None
     data = (output.units / name).read()
-    rejected = (output.rejected / name).read() if named[1].rows_rejected else None
-    table = parsed(data, (output.units / name).uri)
-    stats = from_json(UnitStats, loads(table.schema.metadata[STATS]))
-    return line_of(name, named[1], data, rejected, pairs=len(table), stats=stats)
+    parsed(data, (output.units / name).uri)
+    rejected = (output.rejected / name).read() if UnitFile.parse(name).rows_rejected else None
+    return _line(name, data, rejected)
+
+
+def _line(name: str, data: bytes, rejected: bytes | None) -> UnitLine:
+    """The line of a unit whose files have these bytes."""
+    written = pq.read_metadata(pa.BufferReader(data))
+    return UnitLine(
+        name=name,
+        **vars(UnitFile.parse(name)),
+        pairs=written.num_rows,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        rejected_sha256=None if rejected is None else hashlib.sha256(rejected).hexdigest(),
+        **from_json(UnitStats, loads(written.metadata[STATS])),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,11 +21,12 @@ from raycase.job.run import TooManyRejectedError, run
 from raycase.job.runner import Runner
 from raycase.job.score_request import ScoreJob, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import Compute, EmbedderConfig, PairVectors
-from raycase.models.pair_scores import SCORE
+from raycase.models.contracts import SCORE, Compute, EmbedderConfig
+from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 
 SENTENCE = "sentence"
+SETTINGS: dict[str, Any] = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
@@ -95,11 +95,9 @@ class VectorCache:
             job = ScoreJob(
                 input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
                 output=output.root.uri,
-                keep_columns=(),
                 model=model,
                 compute=compute,
-                unit_rows=2048,
-                max_rejected=0,
+                **SETTINGS,
             )
             self._run(check_score(job), rows, f"{name}: expected a score for each pair")
         return _read(output, len(rows))[SCORE].to_numpy()
@@ -127,12 +125,10 @@ class VectorCache:
                 text_column=SENTENCE,
                 condition_column=None if plain else CONDITION,
                 unconditional=plain,
-                keep_columns=(),
                 model=config.model,
                 compute=compute,
                 dtype="float32",
-                unit_rows=2048,
-                max_rejected=0,
+                **SETTINGS,
             )
             self._run(check_embed(job, config), pairs, f"{name}: expected a vector for each sentence")
         return _read(vectors, len(pairs))
@@ -140,7 +136,7 @@ class VectorCache:
     def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:
         """Run a job over these rows. Raises RequestError if one is rejected."""
         try:
-            run(request, time.time(), self.runner)
+            run(request, self.runner)
         except TooManyRejectedError as error:
             rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]

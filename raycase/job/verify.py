@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,63 +14,56 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.job.job_record import as_begun, read_job
-from raycase.job.listing import UnitFile
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.job.output import Output, output_at
-from raycase.job.pair_result import PairResult, count_defects, kind_of
+from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
-from raycase.job.unit_files import DamagedError, parsed, read_checked
+from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
 FILES_AT_ONCE = 16  # of a task
 PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
 PAIR = [ID, CONDITION]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileCheck:
-    """What the files of an output are checked against, beside their lines of the manifest."""
+def check_files(
+    lines: pa.Table, *, uri: str, schema: pa.Schema, dim: int, basis: str | None, config: Mapping[str, Any]
+) -> tuple[list[str], np.ndarray]:
+    """The defects of some files of an output, in words, and the 64-bit hashes of the (id, condition) of their pairs.
 
-    uri: str
-    schema: pa.Schema | None  # of a file of units
-    dim: int
-    basis: str | None  # sha256 of the basis of stored tokens
-    config: Mapping[str, Any]  # of the job
+    schema: of the first file of units. basis: sha256 of that of stored tokens. config: of the job.
+    """
+    kind = kind_of(config)
+    output = output_at(uri, kind.FOLDER)
 
-    def __call__(self, lines: pa.Table) -> tuple[list[str], np.ndarray]:
-        """The defects of some files, in words, and the 64-bit hashes of the (id, condition) of their pairs."""
-        kind = kind_of(self.config)
-        output = output_at(self.uri, kind.FOLDER)
-        defects: list[str] = []
-        hashes = [np.empty(0, np.uint64)]
-        for line in rows_of(lines):
-            try:
-                name = f"{output.results}/{line['name']}"
-                table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
-                found = [f"{name}: {defect}" for defect in self._defects(kind, line, table)]
-                defects += found
-                if kind.UNIQUE and not found:
-                    hashes.append(pair_hashes(table))
-                if line["rows_rejected"]:
-                    defects += _rejected_defects(output, line)
-            except DamagedError as error:
-                defects.append(str(error))
-        return defects, np.concatenate(hashes)
-
-    def _defects(self, kind: type[PairResult], line: dict[str, Any], table: pa.Table) -> Iterator[str]:
-        """Schema, counts and results of one file of pairs."""
-        if table.schema != self.schema:
+    def defects_of(table: pa.Table, line: dict[str, Any]) -> Iterator[str]:
+        if table.schema != schema:
             yield "schema differs from the first file's"
             return
         if len(table) != line["pairs"]:
             yield f"{len(table)} pairs, the manifest says {line['pairs']}"
-        yield from count_defects(line["rows_out"], table, self.config)
-        yield from kind.defects(table, self.config, self.dim, self.basis)
+        yield from count_defects(line["rows_out"], table, config)
+        yield from kind.defects(table, config, dim, basis)
+
+    defects: list[str] = []
+    hashes = [np.empty(0, np.uint64)]
+    for line in rows_of(lines):
+        try:
+            name = f"{output.results}/{line['name']}"
+            table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
+            found = [f"{name}: {defect}" for defect in defects_of(table, line)]
+            defects += found
+            if kind.UNIQUE and not found:
+                hashes.append(pair_hashes(table))
+            if line["rows_rejected"]:
+                defects += _rejected_defects(output, line)
+        except DamagedError as error:
+            defects.append(str(error))
+    return defects, np.concatenate(hashes)
 
 
 def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
@@ -86,11 +78,10 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     output = as_begun(output)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
-    defects = list(_defects(output, runner or Runner()))
-    if defects:
+    manifest = read_manifest(output)
+    if defects := listed_defects(output) or list(_file_defects(output, manifest, runner or Runner())):
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
-    manifest = read_manifest(output)
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
@@ -104,25 +95,24 @@ def listed_defects(output: Output) -> list[str]:
     ]
     if read_job(output).fingerprint != manifest["fingerprint"]:
         defects.append("job.json: another fingerprint than manifest.json")
-    return [*defects, *_coverage_defects(lines), *_listing_defects(output, lines)]
+    return [*defects, *coverage_defects(lines), *_listing_defects(output, lines)]
 
 
-def _defects(output: Output, runner: Runner) -> Iterator[str]:
-    """Each defect in words."""
-    listed = listed_defects(output)
-    yield from listed
-    readable = manifest_lines(output)
-    if listed or not len(readable):
+def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> Iterator[str]:
+    """The defects of the files that are listed, in words."""
+    lines = manifest_lines(output)
+    if not len(lines):
         return
-    [first] = readable.slice(0, 1).to_pylist()
-    check = FileCheck(
+    [first] = lines.slice(0, 1).to_pylist()
+    check = partial(
+        check_files,
         uri=output.root.uri,
         schema=parsed(read_checked(output.units / first["name"], first["sha256"]), first["name"]).schema,
-        dim=read_manifest(output)["model"]["dim"],
+        dim=manifest["model"]["dim"],
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
         config=read_job(output).config,
     )
-    groups = [readable.slice(start, FILES_AT_ONCE) for start in range(0, len(readable), FILES_AT_ONCE)]
+    groups = [lines.slice(start, FILES_AT_ONCE) for start in range(0, len(lines), FILES_AT_ONCE)]
     places, threads = [("output", output.root)], os.cpu_count() or 1
     checked = runner.map(check, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
     defects: list[str] = []
@@ -132,12 +122,12 @@ def _defects(output: Output, runner: Runner) -> Iterator[str]:
             defects.extend(found)
             yield of_pairs
 
-    twice = repeated(hashes(), pc.sum(readable["pairs"]).as_py())
+    twice = repeated(hashes(), sum(lines["pairs"].to_pylist()))
     yield from sorted(defects)  # results come in any order
-    yield from _duplicates(output, readable, twice)
+    yield from _duplicates(output, lines, twice)
 
 
-def _coverage_defects(lines: pa.Table) -> Iterator[str]:
+def coverage_defects(lines: pa.Table) -> Iterator[str]:
     """Rows of the input that no unit covers, or two units do."""
     units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in rows_of(lines))
     for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
@@ -166,13 +156,10 @@ def _listing_defects(output: Output, lines: pa.Table) -> Iterator[str]:
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
     """The file of a unit's rejected rows against its line of the manifest. Raises DamagedError."""
-    raw = read_checked(output.rejected / line["name"], line["rejected_sha256"])
-    table = parsed(raw, f"rejected/{line['name']}")
-    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != line["rows_rejected"]:
-        yield (
-            f"rejected/{line['name']}: {len(table)} rows of {table.schema.names}, the manifest says "
-            f"{line['rows_rejected']}"
-        )
+    name, rows = line["name"], line["rows_rejected"]
+    table = parsed(read_checked(output.rejected / name, line["rejected_sha256"]), f"rejected/{name}")
+    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != rows:
+        yield f"rejected/{name}: {len(table)} rows of {table.schema.names}, the manifest says {rows}"
 
 
 # ------------------------------------------------------------------------------------------------------ pairs twice
@@ -187,22 +174,20 @@ def pair_hashes(table: pa.Table) -> np.ndarray:
 
 
 def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
-    """The values that occur more than once, each once, of about `count` that come array by array.
+    """The values that occur more than once, of about `count` that come array by array; each once.
 
-    They are dealt to parts by value, which wait in temporary files: in memory is one part.
+    They are dealt by value to parts in temporary files, for those of billions of pairs do not fit into memory.
     """
-    parts = max(1, math.ceil(count / PART_PAIRS))
+    parts = count // PART_PAIRS + 1
     found = [np.empty(0, np.uint64)]
     with TemporaryDirectory() as folder:
         files = [Path(folder, str(part)) for part in range(parts)]
         for values in hashes:
-            part = (values % np.uint64(parts)).astype(np.uint16)
-            order = np.argsort(part, kind="stable")
-            cuts = np.searchsorted(part[order], np.arange(1, parts))
-            for file, some in zip(files, np.split(values[order], cuts), strict=True):
-                with file.open("ab") as end:
-                    some.tofile(end)
-        for file in files:
+            of_value = values % np.uint64(parts)
+            for part in np.unique(of_value).tolist():
+                with files[part].open("ab") as end:
+                    values[of_value == part].tofile(end)
+        for file in filter(Path.exists, files):
             values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
             found.append(values[counts > 1])
     return np.concatenate(found)

@@ -12,17 +12,16 @@ from itertools import islice
 
 import pyarrow as pa
 
-from raycase.errors import RequestError, WorkError
-from raycase.io.parquet_file import MEND
+from raycase.errors import RequestError, WorkError, expecting
+from raycase.io.formats import MEND
 from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import TokenFormat
 from raycase.job.job_record import Job, read_job
-from raycase.job.listing import UnitFile, finished_units
-from raycase.job.manifest import manifest_lines
+from raycase.job.manifest import manifest_lines, read_manifest
 from raycase.job.output import EMBEDDINGS, Output, output_at
 from raycase.job.pair_result import TokenResult, kind_of
-from raycase.job.unit_files import DamagedError, parsed, read_checked
+from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
 AHEAD = 4  # files read before they are needed
 
@@ -93,10 +92,8 @@ class Written:
 
 def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file in `embeddings/`. Raises WorkError where it is not the one of this checksum."""
-    try:
+    with expecting(f"expected {file.uri} as its manifest says", DamagedError, advice=f"; {MEND}", kind=WorkError):
         return parsed(read_checked(file, sha256), file.uri, columns)
-    except DamagedError as error:
-        raise WorkError(f"expected {file.uri} as its manifest says, got: {error}; {MEND}") from error
 
 
 def open_written(uri: str, flag: str) -> Written:
@@ -116,14 +113,9 @@ def open_written(uri: str, flag: str) -> Written:
             f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {output.root.uri}, which is for other "
             "programs; embed again with --dtype float16"
         )
+    if read_manifest(output)["fingerprint"] != job.fingerprint:
+        raise WorkError(f"{flag}: expected job.json and manifest.json of one job in {output.root.uri}, got of two")
     lines = manifest_lines(output)
-    sums, pairs = (
-        dict(zip(lines["name"].to_pylist(), lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs")
-    )
-    units = tuple(finished_units(output, job.print8)[0])
-    if missing := sums.keys() ^ {unit.name(job.print8) for unit in units}:
-        raise WorkError(
-            f"{flag}: expected the {len(sums)} files of the manifest in {output.embeddings.uri}, got {len(units)}; the "
-            f"first that differs is {min(missing)}; run its job again"
-        )
-    return Written(output=output, job=job, units=units, sums=sums, pairs_of=pairs)
+    names = lines["name"].to_pylist()
+    sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
+    return Written(output=output, job=job, units=tuple(map(UnitFile.parse, names)), sums=sums, pairs_of=pairs)

@@ -8,21 +8,21 @@ Shapes: N pairs, S sentences, C conditions of each, K pairs, W of the states, D 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
+from raycase.encoder.chunks import Characters, in_context
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, save_encoder
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
-from raycase.encoder.table import HERE
 from raycase.encoder.token_batch import Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
@@ -31,34 +31,19 @@ from raycase.heads.condition_head import (
     ConditionHead,
     ConditionQueries,
     Head,
+    HeadConfig,
     KeysValues,
-    Says,
     ZeroShotHead,
-    load_head,
-    save_head,
 )
+from raycase.heads.layers import load_weights, save_weights
 from raycase.heads.token_codes import TokenCodes
-from raycase.heads.top import HeadConfig
-from raycase.io.fetch import MODEL_FILE
 from raycase.io.storage import locate
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.contracts import EmbedderConfig
-from raycase.models.embeds import RoundsVectors, Texts, WeighsWords, as_texts, each_condition
+from raycase.models.embeds import Embeds, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
-from raycase.models.model_folder import write_folder
-from raycase.models.pairs import (
-    CONDITION,
-    SENTENCE,
-    ConditionCache,
-    Encoded,
-    accepted_pairs,
-    check_accepted,
-    encoded,
-    prepare,
-)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from raycase.models.model_folder import begin_folder
+from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
 
 ZERO_SHOT_DEPTHS = (1.0,)
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
@@ -76,6 +61,7 @@ class ConditionPoolingConfig(EmbedderConfig):
 
     SYSTEM: ClassVar[str] = "condition-pooling"
     WEIGHTS: ClassVar[str] = WEIGHTS
+    weighs_words: ClassVar[bool] = True
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
@@ -87,16 +73,12 @@ class ConditionPoolingConfig(EmbedderConfig):
         return condition_pooling(model, pooling=pooling)
 
     @property
-    def weighs_words(self) -> bool:
-        return True
+    def whole_dim(self) -> int:
+        return self.head.output_dim if self.head else self.hidden_dim
 
     @property
-    def top(self) -> HeadConfig | None:
-        return self.head
-
-    @property
-    def dim_below(self) -> int:
-        return self.hidden_dim
+    def nested(self) -> tuple[int, ...]:
+        return self.head.nested if self.head else ()
 
     @property
     def states_dim(self) -> int:
@@ -115,37 +97,40 @@ class ConditionPoolingConfig(EmbedderConfig):
         head = f"{self.head.heads} heads of {self.head.head_dim}" if self.head else "without training"
         return f"{self.SYSTEM} {head}, layers {' '.join(f'{depth:g}' for depth in self.layers)}"
 
-    def describe(self) -> dict[str, Any]:
-        layers = layer_numbers(self.encoder, self.layers)
-        description = super().describe() | {"layers": layers}
+    def _described_choices(self) -> dict[str, Any]:
+        choices: dict[str, Any] = {"layers": layer_numbers(self.encoder, self.layers)}
         if self.head and (weights := self.own_weights()):
-            head = {n: v for n, v in asdict(self.head).items() if self.head.plain_dim or not n.startswith("plain_")}
-            description["head"] = head | {"weights": weights}
-        return description | ({"keep": str(self.keep)} if self.keep else {})
+            choices["head"] = asdict(self.head) | {"weights": weights}
+        return choices | ({"keep": str(self.keep)} if self.keep else {})
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        sentence, condition = self._templates
-        text = replace(sentence, span=self.keep or TokenSpan.SENTENCE)
-        asked = replace(condition, span=TokenSpan.CONDITION)
-        return prepare(self.encoder, sentences, conditions, alone=[sentence, text], bases=[asked])
+        spans = TokenSpan.ALL, self.keep or TokenSpan.SENTENCE
+        alone, asked = (
+            [self._alone("{sentence}", span) for span in spans],
+            self._alone("{condition}", TokenSpan.CONDITION),
+        )
+        return prepare(self.encoder, sentences, conditions, alone=alone, bases=[asked])
 
-    @property
-    def _templates(self) -> tuple[Template, Template]:
-        """A sentence alone and a condition alone, behind the prompt that was saved with the encoder, if any."""
-        prompt = self.encoder.published.prompt if self.encoder.published else ""
-        sentence, condition = (replace(alone, pattern=prompt + alone.pattern) for alone in (SENTENCE, CONDITION))
-        return sentence, condition
+    def in_context(self, prepared: Prepared, documents: Iterable[tuple[str, Sequence[Characters]]]) -> Prepared:
+        """`prepared`, whose sentences are the chunks of documents, each by itself, for late chunking."""
+        sentence = self._alone("{sentence}", TokenSpan.ALL)
+        return replace(prepared, alone=[in_context(self.encoder, sentence, documents, prepared.alone[0])])
+
+    def _alone(self, text: str, span: TokenSpan) -> Template:
+        """A text alone, behind the prompt that was saved with the encoder, if any."""
+        return Template(pattern=f"{self.encoder.published.prompt if self.encoder.published else ''}{text}", span=span)
 
     def load(self, **options: Any) -> ConditionPooling:
         encoder = load_encoder(self.encoder, **options)
         head: Head = ZeroShotHead(self.hidden_dim)
         if self.head is not None:
             assert self.local is not None
-            head = load_head(self.head, self.local)
+            head = ConditionHead(self.head, loaded=True)
+            load_weights(head, self.local / WEIGHTS, f"weights of {self.head}")
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 
-class ConditionPooling(RoundsVectors, WeighsWords):
+class ConditionPooling(Embeds):
     """Loaded condition pooling: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
@@ -153,33 +138,27 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         self.config = config
         self.encoder = encoder
         self.head = head
+        self.says = head.says
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        if self.config.keep is not None:
-            return self._keep_states(prepared, pair_index)
-        if self.config.basis is not None:
-            return self._keep_tokens(prepared, pair_index)
+        if self.config.keep is not None or self.config.basis is not None:
+            return self._keep(prepared, pair_index)
         if prepared.conditions is None:
             plain = prepared.alone[0].take(prepared.sentence[pair_index])
-            vectors_KD, work = self.encoder.encode(replace(plain, start=plain.start[:, :1], end=plain.end[:, :1]))
-        else:
-            vectors_KD, work = self._pool(prepared, pair_index)
-        return encoded(prepared, pair_index, vectors_KD, work)
-
-    def _pool(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, Work]:
-        """Vectors of these pairs, (K, D)."""
-        device = self.encoder.model.device
-        collector = Collector(len(pair_index), like=torch.empty(0, self.dim, dtype=self.output, device=device))
+            plain = replace(plain, start=plain.start[:, :1], end=plain.end[:, :1])
+            return encoded(prepared, pair_index, *self.encoder.encode(plain))
+        empty_0D = torch.empty(0, self.dim, dtype=self.output, device=self.encoder.model.device)
+        collector = Collector(len(pair_index), like=empty_0D)
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
             pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
         work = self._pair_up(prepared, pair_index, pool)
-        return collector.result(), work
+        return encoded(prepared, pair_index, collector.result(), work)
 
     def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
@@ -227,39 +206,35 @@ class ConditionPooling(RoundsVectors, WeighsWords):
     def _words(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
-    def _keep_states(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
-        """f(s) and the states of each text."""
+    def _keep(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
+        """f(s), and what is kept of each text."""
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
-        width = self.config.states_dim
-        kept = [np.empty((0, width), np.float16)] * len(prepared.sentence)
+        refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
+        parts, texts = [self._nothing(len(refused))], [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
-            states_BSW, real_BS = states.states.cpu().numpy(), states.real.cpu().numpy()
-            for row, states_SW, real_S in zip(rows.tolist(), states_BSW, real_BS, strict=True):
-                kept[pair_index[row]] = StoredStates.of([states_SW[real_S]], width).flat
-
-        work = self._read(prepared, pair_index, keep)
-        result = encoded(prepared, pair_index, vectors_KD, work)
-        return replace(result, kept=StoredStates.of(kept, width).take(prepared.rows))
-
-    def _keep_tokens(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
-        """f(s) and the stored tokens of each text."""
-        vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
-        coded: list[StoredTokens] = []
-        texts: list[np.ndarray] = []
-
-        def keep(rows: np.ndarray, states: TokenStates) -> None:
-            vectors_KD[rows] = states.plain.cpu().numpy()
-            coded.append(self.codes.code(self._words(states)))
+            parts.append(self._kept(states))
             texts.append(pair_index[rows])
 
         work = self._read(prepared, pair_index, keep)
-        result = encoded(prepared, pair_index, vectors_KD, work)
-        nothing = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)  # refused texts have no words
-        kept = StoredTokens.concat([*coded, StoredTokens.empty(self.codes.form, len(nothing))])
-        kept = kept.take(np.argsort(np.concatenate([*texts, nothing]), kind="stable"))
-        return replace(result, kept=kept.take(prepared.rows))
+        order = np.argsort(np.concatenate(texts), kind="stable")
+        kept = type(parts[0]).concat(parts).take(order[prepared.rows])
+        return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
+
+    def _kept(self, states: TokenStates) -> Any:
+        """The stored tokens of a batch of texts, or their states."""
+        if self.config.keep is None:
+            return self.codes.code(self._words(states))
+        states_BSW, real_BS = states.states.cpu().numpy(), states.real.cpu().numpy()
+        parts = [states_SW[real_S] for states_SW, real_S in zip(states_BSW, real_BS, strict=True)]
+        return StoredStates.of(parts, self.config.states_dim)
+
+    def _nothing(self, count: int) -> Any:
+        """What is kept of texts without words."""
+        if self.config.keep is None:
+            return StoredTokens.empty(self.codes.form, count)
+        return StoredStates.of([np.empty((0, self.config.states_dim))] * count, self.config.states_dim)
 
     @cached_property
     def codes(self) -> TokenCodes:
@@ -299,15 +274,10 @@ class ConditionPooling(RoundsVectors, WeighsWords):
             words = self._words(states)
             real_BS1 = words.real.unsqueeze(-1)
             mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
-            gated_BD = mean_BD if gate is None else mean_BD * gate
-            vectors_PD[pair_index[rows]] = gated_BD[:, : self.dim].cpu().numpy()
+            vectors_PD[pair_index[rows]] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
         self._read(prepared, pair_index, average)
         return vectors_PD[prepared.rows]
-
-    @property
-    def says(self) -> Says | None:  # type: ignore[override]
-        return self.head.says
 
     @torch.inference_mode()
     def states(self, texts: Texts, condition: Texts) -> np.ndarray:
@@ -333,7 +303,7 @@ class ConditionPooling(RoundsVectors, WeighsWords):
         return found_K[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """The weight of each text token of each distinct pair: M of (T,); see `WeighsWords`."""
+        """w of each token."""
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
 
@@ -348,17 +318,10 @@ class ConditionPooling(RoundsVectors, WeighsWords):
 
 
 def condition_pooling(
-    model: str,
-    *,
-    layers: Sequence[float] = ZERO_SHOT_DEPTHS,
-    pooling: Pooling | None = None,
-    latent: bool = True,
+    model: str, *, layers: Sequence[float] = ZERO_SHOT_DEPTHS, pooling: Pooling | None = None
 ) -> ConditionPoolingConfig:
-    """Condition pooling without training on an encoder of the table or a local folder.
-
-    latent: latent attention is allowed; it cannot be saved with the encoder. Raises RequestError.
-    """
-    spec = starting_encoder(model, pooling=pooling, latent=latent, prompted=False)
+    """Condition pooling without training on an encoder of the table or a local folder. Raises RequestError."""
+    spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
     layer_numbers(spec, layers)
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))
 
@@ -369,24 +332,8 @@ def write_head_folder(
     head: ConditionHead,
     metrics: dict[str, Any],
     card: str,
-    *,
-    encoder: PreTrainedModel | None = None,
 ) -> None:
-    """Write the model folder of a trained head, its weights in float16; encoder: if it was trained along."""
-
-    def save(folder: Path) -> None:
-        save_head(head, folder)
-        spec = config.encoder
-        if encoder is not None:
-            save_encoder(encoder, spec, folder / "encoder")
-            spec = replace(spec, source=f"{HERE}encoder")
-        values = {
-            "system": config.SYSTEM,
-            "encoder": spec.as_json(),
-            "layers": list(config.layers),
-            "head": asdict(head.config),
-        }
-        locate(str(folder / MODEL_FILE)).put_json(values)
-
-    folder.mkdir(parents=True, exist_ok=True)
-    write_folder(folder, metrics, card, save)
+    """Write the model folder of a trained head, its weights in float16."""
+    begin_folder(folder, metrics, card)
+    save_weights(head, folder / WEIGHTS, torch.float16)
+    replace(config, head=head.config).write(folder)

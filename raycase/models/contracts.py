@@ -1,51 +1,65 @@
-"""What a system is: its configuration, which loads no weights and is the base of each below; loaded, an
-`raycase.models.embeds.Embeds` or a `raycase.models.fine_tuned.Scorer`; and the vectors of rated pairs.
+"""What a system is before its weights are loaded: a configuration. One that embeds loads an
+`raycase.models.embeds.Embeds`, one that scores pairs a `raycase.models.fine_tuned.Scorer`.
 
-Shapes: N pairs, P distinct (sentence, condition), D dimensions.
+Shapes: N pairs, M distinct (sentence, condition) or pairs of sentences, P of these for each pair of sentences, D
+dimensions, K figures.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
+from torch import nn
 
+from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
+from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
+from raycase.encoder.token_batch import TokenBatch
 from raycase.errors import RequestError
-from raycase.heads.top import TopConfig
-from raycase.io.fetch import folder_here
+from raycase.heads.layers import load_weights
+from raycase.io.fetch import MODEL_FILE, folder_here
 from raycase.io.json_values import from_json
-from raycase.io.rated import NOT_APPLICABLE
-from raycase.io.storage import sha256_of_file
+from raycase.io.rated import RatedPairs
+from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
-from raycase.models.embeds import Embeds
+from raycase.models.fine_tuned import PromptEncoder, read_elsewhere, starting_encoder, training_options, with_dropout
+from raycase.models.model_folder import EXTRA
+from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
+NOT_SAVED = ("model", "encoder", "folder", "cut", "keep", "basis")  # fields that no system chooses by training
+SCORE = "score"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig(ABC):
-    """A system without its weights: an encoder, and the choices of the system.
+    """A system without its weights: an encoder, and the choices of the system; before training, with the encoder it
+    starts from.
 
     SYSTEM: its name in `raycase.json`; WEIGHTS: the file of those beside the encoder's; known_conditions: the only ones
     that it accepts, `()` where it accepts none; None: any. figure_names: what it says of a pair of sentences, the score
-    first; TEXTS_OF_PAIR: rows that `prepare_pairs` makes of one. model: the name, id or folder it was requested by;
-    folder: where training saved it (or URI). One that needs no training has `untrained(model, pooling)`, too, which is
-    found by its name, a colon and the encoder's.
+    first; TEXTS_OF_PAIR: rows that `prepare_pairs` makes of one. weighs_words: whether the system, once loaded, can say
+    which words a condition looked at (`word_weights`). model: the name, id or folder it was requested by; folder: where
+    training saved it (or URI). One that needs no training has `untrained(model, pooling)`, too, which is found by its
+    name, a colon and the encoder's.
     """
 
     SYSTEM: ClassVar[str]
-    WEIGHTS: ClassVar[str]
+    WEIGHTS: ClassVar[str] = EXTRA
     known_conditions: ClassVar[tuple[str, ...] | None] = None
-    figure_names: ClassVar[tuple[str, ...]] = ("score",)
-    TEXTS_OF_PAIR: ClassVar[int]
+    figure_names: ClassVar[tuple[str, ...]] = (SCORE,)
+    TEXTS_OF_PAIR: ClassVar[int] = 1
+    weighs_words: ClassVar[bool] = False
 
     model: str
     encoder: EncoderSpec
@@ -54,13 +68,19 @@ class SystemConfig(ABC):
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
-        choices = {n: v for n, v in values.items() if n not in ("system", "encoder")}
-        return from_json(cls, choices, model=folder, encoder=read_spec(values["encoder"]).at(folder), folder=folder)
+        choices = {n: v for n, v in values.items() if n != "system"}
+        encoder = read_spec(values["encoder"]).at(folder)
+        return from_json(cls, choices | {"model": folder, "encoder": encoder.as_json(), "folder": folder})
+
+    def write(self, folder: Path) -> None:
+        """Write `raycase.json`, which `read` reads: the last file of a model folder."""
+        values = {"system": self.SYSTEM, "encoder": self.encoder.as_json(), **self.choices}
+        locate(str(folder / MODEL_FILE)).put_json(values)
 
     @property
-    def weighs_words(self) -> bool:
-        """Whether the system, once loaded, can say which words a condition looked at (`word_weights`)."""
-        return False
+    def choices(self) -> dict[str, Any]:
+        """The fields that only this system has."""
+        return {name: value for name, value in asdict(self).items() if name not in NOT_SAVED}
 
     @abstractmethod
     def prepare_pairs(
@@ -72,14 +92,19 @@ class SystemConfig(ABC):
         """
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """Short description for people."""
+        return " ".join([self.SYSTEM, *(f"{name} {value}" for name, value in self.choices.items())])
 
     @property
-    @abstractmethod
     def formula(self) -> str:
         """What it computes, in the paper's notation."""
+        return "f(s, c)"
+
+    @property
+    def text_of_pair(self) -> str | None:
+        """The pattern of the text whose vector in sentence-transformers is that of a pair; None where there is none."""
+        return None
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -108,20 +133,44 @@ class SystemConfig(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the output, `weights` by hash or revision. Equal descriptions, equal output."""
-        return {
+        description = {
             "system": self.SYSTEM,
             "encoder": described(self.encoder),
             "weights": weights_identity(self.encoder.source),
             "dim": self.dim,
         }
+        return description | self._described_choices()
+
+    def _described_choices(self) -> dict[str, Any]:
+        """The part of the description that only this system has."""
+        choices = {name: value for name, value in self.choices.items() if value is not None}
+        return choices | ({"extra": weights} if (weights := self.own_weights()) else {})
 
     def own_weights(self) -> str | None:
-        """The weights beside the encoder's by hash; None before training."""
-        return None if self.local is None else f"sha256:{sha256_of_file(self.local / self.WEIGHTS)}"
+        """The weights beside the encoder's by hash; None where there are none."""
+        file = self.local and self.local / self.WEIGHTS
+        return f"sha256:{sha256_of_file(file)}" if file and file.is_file() else None
 
     @abstractmethod
     def load(self, **options: Any) -> Any:
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
+
+    def load_extra(self, module: nn.Module) -> None:
+        """Load the weights beside the encoder's; does nothing before training. Raises RequestError."""
+        if self.local is not None:
+            # an encoder among them may have a word that is not finite: rows with it are rejected
+            load_weights(module, self.local / self.WEIGHTS, "the weights beside the encoder's", finite=False)
+
+    def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
+        """The system with weights to train, in 32 bits; frozen weights are in `compute`.
+
+        dropout: of every dropout layer; None: as in the encoder.
+        """
+        return with_dropout(self.load(**training_options()), dropout)
+
+    def rated(self, rated: RatedPairs) -> Any:
+        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        return RatedTexts.of(self, rated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,19 +182,9 @@ class EmbedderConfig(SystemConfig):
     cut: int | None = None
 
     @property
-    def top(self) -> TopConfig | None:
-        """The shape of what is trained above the encoder, if anything."""
-        return None
-
-    @property
-    def dim_below(self) -> int:
-        """Dimension of conditional vectors where nothing is above the encoder."""
-        return self.plain_dim
-
-    @property
     def whole_dim(self) -> int:
         """Dimension of conditional vectors before the cut."""
-        return self.top.output_dim if self.top else self.dim_below
+        return self.plain_dim
 
     @property
     def dim(self) -> int:
@@ -154,7 +193,7 @@ class EmbedderConfig(SystemConfig):
     @property
     def nested(self) -> tuple[int, ...]:
         """Dimensions to which the vectors may be cut."""
-        return self.top.nested if self.top else ()
+        return ()
 
     def describe(self) -> dict[str, Any]:
         return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
@@ -164,12 +203,12 @@ class EmbedderConfig(SystemConfig):
         """A system for each view; their vectors side by side are what this system computes before its projector."""
         return [self]
 
-    @abstractmethod
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair, sentence or condition. Loads no weights.
+        """Tokenise each distinct pair, sentence or condition; here sentence and condition apart. Loads no weights.
 
         Raises ValueError for lists of different length, RequestError for conditions that it does not know.
         """
+        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
@@ -181,9 +220,84 @@ class EmbedderConfig(SystemConfig):
         first_ND, second_ND = vectors
         return cosines(first_ND, second_ND)[:, None]
 
+
+@dataclass(frozen=True, kw_only=True)
+class PromptEncoderConfig(EmbedderConfig):
+    """A system whose vectors are those of one prompt for each pair (`PromptEncoder`)."""
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        return self.encoder.chosen | {"subtract": False}
+
+    @property
+    def text_of_pair(self) -> str | None:
+        [prompts] = prompt_sets(self.encoder)
+        template = prompts.plain if self.known_conditions == () else prompts.pair
+        _, _, behind = template.pattern.partition("{sentence}")
+        whole = template.span is TokenSpan.ALL and not behind  # it would be cut off with the end of a long sentence
+        return template.pattern if whole and read_elsewhere(self.encoder) else None
+
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
+        check_conditions(self, conditions)
+        [prompts] = prompt_sets(self.encoder)
+        template = prompts.plain if conditions is None else prompts.pair
+        return prepare(self.encoder, sentences, conditions, pairs=[template])
+
+    def load(self, **options: Any) -> PromptEncoder:
+        return PromptEncoder(self, load_encoder(self.encoder, **options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEncoderConfig(PromptEncoderConfig):
+    """f(s): the sentence alone."""
+
+    SYSTEM: ClassVar[str] = "sentence-encoder"
+    known_conditions: ClassVar[tuple[str, ...] | None] = ()
+
+    @property
+    def formula(self) -> str:
+        return "f(s)"
+
+
+def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
+    """Before training. Raises RequestError."""
+    spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
+    return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScorerConfig(SystemConfig):
+    """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
+
     @abstractmethod
-    def load(self, **options: Any) -> Embeds:
-        """Load the weights."""
+    def tokens(
+        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
+    ) -> TokenBatch:
+        """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
+        weights. Raises ValueError for lists of different length."""
+
+    def prepare_pairs(
+        self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
+    ) -> Prepared:
+        pairs = list(zip(firsts, seconds, conditions or [""] * len(firsts), strict=True))
+        index_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
+        firsts, seconds, under = ([pair[side] for pair in index_of] for side in range(3))
+        none_M = np.zeros(len(index_of), dtype=np.int64)
+        return Prepared(
+            rows=np.array([index_of[pair] for pair in pairs], dtype=np.int64),
+            conditions=None,
+            sentence=none_M,
+            condition=none_M,
+            pairs=[self.tokens(firsts, seconds, None if conditions is None else under)],
+            alone=[],
+            bases=[],
+        )
+
+    def rated(self, rated: RatedPairs) -> TokenBatch:
+        batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
+        sentences = rated.sentences1, rated.sentences2
+        check_accepted(batch.reasons, *sentences, conditions=rated.conditions, source=rated.uri)
+        return batch
 
 
 def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> None:
@@ -209,19 +323,28 @@ def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> 
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairVectors:
-    """Vectors of rated pairs, the argument of g in eq. 1. The arrays may be read-only (Ray's object store)."""
-
-    vectors: np.ndarray  # (P, D) float32, the views side by side
-    pair_index: np.ndarray  # (N, 2) int64 into `vectors`
-    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
-
-    @property
-    def dim(self) -> int:
-        return int(self.vectors.shape[1])
-
-    def applicable(self) -> PairVectors:
-        """Only the pairs to which the condition applies; the label -1 is not a rating."""
-        rated = self.ratings != NOT_APPLICABLE
-        return PairVectors(vectors=self.vectors, pair_index=self.pair_index[rated], ratings=self.ratings[rated])
+def score_pairs(system: Any, prepared: Prepared) -> Encoded:
+    """Score what `prepare_pairs` of its configuration returned, by a loaded system: N pairs, whose `vectors`
+    are their figures, (N, K) float64 in the order of `figure_names`, NaN where refused."""
+    config = system.config
+    rows_PN = prepared.rows.reshape(config.TEXTS_OF_PAIR, -1)
+    if isinstance(config, EmbedderConfig):
+        encoded = system.encode_prepared(prepared)
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
+            figures_NK = config.pair_figures(*np.split(encoded.vectors, config.TEXTS_OF_PAIR))
+        work = encoded.work
+    else:
+        batch = prepared.pairs[0]
+        accepted = np.flatnonzero(batch.refused < 0)
+        figures_MK = np.full((len(batch), len(config.figure_names)), np.nan)
+        figures_MK[accepted], work = system.figures(batch.take(accepted))
+        figures_NK = figures_MK[rows_PN[0]]
+    reasons = prepared.reasons
+    refused = ([reasons[row] for row in rows if reasons[row] is not None] for rows in rows_PN.T.tolist())
+    return Encoded(
+        vectors=figures_NK,
+        refused=[first[0] if first else None for first in refused],
+        truncated=prepared.truncated[rows_PN].any(axis=0),
+        work=work,
+        distinct=len(set(map(tuple, rows_PN.T.tolist()))),
+    )

@@ -28,8 +28,6 @@ from raycase.models.pairs import Encoded, check_accepted
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
-
-
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
 COMPUTE = {"encode_prepared", "figures", "token_weights", "words", "questions", "embed_phrases", "states"}
 
@@ -59,6 +57,7 @@ class Embeds(Loaded):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
 
     warned = False  # that a text was cut
+    output = torch.float32  # what `encode_prepared` may round vectors to, so that less leaves the device
     says: Says | None = None  # what tells whether a text says anything of a condition
 
     @property
@@ -122,19 +121,16 @@ class Embeds(Loaded):
             (384,)
         """
         texts = as_texts(sentences, "sentences")
-        one = isinstance(sentences, str)
         conditions = None if condition is None else each_condition(condition, texts)
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
-        parts = []
+        vectors = np.empty((len(texts), self.config.plain_dim if conditions is None else self.config.dim), np.float32)
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
             for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)
-                parts.append(self.embed(texts[rows], None if conditions is None else conditions[rows]))
-                bar.update(len(parts[-1]))
-        dim = self.config.plain_dim if conditions is None else self.config.dim
-        vectors = np.concatenate(parts) if parts else np.empty((0, dim), np.float32)
+                vectors[rows] = self.embed(texts[rows], None if conditions is None else conditions[rows])
+                bar.update(len(texts[rows]))
         vectors = l2_normalize(vectors) if normalize else vectors
-        return vectors[0] if one else vectors
+        return vectors[0] if isinstance(sentences, str) else vectors
 
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
         """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`.
@@ -165,15 +161,32 @@ class Embeds(Loaded):
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
         return l2_normalize(a) @ l2_normalize(b).T
 
+    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
+        """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
+        (0,) for a refused pair. Raises ValueError where the configuration does not say `weighs_words`."""
+        raise ValueError(f"expected a model that weighs words, got {self.config.model}")
 
-class RoundsVectors(Embeds):
-    """A system that can round its vectors where it computes them, so that less leaves the device."""
+    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
+        """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
-    output = torch.float32
+        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
+        that were truncated are left out. Raises ValueError for lists of different length, without conditions, and for a
+        model that weighs no words.
 
-    def round_to(self, dtype: str) -> None:
-        """Let `encode_prepared` give vectors of this type."""
-        self.output = getattr(torch, dtype)
+        Examples:
+            >>> text = "A woman in a red dress"
+            >>> [words] = raycase.load().word_weights([text], "color of the clothes")
+            >>> heaviest = max(words, key=lambda word: word.weight)
+            >>> text[heaviest.start : heaviest.end]
+            'red'
+        """
+        if conditions is None:
+            raise ValueError("expected conditions, got none: without one, no words are weighed")
+        conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
+        prepared = self.config.prepare(sentences, conditions)
+        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))
+        words = dict(zip(distinct, words_of(self.encoder.tokenize, distinct), strict=True))
+        return [words[text].weigh(weights[i]) for text, i in zip(sentences, prepared.rows.tolist(), strict=True)]
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
@@ -198,33 +211,3 @@ def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
             "every text under every condition"
         )
     return conditions
-
-
-class WeighsWords(Embeds):
-    """Base of the loaded systems that can say which words a condition looked at."""
-
-    @abstractmethod
-    def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
-        (0,) for a refused pair."""
-
-    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
-        """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
-
-        A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
-        that were truncated are left out. Raises ValueError for lists of different length, and without conditions.
-
-        Examples:
-            >>> text = "A woman in a red dress"
-            >>> [words] = raycase.load().word_weights([text], "color of the clothes")
-            >>> heaviest = max(words, key=lambda word: word.weight)
-            >>> text[heaviest.start : heaviest.end]
-            'red'
-        """
-        if conditions is None:
-            raise ValueError("expected conditions, got none: without one, no words are weighed")
-        conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
-        prepared = self.config.prepare(sentences, conditions)
-        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))
-        words = dict(zip(distinct, words_of(self.encoder.tokenize, distinct), strict=True))
-        return [words[text].weigh(weights[i]) for text, i in zip(sentences, prepared.rows.tolist(), strict=True)]

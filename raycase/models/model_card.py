@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
-from raycase.heads.projector import Projector
 from raycase.io.json_values import figure
 from raycase.models.contracts import SystemConfig
-from raycase.models.fine_tuned import FineTunedConfig
 
 MOST_FILES, MOST_LETTERS = 4, 300  # of the data and of the command; metrics.json has all
 
 
-def tuned_card(name: str, config: FineTunedConfig, metrics: dict[str, Any]) -> str:
+def tuned_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100
@@ -25,36 +24,33 @@ def _elsewhere(name: str, text: str | None) -> str:
     """How sentence-transformers reads the folder, and how it is to write a pair as a text."""
     if text is None:
         return ""
-    before = text.removesuffix("{sentence}")
-    how = 'model.encode(["A sentence"])'
-    if before:
-        how = f'model.encode(["A sentence"], prompt="{before.replace("{condition}", "color")}")  # under "color"'
+    prompt = text.removesuffix("{sentence}").replace("{condition}", "color")
+    how = f', prompt="{prompt}")  # under "color"' if prompt else ")"
     return f"""
 As a model of sentence-transformers; TEI and vLLM read this folder, too. Give texts without white space around them:
 raycase takes it away, these may not.
 
 ```python
 model = SentenceTransformer("{name}")
-{how}
+model.encode(["A sentence"]{how}
 ```
 """
 
 
-def case_card(name: str, config: SystemConfig, projector: Projector, metrics: dict[str, Any]) -> str:
+def case_card(name: str, config: Any, metrics: dict[str, Any]) -> str:
     """The model card of a CASE system with a projector."""
-    shape = projector.config
-    layers = {0: "linear", 1: f"one layer, {shape.activation}", 2: f"two layers of {shape.hidden}, {shape.activation}"}
+    g = config.projector
+    layers = {0: "linear", 1: f"one layer, {g.activation}", 2: f"two layers of {g.hidden}, {g.activation}"}
     what = f"""Condition-aware sentence embeddings: CASE (Zhang, Zhou and Bollegala, 2025) on {config.label}, whose
-encoder is frozen, with a projector {shape.input_dim} -> {shape.output_dim} ({layers[shape.layers]},
-dropout {shape.dropout:g} at {shape.dropout_at})."""
+encoder is frozen, with a projector {g.input_dim} -> {g.output_dim} ({layers[g.layers]},
+dropout {g.dropout:g} at {g.dropout_at})."""
     return _rated_card(name, what, config, metrics, before="the same vectors without projector")
 
 
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
-    trained = "those of the encoder among them" if metrics["recipe"]["unfreeze"] else "all in the head"
     what = f"""Condition pooling on {config.model}: {config.label};
-{metrics["parameters"]:,} trained parameters, {trained}.
+{metrics["parameters"]:,} trained parameters, all in the head.
 Each sentence is encoded once, whatever the number of conditions."""
     if models := metrics["teacher_models"]:
         what += f"\nIt learned what these models say, too: {', '.join(model['name'] for model in models)}."
@@ -84,18 +80,13 @@ def _card(
     name: str, what: str, figures: dict[str, Any], metrics: dict[str, Any], *, usage: str = "", behind: str = ""
 ) -> str:
     """What a model is, how it is loaded, its figures, data, recipe and provenance."""
-    data = [
-        f"| {part} | {read['file']} | {read['rows']} | `{read['sha256'][:16]}` |"
-        for part, read in metrics["data"].items()
-    ]
-    if more := list(metrics["data"].values())[MOST_FILES:]:
-        data[MOST_FILES:] = [f"| {len(more)} more | | {sum(read['rows'] for read in more)} | |"]
+    data = list(metrics["data"].items())
+    rows = "".join(f"| {part} | {d['file']} | {d['rows']} | `{d['sha256'][:16]}` |\n" for part, d in data[:MOST_FILES])
+    if more := data[MOST_FILES:]:
+        rows += f"| {len(more)} more | | {sum(d['rows'] for _, d in more)} | |\n"
     settings = {key: metrics[key] for key in ("compute", "seed", "workers") if key in metrics}
     made = metrics["provenance"]
-    rows = "\n".join(data)
-    command = made["command"]
-    if len(command) > MOST_LETTERS:
-        command = f"{command[:MOST_LETTERS].rpartition(' ')[0]} ..."
+    command = textwrap.shorten(made["command"], MOST_LETTERS, placeholder=" ...")
     return f"""# {name}
 
 {what}
@@ -109,18 +100,15 @@ model = raycase.load("{name}")  # the path of this folder
 | on the validation data, x 100 | |
 |---|---|
 {_table({key: figure(value) for key, value in figures.items()})}
-
 The epoch was chosen on these: epoch {metrics["best_epoch"]} of {metrics["epochs"]}.{behind}
 `metrics.json` has every epoch, file and argument.
 
 | data | file | rows | sha256 |
 |---|---|---|---|
 {rows}
-
 | recipe | |
 |---|---|
 {_table(metrics["recipe"] | settings)}
-
     {command}
 
 Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metrics["seconds"]} s.
@@ -128,4 +116,4 @@ Commit {made["commit"] or "unknown"}, {made["date"]}, {made["machine"]}, {metric
 
 
 def _table(values: dict[str, Any]) -> str:
-    return "\n".join(f"| {key} | {value} |" for key, value in values.items())
+    return "".join(f"| {key} | {value} |\n" for key, value in values.items())

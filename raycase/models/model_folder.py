@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,12 @@ from raycase.io.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.io.storage import locate
 
 EXTRA = "extra.safetensors"  # weights that are not the encoder's
-ENCODER, ADAPTER = "encoder", "adapter"  # folders, the latter of version 0.2
+ENCODER = "encoder"  # a folder
 VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model")
 OF_TOKENIZER = ("tokenizer.json", TOKENIZER, "chat_template.jinja", "special_tokens_map.json", *VOCABULARIES)
 # An encoder that others read, too, is in no folder of its own. Without its configuration it is none: that comes last.
 AT_ROOT = (*OF_TOKENIZER, ENCODER_WEIGHTS, POOLING, SETTINGS, PROMPTS, MODULES, CONFIG)
-WRITTEN = (MODEL_FILE, *reversed(AT_ROOT), METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER, ADAPTER)
+WRITTEN = (MODEL_FILE, *reversed(AT_ROOT), METRICS, CARD, EXTRA, WEIGHTS, HEAD, ENCODER)
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
@@ -58,12 +57,11 @@ def move_to_root(folder: Path) -> None:
         (folder / ENCODER).rmdir()
 
 
-def write_folder(folder: Path, metrics: dict[str, Any], card: str, save: Callable[[Path], None]) -> None:
-    """Write the metrics and the model card, then the model with `save`, whose last file is `raycase.json`."""
+def begin_folder(folder: Path, metrics: dict[str, Any], card: str) -> None:
+    """Remove an earlier model, and write the metrics and the model card; the model follows."""
     root = locate(str(folder))
     for half in root.half_written():
         half.remove()
     remove_model(folder)
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())
-    save(folder)

@@ -6,10 +6,12 @@ Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C cond
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
@@ -17,7 +19,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
-from raycase.io.rated import RatedPairs
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs
 from raycase.io.schema import Reason
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 
@@ -34,14 +36,6 @@ def prompt_sets(spec: EncoderSpec) -> list[PromptSet]:
         else prompt_set(style, template=spec.template, separator=spec.separator, span=span or spec.span)
         for style, span in parse_views(spec.prompt)
     ]
-
-
-def by_pattern(templates: Sequence[Template]) -> list[list[int]]:
-    """Indices of the views, grouped by pattern: views of a group have the same tokens and differ only in pooling."""
-    groups: dict[str, list[int]] = {}
-    for view, template in enumerate(templates):
-        groups.setdefault(template.pattern, []).append(view)
-    return list(groups.values())
 
 
 def prepare(
@@ -62,9 +56,7 @@ def prepare(
     if conditions is not None and len(conditions) != len(sentences):
         raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
     by_sentence = Indexed.of(sentences)
-    by_condition = Indexed(values=[""], codes=np.zeros(len(sentences), np.int64))
-    if conditions is not None:
-        by_condition = Indexed.of(conditions)
+    by_condition = Indexed.of(conditions or [""] * len(sentences))
     count = max(1, len(by_condition.values))
     pair_M, row_N = _distinct(by_sentence.codes * count + by_condition.codes)
     sentence_S, sentence_M = _distinct(pair_M // count)
@@ -75,7 +67,6 @@ def prepare(
         (distinct_sentences[i], distinct_conditions[j])
         for i, j in zip(sentence_M.tolist(), condition_M.tolist(), strict=True)
     ]
-    base_texts = [] if conditions is None else [("", c) for c in distinct_conditions]
     return Prepared(
         rows=row_N,
         conditions=None if conditions is None else distinct_conditions,
@@ -83,7 +74,7 @@ def prepare(
         condition=condition_M,
         pairs=[*_tokenized(spec, pairs, texts), *([tokens(texts)] if tokens else [])],
         alone=_tokenized(spec, alone, [(s, "") for s in distinct_sentences]),
-        bases=_tokenized(spec, bases, base_texts) if conditions is not None else [],
+        bases=[] if conditions is None else _tokenized(spec, bases, [("", c) for c in distinct_conditions]),
     )
 
 
@@ -117,17 +108,14 @@ class Indexed(Sequence[str]):
 
 def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values in the order of their first occurrence, and the index of each value among them: (N,)."""
-    distinct, first, inverse_N = np.unique(values_N, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    return distinct[order], rank[inverse_N]
+    encoded = pa.array(values_N).dictionary_encode()
+    return encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)
 
 
 def _tokenized(spec: EncoderSpec, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> list[TokenBatch]:
-    """One batch per pattern; views of one pattern share their tokens."""
+    """A batch for each pattern: neighbours of one pattern share their tokens, and differ only in pooling."""
     tokenizer = load_tokenizer(spec)
-    return [tokenizer.pairs([templates[i] for i in views], pairs) for views in by_pattern(templates)]
+    return [tokenizer.pairs(list(views), pairs) for _, views in groupby(templates, lambda view: view.pattern)]
 
 
 def accepted_pairs(prepared: Prepared) -> np.ndarray:
@@ -146,11 +134,6 @@ def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
         for batch in batches:
             tokens_K += batch.lengths[text_index]
     return tokens_K
-
-
-def tokens_apart(prepared: Prepared, pair_index: np.ndarray) -> int:
-    """The sum of `tokens_of_pairs`."""
-    return int(tokens_of_pairs(prepared, pair_index).sum())
 
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
@@ -176,9 +159,9 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) float32, or the type that `contracts.RoundsVectors` was asked for, NaN where refused; refused:
-    (N,) the reason or None; truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept:
-    of each pair's text, from systems that keep something beside vectors.
+    vectors: (N, dim) float32, or what `Embeds.output` asks for, NaN where refused; refused: (N,) the reason or None;
+    truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each pair's text,
+    from systems that keep something beside vectors.
     """
 
     vectors: np.ndarray
@@ -196,18 +179,14 @@ class Encoded:
 
 
 class ConditionCache:
-    """Cache of the vectors of conditions. Emptied when one more batch would exceed `max_bytes`."""
+    """Cache of the vectors of conditions. Emptied when one more batch would exceed `MEMORY_BYTES`."""
 
-    def __init__(self, dim: int, max_bytes: int = MEMORY_BYTES) -> None:
+    def __init__(self, dim: int) -> None:
         self.dim = dim
-        self.max_bytes = max_bytes
         self.vectors: dict[str, np.ndarray] = {}
 
     def of(
-        self,
-        prepared: Prepared,
-        pair_index: np.ndarray,
-        compute: Callable[[np.ndarray], tuple[np.ndarray, Work]],
+        self, prepared: Prepared, pair_index: np.ndarray, compute: Callable[[np.ndarray], tuple[np.ndarray, Work]]
     ) -> tuple[np.ndarray, np.ndarray, Work]:
         """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
 
@@ -216,7 +195,7 @@ class ConditionCache:
         assert prepared.conditions is not None
         conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
         names = [prepared.conditions[i] for i in conditions.tolist()]
-        if (len(self.vectors) + len(names)) * self.dim * 4 > self.max_bytes:
+        if (len(self.vectors) + len(names)) * self.dim * 4 > MEMORY_BYTES:
             self.vectors.clear()
         new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
         work = Work()
@@ -273,7 +252,23 @@ class RatedTexts:
     def lengths(self) -> np.ndarray:
         """Tokens of each rated pair: (N,)."""
         prepared = self.prepared
-        tokens_M = sum(batch.lengths for batch in prepared.pairs) + np.zeros(len(prepared.condition), dtype=np.int64)
-        for batch in prepared.alone:
-            tokens_M = tokens_M + batch.lengths[prepared.sentence]
+        tokens_M = tokens_of_pairs(replace(prepared, bases=[]), np.arange(len(prepared.condition)))
         return tokens_M[prepared.rows][self.pair_index].sum(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairVectors:
+    """Vectors of rated pairs, the argument of g in eq. 1. The arrays may be read-only (Ray's object store)."""
+
+    vectors: np.ndarray  # (P, D) float32, the views side by side
+    pair_index: np.ndarray  # (N, 2) int64 into `vectors`
+    ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
+
+    @property
+    def dim(self) -> int:
+        return int(self.vectors.shape[1])
+
+    def applicable(self) -> PairVectors:
+        """Only the pairs to which the condition applies; the label -1 is not a rating."""
+        rated = self.ratings != NOT_APPLICABLE
+        return PairVectors(vectors=self.vectors, pair_index=self.pair_index[rated], ratings=self.ratings[rated])

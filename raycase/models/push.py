@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import tyro
-from huggingface_hub import CommitOperationAdd, EvalResult, HfApi, ModelCard, ModelCardData
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, ModelCardData
 
-from raycase.errors import RequestError, WorkError, first_line, visible
+from raycase.errors import RequestError, WorkError, expecting, visible
 from raycase.io.fetch import MODEL_FILE, is_trained
 from raycase.io.json_values import loads
 from raycase.models.model_folder import CARD, METRICS, WRITTEN
@@ -51,27 +51,14 @@ def push(job: PushJob) -> dict[str, Any]:
     added = [CommitOperationAdd(str(f.relative_to(folder)), f) for f in files if f != folder / CARD]
     added.append(CommitOperationAdd(CARD, str(card).encode()))
     api = HfApi()
-    try:
+    with expecting(f"{job.repository}: expected the hub to take the model", OSError, ValueError, kind=WorkError):
         api.create_repo(job.repository, private=job.private, exist_ok=True)
         done = api.create_commit(job.repository, added, commit_message=f"{config.label}, by raycase")
-    except (OSError, ValueError) as error:
-        raise WorkError(f"{job.repository}: {first_line(error)}") from error
     return {"repository": job.repository, "commit": done.oid, "model": f"{job.repository}@{done.oid}"}
 
 
 def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -> ModelCard:
     """The folder's card, with what the hub reads before it."""
-    figures = [
-        EvalResult(
-            task_type="sentence-similarity",
-            dataset_type="validation",
-            dataset_name=str(metrics["data"]["validation"]["file"]),
-            metric_type=name,
-            metric_value=round(value, 2),
-        )
-        for name, value in metrics.get("validation", {}).items()
-        if isinstance(value, float) and "data" in metrics
-    ]
     datasets = {part["dataset"] for part in metrics.get("data", {}).values() if "dataset" in part}
     base = None if source.startswith(("./", "package:")) else source.partition("@")[0]
     data = ModelCardData(
@@ -80,8 +67,6 @@ def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -
         library_name="raycase",
         pipeline_tag="sentence-similarity",
         tags=["raycase", "sentence-embeddings"],
-        model_name=repository.rpartition("/")[2],
-        eval_results=figures or None,
     )
     text = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else f"# {repository}\n"
     if here := re.search(r'raycase\.load(\(".*"\))  # the path of this folder', text):

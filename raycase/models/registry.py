@@ -16,14 +16,13 @@ from typing import Any, TypeGuard
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
-from raycase.errors import RequestError, note, visible
+from raycase.errors import RequestError, expecting, named, note, visible
 from raycase.io.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
 from raycase.io.hub import pinned_uri
 from raycase.io.json_values import loads
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import EmbedderConfig, SystemConfig
-from raycase.models.fine_tuned import SentenceEncoderConfig
+from raycase.models.contracts import EmbedderConfig, SentenceEncoderConfig, SystemConfig
 
 KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
@@ -70,35 +69,31 @@ def resolve(
     another one, and a dimension that the model was not trained with.
     """
     views, own = read_prompt(prompt)
-    config = _find(model, {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own})
+    choices = {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own}
+    config = _find(model, choices)
+    _check_choices(model, config.fixed, choices)
     return config if dim is None else _cut(config, dim)
 
 
 def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
-    """The whole system of this name, id or folder, with its choices checked."""
+    """The whole system of this name, id or folder; a trained one whatever is chosen."""
     name, _, encoder = model.partition(":")
     if encoder and name in (*SYSTEMS, *of_papers("systems")) and hasattr(kind := find_system(name), "untrained"):
-        untrained = kind.untrained(encoder, choices["pooling"])
-        _check_choices(model, untrained.fixed, choices)
-        return replace(untrained, model=model)
+        return replace(kind.untrained(encoder, choices["pooling"]), model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
         model = folder = on_hub
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
-    if not file.is_file():
-        if model in (*SYSTEMS, *of_papers("systems")) and model not in ENCODERS:
-            raise RequestError(f"--model: expected a model, got the system {model}; `raycase train {model}` makes one")
-        if model in ENCODERS or choices["prompt"]:
-            return case.resolve(model, **choices)
-        untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])
-        _check_choices(model, untrained.fixed, choices)
-        _note_untrained(model)
-        return untrained
-    config = _read(file, folder)
-    if model in SHIPPED:
-        config = replace(config, model=model)
-    _check_choices(model, config.fixed, choices)
-    return config
+    if file.is_file():
+        config = _read(file, folder)
+        return replace(config, model=model) if model in SHIPPED else config
+    if model in (*SYSTEMS, *of_papers("systems")) and model not in ENCODERS:
+        raise RequestError(f"--model: expected a model, got the system {model}; `raycase train {model}` makes one")
+    if model in ENCODERS or choices["prompt"]:
+        return case.resolve(model, **choices)
+    untrained = ConditionPoolingConfig.untrained(model, choices["pooling"])
+    _note_untrained(model)
+    return untrained
 
 
 @cache
@@ -112,11 +107,9 @@ def _note_untrained(model: str) -> None:
 
 def _read(file: Path, folder: str) -> SystemConfig:
     """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
-    try:
+    with expecting(f"{file}: expected what training saved", OSError, KeyError, TypeError, ValueError, why=named):
         values = loads(file.read_text(encoding="utf-8"))
         return find_system(values["system"]).read(folder, values)
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise RequestError(f"{file}: expected what training saved, got {type(error).__name__}: {error}") from error
 
 
 def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
@@ -137,15 +130,15 @@ def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
     return {f"prompt: {name}": value for name, value in values.items()} | others
 
 
-def _cut(config: SystemConfig, dim: int) -> EmbedderConfig:
+def _cut(config: SystemConfig, dim: int) -> SystemConfig:
     """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
-    if embeds(config) and dim in config.nested:
-        return replace(config, cut=dim)
-    nested = ", ".join(map(str, config.nested)) if embeds(config) else ""
-    raise RequestError(
-        f"--dim: expected a dimension that {config.model} was trained with ({nested or 'it has none'}), got {dim}; "
-        "leave the flag out"
-    )
+    nested = config.nested if embeds(config) else ()
+    if not embeds(config) or dim not in nested:
+        known = ", ".join(map(str, nested)) or "it has none"
+        raise RequestError(
+            f"--dim: expected a dimension that {config.model} was trained with ({known}), got {dim}; leave the flag out"
+        )
+    return replace(config, cut=dim)
 
 
 def embeds(config: SystemConfig) -> TypeGuard[EmbedderConfig]:
@@ -176,11 +169,9 @@ def load(
     batch_tokens: int | None = None,
     **choices: Any,
 ) -> Any:
-    """Load the system that `resolve` finds: an `Encoder`, whose `embed(sentences, conditions)` returns (N, dim)
-    float32, or a `PairScorer`.
+    """Load the system that `resolve` finds by these choices: an `Embeds` or a `Scorer`.
 
-    device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster); choices: those of
-    `resolve`. Raises RequestError.
+    device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster). Raises RequestError.
     """
     with _loading:
         return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)

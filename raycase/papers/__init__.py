@@ -8,6 +8,6 @@ PAPERS: dict[str, tuple[str, str, str]] = {
     # folder: names in SYSTEMS of model.py, in JOBS of train.py, in TASKS of task.py
     "baselines": ("bi-encoder tri-encoder cross-encoder lora", "bi-encoder tri-encoder cross-encoder lora", ""),
     "csr": ("csr", "csr", ""),
-    "dualcse": ("dualcse", "dualcse simcse", "rte eis"),
-    "mixsp": ("mixsp", "mixsp sentence-encoder", "sts pairs"),
+    "dualcse": ("dualcse", "dualcse simcse", "rte"),
+    "mixsp": ("mixsp", "mixsp sentence-encoder", "sts"),
 }

@@ -1,8 +1,9 @@
-"""Joins a Ray cluster, lists its nodes, translates its errors. Small, since every process of a fit imports it."""
+"""Joins a Ray cluster, fits encoders into its nodes, translates its errors."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import signal
@@ -10,19 +11,30 @@ import socket
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
 import ray
+from ray._private import ray_constants
 from ray.exceptions import RayError
 
-from raycase.errors import RequestError, WorkError, first_line, visible
+from raycase.errors import RequestError, WorkError, expecting, first_line, visible
+from raycase.job.request import RunFlags, actor_range
+from raycase.job.runner import Places
 
 SECONDS = 15.0  # within which a cluster takes a connection
+# CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats,
+# and where the last does not fit by 1e-16, its tasks never start while an earlier stage waits for it
+CPU_STEP = 1 / 16
+READ_CPUS, WRITE_CPUS = 0.25, 0.125  # different, or Ray fuses stages into one process
+LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per encoder: on CPUs, and in addition to a GPU
+CPUS_OF_ENCODER = 4  # by default
 
 
 def start_ray(*, metrics_port: int | None = None) -> None:
@@ -53,27 +65,15 @@ def start_ray(*, metrics_port: int | None = None) -> None:
 
 
 def _start_own(**options: Any) -> None:
-    """Start a Ray for this process alone. Raises WorkError."""
-    _listen_on_localhost()
-    own_token_file(Path.home() / ".ray" / "auth_token")
-    try:
-        ray.init("local", **options)
-    except Exception as error:  # where the machine is busy, one without a class
-        raise WorkError(
-            f"expected Ray to start for this command, got: {visible(first_line(error))}; run the same command again "
-            "when the machine is less busy, or with --no-ray where it has that flag"
-        ) from error
-
-
-def _listen_on_localhost() -> None:
-    """Make the Ray that this process starts next listen on 127.0.0.1 alone, as it does on macOS and Windows.
-
-    By its defaults on Linux all of its processes listen on every interface, and no option of Ray changes that.
-    """
-    from ray._private import ray_constants
-
+    """Start a Ray for this process alone, which listens on 127.0.0.1 alone. Raises WorkError."""
+    # on Linux all of Ray's processes would listen on every interface, and no option changes that
     assert hasattr(ray_constants, "ENABLE_RAY_CLUSTER"), "expected the Ray of constraints.txt"
     ray_constants.ENABLE_RAY_CLUSTER = False
+    own_token_file(Path.home() / ".ray" / "auth_token")
+    advice = "; run the same command again when the machine is less busy, or with --no-ray where it has that flag"
+    # where the machine is busy, an error without a class
+    with expecting("expected Ray to start for this command", Exception, advice=advice, kind=WorkError):
+        ray.init("local", **options)
 
 
 def named_cluster() -> str | None:
@@ -91,41 +91,27 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
             "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
-    try:
+    errors = (OSError, RuntimeError, ValueError, RayError)
+    expected = f"RAY_ADDRESS={visible(address)}: expected a cluster to join"
+    advice = "; start it, correct the address, or unset RAY_ADDRESS to work on this machine alone"
+    with expecting(expected, *errors, why=lambda error: first_line(error).rstrip("."), advice=advice, kind=WorkError):
         if address != "auto":
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=seconds).close()
         ray.init(address, **options)
-    except (OSError, RuntimeError, ValueError, RayError) as error:
-        problem = visible(first_line(error).rstrip("."))
-        raise WorkError(
-            f"RAY_ADDRESS={visible(address)}: expected a cluster to join, got: {problem}; start it, correct the "
-            "address, or unset RAY_ADDRESS to work on this machine alone"
-        ) from error
 
 
 def own_token_file(file: Path) -> None:
     """Make Ray's token, where there is none, readable for its owner alone; Ray itself would make it readable for all.
 
-    Whoever has the token and reaches a port of Ray can run code. Commands that begin at once get the same: no file is
-    there before its token is.
+    Whoever has the token and reaches a port of Ray can run code.
     """
-    if any(name in os.environ for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
-        return
-    if not file.exists():
+    with suppress(OSError):  # there by now; or nothing can be written, and Ray says so if it needs to
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with NamedTemporaryFile("w", dir=file.parent, prefix=file.name) as handle:  # for its owner alone
+        with open(file, "x", opener=partial(os.open, mode=0o600)) as handle:
             handle.write(secrets.token_hex(32))
-            handle.flush()
-            with suppress(OSError):  # there by now; or a file system without links, and Ray writes its own
-                os.link(handle.name, file)
     with suppress(OSError):  # another user's, as in a shared home
         file.chmod(0o600)
-
-
-def nodes() -> list[dict[str, Any]]:
-    """The resources of each live node."""
-    return [n["Resources"] for n in ray.nodes() if n["Alive"]]
 
 
 def cause(error: Exception) -> Exception:
@@ -151,3 +137,105 @@ def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)
     return function(item)
+
+
+# ------------------------------------------------------------------------------------------------------------- capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorPool:
+    """The actors that encode: their number, and the resources of each."""
+
+    least: int
+    most: int
+    cpus: float
+    gpus: float
+    threads: int | None
+
+    @property
+    def each(self) -> str:
+        return (f"{self.gpus:g} GPU and " if self.gpus else "") + f"{self.cpus:g} CPUs"
+
+    def __str__(self) -> str:
+        count = f"{self.least}" if self.least == self.most else f"{self.least} to {self.most}"
+        return f"{count} encoder{'s' * (count != '1')} with {self.each} each"
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """The live nodes of a cluster, each by its resources under Ray's names, and whether an autoscaler may add others,
+    which Ray does not tell."""
+
+    alive: list[dict[str, Any]]
+    grows: bool = False
+
+    def gpus(self, asked: float | None) -> float:
+        """GPUs of each worker: as many as asked for, else one where a node has any."""
+        return float(any(n.get("GPU") for n in self.alive)) if asked is None else asked
+
+    def room(self, cpus: float, gpus: float) -> int:
+        """How many workers with so many CPUs and GPUs fit."""
+        fits = (min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf) for n in self.alive)
+        return sum(map(int, fits))
+
+    def __str__(self) -> str:
+        counts = Counter((n.get("CPU", 0), n.get("GPU", 0)) for n in self.alive)
+        shapes = [f"{n} node{'s' * (n > 1)} with {c:g} CPUs and {g:g} GPUs" for (c, g), n in sorted(counts.items())]
+        return f"the cluster has {', '.join(shapes) or 'no node'}"
+
+
+def make_pool(job: RunFlags, units: int, cluster: Capacity) -> ActorPool:
+    """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
+    fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
+    requested = actor_range(job.actors)
+    gpus = cluster.gpus(job.gpus_per_actor)
+    cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
+    free = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in cluster.alive]
+    fits = [max(0, int(f / cpus)) for f in free]  # most actors of each node
+    usual = [min(f, max(1, round(n.get("CPU", 0) / CPUS_OF_ENCODER))) for f, n in zip(fits, cluster.alive, strict=True)]
+    if gpus:
+        usual = fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, cluster.alive, strict=True)]
+    least, most = requested or (max(1, sum(usual)),) * 2
+    if not (requested and cluster.grows):
+        if least > sum(fits):
+            needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
+            raise RequestError(
+                f"--actors: expected {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and "
+                f"write; got room for {sum(fits)}: {cluster}; ask for fewer, or pass --actors MIN:MAX on a cluster "
+                "whose autoscaler adds nodes"
+            )
+        most = min(most, sum(fits))
+    most = min(most, max(least, units))
+    used = [f for f, count in zip(free, fits, strict=True) if count] or [1.0]
+    smallest, count = min(used), math.ceil(min(most, max(1, sum(fits))) / len(used))
+    if most > sum(fits) and not gpus:
+        while count > 1 and (count + 1) * whole_steps(smallest / count) <= smallest + READ_CPUS + WRITE_CPUS:
+            count -= 1  # else Ray would start one more there, and nothing could be read
+    share = smallest / count
+    steps = whole_steps(share)
+    if gpus:
+        return ActorPool(least=least, most=most, cpus=min(1.0, steps), gpus=gpus, threads=None)
+    return ActorPool(least=least, most=most, cpus=max(cpus, steps), gpus=0, threads=max(1, round(share)))
+
+
+def whole_steps(cpus: float) -> float:
+    """At most so many CPUs, in multiples of `CPU_STEP`."""
+    return math.floor(cpus / CPU_STEP) * CPU_STEP
+
+
+def join_cluster(places: Places, *, metrics_port: int | None = None) -> Capacity:
+    """`start_ray`. Raises RequestError for a local place on several nodes, each of which would hold only a part."""
+    start_ray(metrics_port=metrics_port)
+    cluster = capacity()
+    for flag, place in places:
+        if place.is_local and len(cluster.alive) > 1:
+            raise RequestError(
+                f"{flag}: expected object storage on a cluster of several nodes ({cluster}), got the local "
+                f"{place.uri}; each node has its own part of it"
+            )
+    return cluster
+
+
+def capacity() -> Capacity:
+    """The nodes of the cluster that this process has joined; one that it started for itself does not grow."""
+    return Capacity([n["Resources"] for n in ray.nodes() if n["Alive"]], grows=named_cluster() is not None)

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -15,26 +15,26 @@ from typing import Any
 import pyarrow as pa
 import ray
 from ray.data import ActorPoolStrategy, DataContext, Dataset, TaskPoolStrategy
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raycase.errors import WorkError, note
+from raycase.errors import note
 from raycase.io.schema import Reason
 from raycase.job.encode_step import EncodeUnits
-from raycase.job.job_record import Job
 from raycase.job.plan import Plan
 from raycase.job.read_step import read_row
-from raycase.job.records import ReadUnit, WrittenUnit, write_row
 from raycase.job.request import Request
+from raycase.job.unit_files import write_row
+from raycase.job.units import ReadUnit, WrittenUnit
+from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, ActorPool
 from raycase.ray.in_flight import DEATHS, InFlight, Key, feed_tasks
-from raycase.ray.resources import READ_CPUS, WRITE_CPUS, ActorPool
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
 WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
 
 
-def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: int | None) -> Iterator[WrittenUnit]:
+def execute(request: Request, plan: Plan, pool: ActorPool, ahead: int | None) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
     Any number of units is one execution, to which they are fed in bounded pieces. ahead: most units that Ray has
@@ -45,10 +45,17 @@ def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: i
         (ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most)) * plan.unit_rows, encoded=len(plan.done) > 0
     )
     output = request.output
-    write = partial(write_row, output=output.root.uri, results=output.results, print8=opened.print8)
+    write = partial(write_row, output=output.root.uri, results=output.results, print8=plan.job.print8)
+    context = DataContext.get_current().copy()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.raise_original_map_exception = True  # else a step's own error is lost with its cause
+    context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
+    context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
+    context.execution_no_progress_timeout_s = 60 * request.job.stall_timeout
     try:
-        with _data_context(request.job.stall_timeout):
-            written = _stages(request, opened, plan, pool, in_flight, write)
+        with DataContext.current(context):
+            written = _stages(request, plan, pool, in_flight, write)
         for batch in written.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             units = [WrittenUnit.from_arrow(batch.slice(i, 1)) for i in range(len(batch))]
             in_flight.add_written.remote(sum(unit.line.rows_out + unit.line.rows_rejected for unit in units))
@@ -60,21 +67,6 @@ def execute(request: Request, opened: Job, plan: Plan, pool: ActorPool, ahead: i
     finally:
         with suppress(Exception):  # the cluster may be gone
             ray.kill(in_flight)
-
-
-def _data_context(stall_timeout: float) -> AbstractContextManager[Any]:
-    """Context with the settings of Ray Data under which a job creates its datasets.
-
-    stall_timeout: minutes without progress after which Ray ends an execution, where its own default is 30.
-    """
-    context = DataContext.get_current().copy()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.raise_original_map_exception = True  # else a step's own error is lost with its cause
-    context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
-    context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    context.execution_no_progress_timeout_s = 60 * stall_timeout
-    return DataContext.current(context)
 
 
 class _Opaque:
@@ -91,12 +83,12 @@ class _Opaque:
         return copy.copy, (self.value,)
 
 
-def _stages(request: Request, opened: Job, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
+def _stages(request: Request, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
     """The dataset of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_tasks,
-        fn_kwargs={"plan": ray.put((plan, opened.files)), "in_flight": in_flight},
+        fn_kwargs={"plan": ray.put(plan), "in_flight": in_flight},
         num_cpus=0,
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
         **batches,
@@ -134,8 +126,7 @@ class EncodeInPool:
     """
 
     def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
-        if _has_ended(in_flight):  # Ray started it again after its job; it does not where this raises
-            raise WorkError("the job of this encoder has ended")
+        ray.get(in_flight.is_there.remote())  # raises where Ray started it again after its job, and so ends that
         Thread(target=_end_with, args=(in_flight,), daemon=True).start()
         self.step = EncodeUnits(**step)
         self.in_flight = in_flight
@@ -153,17 +144,12 @@ class EncodeInPool:
 
 
 def _end_with(in_flight: ray.actor.ActorHandle) -> None:
-    """End this process once the actor has died."""
-    while not _has_ended(in_flight):
+    """End this process once the actor has died; not where it is only not reached for now."""
+    while True:
         time.sleep(WATCH)
-    os._exit(0)
-
-
-def _has_ended(in_flight: ray.actor.ActorHandle) -> bool:
-    """Whether the actor has died; False where it is not reached for now."""
-    with suppress(Exception):
         try:
             ray.get(in_flight.is_there.remote())
         except ActorDiedError:
-            return True
-    return False
+            os._exit(0)
+        except RayError:  # it is not reached for now
+            continue

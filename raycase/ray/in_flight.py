@@ -13,9 +13,8 @@ import pyarrow as pa
 import ray
 
 from raycase.errors import WorkError
-from raycase.io.source import InputFile
 from raycase.job.plan import Plan
-from raycase.job.records import ReadTask
+from raycase.job.units import pieces_to_arrow
 
 DEATHS = 3  # of encoders at a unit, after which it is rejected
 HOPELESS = 3  # units rejected before any was encoded, after which the job ends
@@ -25,12 +24,12 @@ Key = tuple[int, int]  # a unit: its file and first row
 
 def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHandle) -> Iterator[pa.Table]:
     """Yield the plan's tasks of the read step, each as soon as `in_flight` has room for it."""
-    planned: tuple[Plan, list[InputFile]] = ray.get(plan)
+    planned: Plan = ray.get(plan)
     fed = 0
-    for pieces in planned[0].tasks():
+    for pieces in planned.tasks():
         ray.get(in_flight.wait_for_room.remote(fed))
-        fed += sum(end - start for _, units in pieces for start, end in units)
-        yield ReadTask.of(planned[1], pieces).to_arrow()
+        fed += sum(end - start for piece in pieces for start, end in piece.units)
+        yield pieces_to_arrow(pieces)
 
 
 @ray.remote(num_cpus=0, max_concurrency=8)

@@ -13,15 +13,12 @@ from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import GetTimeoutError, RayError
 
 from raycase.errors import WorkError, note
-from raycase.job.job_record import Job
 from raycase.job.plan import Plan
-from raycase.job.progress import progress_bar
-from raycase.job.records import WrittenUnit
 from raycase.job.request import Request, RunFlags
-from raycase.job.runner import Item, Mapped, Places, Runner
-from raycase.ray.cluster import call, cause
+from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
+from raycase.job.units import WrittenUnit
+from raycase.ray.cluster import call, capacity, cause, join_cluster, make_pool
 from raycase.ray.embed import execute
-from raycase.ray.resources import capacity, join_cluster, make_pool
 
 CALLS_AT_ONCE = 2048  # that Ray holds
 
@@ -54,13 +51,13 @@ class RayRunner(Runner):
         results = _ray_errors(_results(begin, items, stall_timeout), "task was finished", stall_timeout)
         return iter(progress_bar(results, total=len(items), unit=f" {unit}"))
 
-    def embed(self, request: Request, opened: Job, plan: Plan) -> Iterator[WrittenUnit]:
+    def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed` by Ray Data. A unit that keeps killing its encoder is rejected."""
         cluster = join_cluster([("--output", request.output.root)])
         pool = make_pool(request.job, plan.units, cluster)
         note(f"needs {pool}; {cluster}")
         timeout = request.job.stall_timeout
-        return _ray_errors(execute(request, opened, plan, pool, self.ahead), f"unit was finished by {pool}", timeout)
+        return _ray_errors(execute(request, plan, pool, self.ahead), f"unit was finished by {pool}", timeout)
 
 
 def _results(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import os
 import queue
 import re
@@ -16,33 +15,30 @@ import signal
 import socket
 import sys
 import threading
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any, NoReturn
-from urllib.request import urlopen
 
 import ray
 import torch
 from fastapi import FastAPI
 from ray import serve as ray_serve
 from ray.exceptions import RayError
+from ray.serve._private import replica as ray_replica
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
+from ray.util.metrics import Counter, Histogram
 
-from raycase.errors import RequestError, WorkError, first_line, note
+from raycase.errors import RequestError, WorkError, note
+from raycase.index.index import Index
 from raycase.index.query_encoder import resolve_query_encoder
 from raycase.io.storage import locate
 from raycase.models.registry import resolve_embedder
-from raycase.ray.cluster import cause, named_cluster, nodes, start_ray
-from raycase.ray.prometheus import ServiceMetrics
-from raycase.ray.resources import CPU_STEP, Capacity, check_nodes
+from raycase.ray.cluster import CPU_STEP, Capacity, capacity, cause, join_cluster, named_cluster, whole_steps
 from raycase.ray.shards import InShards
 from raycase.serve.app import make_app
-from raycase.serve.guard import Door
-from raycase.serve.live_index import open_index
 from raycase.serve.serve_job import TOKEN, ServeJob, ServeSettings, check_serve, free_port
 from raycase.serve.service import STUCK, EmbeddedText, Engine, Service
 
@@ -58,6 +54,8 @@ STEADY = {  # else oneDNN keeps what it made for each shape of a batch, and glib
     "LRU_CACHE_CAPACITY": "16",
     "MALLOC_ARENA_MAX": "1",
 }
+BOUNDS = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60]  # of the histogram of seconds
+ERRORS = (RayError, RayServeException, RuntimeError)  # of Ray Serve
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)
 
 
@@ -95,22 +93,39 @@ class BatchedEngine(Engine):
             self._idle.set()
 
 
+class ServiceMetrics:
+    """Counts requests on every node's Prometheus endpoint, and so in Ray's Grafana: `raycase.serve.guard.Observe`."""
+
+    def __init__(self) -> None:
+        self.requests = Counter("raycase_requests", "Requests answered", ("route", "status"))
+        self.seconds = Histogram("raycase_request_seconds", "Seconds of a request", BOUNDS, ("route",))
+        self.texts = Counter("raycase_request_texts", "Texts embedded for requests")
+        self.tokens = Counter("raycase_request_tokens", "Their tokens")
+
+    def __call__(self, route: str, status: int, seconds: float, *, texts: int = 0, tokens: int = 0) -> None:
+        self.requests.inc(tags={"route": route, "status": str(status)})
+        self.seconds.observe(seconds, tags={"route": route})
+        for counter, value in ((self.texts, texts), (self.tokens, tokens)):
+            if value:  # Ray's counters raise for 0
+                counter.inc(value)
+
+
 @ray_serve.ingress()
 class Replica:
     """A process with a loaded model."""
 
     def __init__(self, settings: ServeSettings, threads: int | None, *, alone: bool) -> None:
         """threads: of PyTorch; alone: on a Ray of one machine."""
-        if alone:
-            _listen_on_localhost()
+        if alone:  # for calls of other deployments it would listen on every interface, and no option changes that
+            add_port = ray_replica.add_port_to_grpc_server
+            ray_replica.add_port_to_grpc_server = lambda server, at: add_port(server, at.replace("[::]", "127.0.0.1"))
         if threads is not None:
             torch.set_num_threads(threads)
         shard = None if alone else InShards()  # starts their processes with the first index
         self.settings, self.engine = settings, BatchedEngine(Service.load(settings, shard))
-        self.door = Door(self.engine.stuck)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return make_app(self.engine, self.settings, ServiceMetrics(), self.door)
+        return make_app(self.engine, self.settings, ServiceMetrics())
 
     async def check_health(self) -> None:
         """Raise WorkError where the engine hangs: Ray Serve asks, and replaces the replica."""
@@ -119,47 +134,32 @@ class Replica:
 
     async def end(self) -> None:
         """Refuse what is new, and return when what is under way has reached its clients, or after `DRAIN`."""
-        await self.door.close(DRAIN)
+        await self.engine.close(DRAIN)
         await asyncio.sleep(LINGER)
 
 
-def _listen_on_localhost() -> None:
-    """Make a replica, which calls this as it starts, listen on 127.0.0.1 alone.
-
-    Its server for calls of other deployments would listen on every interface, and no option of Ray changes that.
-    """
-    from ray.serve._private import replica
-
-    add_port = replica.add_port_to_grpc_server
-    replica.add_port_to_grpc_server = lambda server, address: add_port(server, address.replace("[::]", "127.0.0.1"))
-
-
 def application(flags: dict[str, Any]) -> ray_serve.Application:
-    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeJob`, in `args`.
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeJob`, in `args`. Its
+    host and port are those of the config.
 
     It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
     RequestError.
     """
-    if ignored := flags.keys() & {"host", "port", "metrics_port"}:
-        raise RequestError(
-            f"args: expected host and port in http_options, and Ray's own port of metrics, got {min(ignored)}"
-        )
     origins = tuple(flags.pop("allow_origin", ()))
-    job = ServeJob(**flags, allow_origin=origins)
-    up = Capacity(nodes(), grows=True)  # machines may be on their way
-    return _bound(job, check_serve(job, on_cluster=True), up, alone=False)
+    settings = check_serve(ServeJob(**flags, allow_origin=origins), on_cluster=True)
+    return _bound(settings, Capacity(capacity().alive, grows=True), alone=False)  # machines may be on their way
 
 
-def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
-    """The application of a job. alone: on a Ray of this machine. Raises RequestError for replicas that do not fit."""
-    cpus, gpus = replica_resources(job, cluster, alone=alone)
+def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_serve.Application:
+    """The application. alone: on a Ray of this machine. Raises RequestError for replicas that do not fit."""
+    cpus, gpus = replica_resources(settings, cluster, alone=alone)
     deployment = ray_serve.deployment(
         Replica,
         name=NAME,
-        num_replicas=job.replicas,
+        num_replicas=settings.replicas,
         ray_actor_options={"num_cpus": cpus, "num_gpus": gpus, "runtime_env": {"env_vars": STEADY}},
-        max_ongoing_requests=job.queue + ARRIVING,
-        max_queued_requests=job.queue + ARRIVING,
+        max_ongoing_requests=settings.queue + ARRIVING,
+        max_queued_requests=settings.queue + ARRIVING,
         graceful_shutdown_timeout_s=DRAIN,
         graceful_shutdown_wait_loop_s=0.2,
     )
@@ -169,16 +169,14 @@ def _bound(job: ServeJob, settings: ServeSettings, cluster: Capacity, *, alone: 
 def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
     """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
     Ray would wait for."""
-    every = cluster.alive
-    gpus = job.gpus_per_replica if job.gpus_per_replica is not None else float(any(n.get("GPU") for n in every))
-    most = max((n.get("CPU", 0.0) for n in every), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
+    gpus = cluster.gpus(job.gpus_per_replica)
+    most = max((n.get("CPU", 0.0) for n in cluster.alive), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
     cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
-    cpus = max(CPU_STEP, math.floor(cpus / CPU_STEP) * CPU_STEP)
-    rooms = [int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in every]
-    if not cluster.grows and sum(rooms) < job.replicas:
+    cpus = max(CPU_STEP, whole_steps(cpus))
+    if not cluster.grows and cluster.room(cpus, gpus) < job.replicas:
         raise RequestError(
             f"--replicas: expected room for {job.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
-            f"{sum(rooms)}: {cluster}"
+            f"{cluster.room(cpus, gpus)}: {cluster}"
         )
     return cpus, gpus
 
@@ -193,80 +191,52 @@ def serve(job: ServeJob) -> NoReturn:
     port = job.port if on_cluster else free_port(job.host, job.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
-    start_ray(metrics_port=job.metrics_port)
-    cluster = Capacity(nodes())
-    if settings.index is not None:
-        check_nodes(locate(settings.index), cluster, "--index")
-    bound = _bound(job, settings, cluster, alone=not on_cluster)
+    places = [] if settings.index is None else [("--index", locate(settings.index))]
+    cluster = join_cluster(places, metrics_port=job.metrics_port)
+    bound = _bound(settings, Capacity(cluster.alive), alone=not on_cluster)  # as if no nodes would come
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    options = HTTPOptions(host=job.host, port=port)
-    try:
-        ran_before = bool(ray_serve.status().proxies)
-        ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
-    except (RayError, RayServeException, RuntimeError) as error:
-        raise cause(error) from error
-    url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
-    if ran_before:
-        _check_listening(url)
-    if NAME in ray_serve.status().applications:
+    if ray_serve.status().proxies:  # they would keep their own address and port
         raise RequestError(
-            f"expected no application {NAME!r} on this cluster, got one, of another raycase serve or of one that "
-            f"was killed; end it there, or by ray.serve.delete({NAME!r})"
+            "expected a cluster on which no Ray Serve runs, got one, perhaps of a raycase serve that was killed; end "
+            "it there (ray.serve.shutdown())"
         )
     try:
         note("starting the replicas, which load the model")
+        options = HTTPOptions(host=job.host, port=port)
         try:
+            ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
             handle = ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
-        except (RayError, RayServeException, RuntimeError) as error:
+        except ERRORS as error:
             raise _failure(error) from error
-        _say_where(job, url, model)
-        own = None if on_cluster else ray.nodes()[0]
+        url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
+        up = [node for node in ray.nodes() if node["Alive"]]
+        metrics = [f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics" for node in up]
+        index = "" if job.index is None else f" and {job.index}"
+        note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
+        print(json.dumps({"url": url, "model": model, "index": job.index, "metrics": metrics}), flush=True)
         number = wait_for_signal()
         note("stopping: running requests are answered first")
         drained = threading.Event()
-        threading.Thread(target=_end_late, args=(number, own, drained), daemon=True).start()
-        with suppress(RayError, RayServeException, RuntimeError, TimeoutError):
+        if not on_cluster:
+            threading.Thread(target=_end_with, args=(up[0], drained, 128 + number), daemon=True).start()
+        with suppress(*ERRORS, TimeoutError):
             handle.broadcast("end").results(timeout_s=DRAIN + 2 * LINGER)
             drained.set()
     finally:
         if on_cluster:  # a Ray of its own ends with all that is in it
-            ray_serve.delete(NAME)
-            if not ran_before and not ray_serve.status().applications:
-                ray_serve.shutdown()
+            ray_serve.shutdown()
         ray.shutdown()
     sys.exit(128 + number)
 
 
-def _end_late(number: int, own: dict[str, Any] | None, drained: threading.Event) -> None:
-    """End this process after 3 `DRAIN`, and at once where a signal to the group has ended the node of its own Ray: Ray
-    would wait for itself for a minute, and end the process with 1."""
-    until = time.monotonic() + 3 * DRAIN
-    with suppress(OSError):
-        while own and not drained.wait(LINGER) and time.monotonic() < until:
-            socket.create_connection((own["NodeManagerAddress"], own["NodeManagerPort"])).close()
-        time.sleep(max(0.0, until - time.monotonic()))
-    os._exit(128 + number)
-
-
-def _check_listening(url: str) -> None:
-    """Raise RequestError unless the Ray Serve that ran before listens there: it keeps the address of its start."""
+def _end_with(node: dict[str, Any], drained: threading.Event, status: int) -> None:
+    """End this process where a signal to the group has ended the node of its own Ray, too: Ray would wait for itself
+    for a minute, and end the process with 1."""
     try:
-        with urlopen(f"{url}/-/healthz", timeout=10):
-            pass
-    except OSError as error:
-        if getattr(error, "code", None) == 503:  # it has no application yet
-            return
-        raise RequestError(
-            f"--port: expected the Ray Serve that runs on this cluster already at {url}, got: {first_line(error)}; "
-            "pass the --host and --port that it was started with, or end it there (ray.serve.shutdown())"
-        ) from error
-
-
-def _say_where(job: ServeJob, url: str, model: str) -> None:
-    metrics = [f"http://{n['NodeManagerAddress']}:{n['MetricsExportPort']}/metrics" for n in ray.nodes() if n["Alive"]]
-    index = "" if job.index is None else f" and {job.index}"
-    note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
-    print(json.dumps({"url": url, "model": model, "index": job.index, "metrics": metrics}), flush=True)
+        while not drained.wait(LINGER):
+            socket.create_connection((node["NodeManagerAddress"], node["NodeManagerPort"])).close()
+    except OSError:
+        os._exit(status)
 
 
 def _checked_model(settings: ServeSettings) -> str:
@@ -274,38 +244,29 @@ def _checked_model(settings: ServeSettings) -> str:
     if settings.index is None:
         assert settings.model is not None, "check_serve gives the default"
         return resolve_embedder(settings.model).model
-    index = open_index(settings.index, model=settings.model, token_memory=settings.token_memory)
+    index = Index.open(settings.index, model=settings.model)
     resolve_query_encoder(index.metadata, index.model)
     return index.model
 
 
 def _failure(error: Exception) -> Exception:
-    """Why the application does not run: what a replica raised, where one did."""
+    """Why the application does not run: the last error in the traceback of a replica, where there is one."""
     with suppress(RayServeException, KeyError):
-        return raised_in(ray_serve.status().applications[NAME].deployments[NAME].message) or cause(error)
+        message = ray_serve.status().applications[NAME].deployments[NAME].message
+        if raised := re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)", message, re.MULTILINE):
+            return WorkError(f"expected a replica that loads its model, got {raised[-1]}")
     return cause(error)
-
-
-def raised_in(message: str) -> Exception | None:
-    """The last error of the traceback in a deployment's message, as one of ours; None where there is none."""
-    found = re.findall(r"^\s*([\w.]*(?:Error|Exception)): (.+)", message, re.MULTILINE)
-    if not found:
-        return None
-    name, said = found[-1]
-    if name.endswith(RequestError.__name__):
-        return RequestError(said)
-    return WorkError(f"expected a replica that loads its model, got {name}: {said}")
 
 
 def wait_for_signal() -> int:
     """The number of SIGINT or SIGTERM, when one comes; a second one ends the process at once."""
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
-        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(128 + number))
-        told.put(number)
+    def handle(handler: Callable[[int, FrameType | None], object]) -> None:
+        signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, handler)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    return told.get()
+    handle(lambda number, frame: told.put(number))
+    number = told.get()
+    handle(lambda number, frame: os._exit(128 + number))
+    return number

@@ -5,7 +5,6 @@ Small, since Ray Train's controller and workers import this module.
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
 import threading
@@ -33,8 +32,7 @@ from ray.train.torch import TorchTrainer
 from raycase.errors import RequestError
 from raycase.io.storage import Location
 from raycase.job.vector_cache import VectorCache
-from raycase.ray.cluster import cause, nodes
-from raycase.ray.resources import join_cluster
+from raycase.ray.cluster import Capacity, cause, join_cluster
 from raycase.ray.runner import RayRunner
 from raycase.training.loop import FitState, rank
 from raycase.training.track import Tracker
@@ -87,8 +85,17 @@ def fit_on_ray(
         ),
     )
     ended: list[Result | Exception] = []
+
+    def fit() -> None:
+        try:
+            ended.append(trainer.fit())
+        except WorkerGroupError as error:
+            ended.append(next(iter(error.worker_failures.values()), error))
+        except (RayError, TrainingFailedError) as error:
+            ended.append(error)
+
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
-    run = threading.Thread(target=lambda: ended.append(_run(trainer)), daemon=True)
+    run = threading.Thread(target=fit, daemon=True)
     with tracker.fit(
         recipe.record | {"seed": seed}, shown=len(history.read_json()) if history.exists() else 0
     ) as report:
@@ -105,16 +112,6 @@ def fit_on_ray(
     return state
 
 
-def _run(trainer: TorchTrainer) -> Result | Exception:
-    """Run the training; gives its result, or its error, or that of the first failed worker."""
-    try:
-        return trainer.fit()
-    except WorkerGroupError as error:
-        return next(iter(error.worker_failures.values()), error)
-    except (RayError, TrainingFailedError) as error:
-        return error
-
-
 def _fit_worker(config: dict[str, Any]) -> None:
     """Run the fit in a worker; report a checkpoint after each epoch, or where there is no history, at the end."""
     torch.set_num_threads(max(1, config["threads"]))
@@ -125,8 +122,8 @@ def _fit_worker(config: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
     wrap = ray.train.torch.prepare_model
-    for last in config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap):
-        state = last
+    fitting = config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap)
+    for state in fitting:
         if history is not None:
             _report(state)
             if rank() == 0:
@@ -147,29 +144,22 @@ def _report(state: FitState) -> None:
 
 def open_trainer(job: TrainingJob) -> Trainer:
     """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
-    join_cluster([("--cache", job.cache_location)])
-    scaling = make_scaling(job.workers, job.gpus_per_worker)
+    cluster = join_cluster([("--cache", job.cache_location)])
+    scaling = make_scaling(job.workers, job.gpus_per_worker, cluster)
     fit = partial(fit_on_ray, scaling=scaling)
     return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))
 
 
-def make_scaling(workers: int, gpus_per_worker: float | None) -> ScalingConfig:
+def make_scaling(workers: int, gpus_per_worker: float | None, cluster: Capacity) -> ScalingConfig:
     """Divide the cluster's CPUs among the workers. Raises RequestError for workers that do not fit."""
-    alive = nodes()
-    gpus = float(any(n.get("GPU") for n in alive)) if gpus_per_worker is None else gpus_per_worker
-
-    def fitting_workers(cpus: int) -> int:
-        """Number of workers with `cpus` CPUs each that fit."""
-        return sum(int(min(n.get("CPU", 0) / cpus, n.get("GPU", 0) / gpus if gpus else math.inf)) for n in alive)
-
-    if fitting_workers(1) < workers:
-        described = ", ".join(f"{n.get('CPU', 0):g} CPUs and {n.get('GPU', 0):g} GPUs" for n in alive)
+    gpus = cluster.gpus(gpus_per_worker)
+    if cluster.room(1, gpus) < workers:
         raise RequestError(
-            f"--workers: expected {workers} with 1 CPU and {gpus:g} GPUs each, got nodes with {described}; "
-            "ask for fewer workers or a larger cluster"
+            f"--workers: expected room for {workers} with 1 CPU and {gpus:g} GPUs each, got room for "
+            f"{cluster.room(1, gpus)}: {cluster}; ask for fewer workers or a larger cluster"
         )
-    most = int(max(n.get("CPU", 0) for n in alive))
-    cpus = next(c for c in range(most, 0, -1) if fitting_workers(c) >= workers)
+    most = int(max(n.get("CPU", 0) for n in cluster.alive))
+    cpus = next(c for c in range(most, 0, -1) if cluster.room(c, gpus) >= workers)
     return ScalingConfig(
         num_workers=workers, use_gpu=gpus > 0, resources_per_worker={"CPU": cpus} | ({"GPU": gpus} if gpus else {})
     )

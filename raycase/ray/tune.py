@@ -17,13 +17,13 @@ import ray.tune
 import torch
 from ray.tune.schedulers import ASHAScheduler
 
-from raycase.errors import MOST_SEED, RequestError, WorkError, lacks_package, note
+from raycase.errors import MOST_SEED, RequestError, WorkError, needs_package, note
 from raycase.io.claim import begin, claim
 from raycase.io.provenance import provenance
 from raycase.io.storage import fingerprint, locate
 from raycase.models.model_folder import METRICS
-from raycase.ray.cluster import nodes
-from raycase.ray.train import open_trainer
+from raycase.ray.cluster import capacity
+from raycase.ray.train import make_scaling, open_trainer
 from raycase.training.job import TrainingJob, train
 from raycase.training.sweep import (
     BEST,
@@ -37,7 +37,6 @@ from raycase.training.sweep import (
     text_of,
     write_results,
 )
-from raycase.training.track import names_for_all
 
 FINALISTS = 3  # cells of a search that are run with every seed
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
@@ -53,7 +52,6 @@ def tune(job: Sweep) -> dict[str, Any]:
         raise RequestError("--no-ray: expected Ray, which runs the trials of a sweep, got none")
     job.check()
     cells, space = (job.cells(), {}) if job.grid else ([], job.search_space())
-    training.check_system(training.config())
     parts = training.read_parts()
     sharing = {_shared_key(each): each for each in _sharing(training, cells, space)}
     identity = training.identity(training.config(), parts) | {"cells": cells, "space": space}
@@ -109,11 +107,9 @@ def _shared_key(training: TrainingJob) -> str:
 
 def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
     """Search with the first seed. Optuna is told the trials that ended before."""
-    try:
+    with needs_package("optuna", "tune", "for a search; --grid needs none"):
         import optuna
         from ray.tune.search.optuna import OptunaSearch
-    except ImportError as error:
-        raise lacks_package("optuna", "tune", "for a search; --grid needs none") from error
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     earlier = [t for t in job.read_trials() if t["phase"] == "search"]
@@ -200,11 +196,10 @@ def resources(training: TrainingJob) -> tuple[float, float]:
     """CPUs and GPUs of a trial: one CPU on a frozen encoder; else what `train` takes, but each GPU has a trial."""
     if training.FROZEN:
         return 1, 0
-    alive = nodes()
-    gpus = float(any(n.get("GPU") for n in alive)) if training.gpus_per_worker is None else training.gpus_per_worker
-    if not gpus:
-        return max(n.get("CPU", 0) for n in alive), 0
-    return max(1, min(n.get("CPU", 0) // (n["GPU"] // gpus) for n in alive if n.get("GPU", 0) >= gpus)), gpus
+    cluster = capacity()
+    gpus = cluster.gpus(training.gpus_per_worker)
+    at_once = cluster.room(1, gpus) if gpus else 1
+    return make_scaling(at_once, gpus, cluster).resources_per_worker["CPU"], gpus
 
 
 def _drawn(config: dict[str, Any], training: TrainingJob) -> tuple[Choices, int]:
@@ -226,7 +221,7 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended
-            ray.tune.report(names_for_all(state.line) | {"score": figures["score"], "figures": json.dumps(figures)})
+            ray.tune.report(state.line | {"score": figures["score"], "figures": json.dumps(figures)})
     except (RequestError, WorkError) as error:  # a retry would not help
         ray.tune.report({"score": LOWEST, "epoch": 0, "figures": json.dumps({"error": str(error)})})
 

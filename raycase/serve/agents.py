@@ -14,14 +14,12 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAn
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raycase import __version__
-from raycase.errors import RequestError, WorkError
-from raycase.serve.guard import BODY
+from raycase.errors import RequestError
 from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem
 from raycase.serve.serve_job import ServeSettings
-from raycase.serve.service import Engine, Service
+from raycase.serve.service import Engine, Service, for_strangers
 
 log = logging.getLogger(__name__)
 ROUTE = "/mcp"
@@ -69,12 +67,10 @@ def mcp_server(engine: Engine) -> Server[Any]:
         except ValidationError as error:
             return _said(": ".join(filter(None, first_problem(error.errors()))), is_error=True)
         except RequestError as error:
-            return _said(engine.service.for_strangers(error), is_error=True)
-        except WorkError as error:
-            log.error("%s: %s", asked.name, error)
+            return _said(for_strangers(error), is_error=True)
         except Exception:
             log.exception("%s failed", asked.name)
-        return _said("the server could not do it now; see the server's log", is_error=True)
+            return _said("the server could not do it now; see the server's log", is_error=True)
 
     return Server("raycase", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -89,21 +85,6 @@ def mcp_app(engine: Engine) -> Starlette:
     return mcp_server(engine).streamable_http_app(
         json_response=True, stateless_http=True, max_request_body_size=MOST_BODY, transport_security=security
     )
-
-
-class Replayed:
-    """An app that is given the body that `Guard` has read."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = [scope[BODY]]
-
-        async def read() -> Message:
-            return {"type": "http.request", "body": body.pop()} if body else await receive()
-
-        await self.app(scope, read, send)
 
 
 def serve_over_stdio(settings: ServeSettings) -> None:

@@ -13,8 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from raycase.errors import is_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
-MOST_NAMES = 64  # of an object
-MOST_BODIES = 256 * 2**20  # bytes of all bodies of a replica that arrive, wait or are worked on
+MOST_NAMES = 64  # of a request: of a million wrong ones pydantic would make a million errors
 MOST_TEXTS = 2048  # of a request for embeddings, as OpenAI has it
 MOST_CHARACTERS = 2**15  # of a text
 MOST_CONDITIONS = 256  # different ones, of embeddings
@@ -28,10 +27,6 @@ MOST_EXPLAINED = 64  # texts times conditions
 MOST_CLUSTERS = 100
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 def _words(text: str) -> str:
     if not is_words(text):
         raise ValueError(f"expected words, got {visible(repr(text), 80)}")
@@ -42,9 +37,9 @@ Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_words)]
 Condition = Annotated[str, Field(max_length=MOST_CONDITION), AfterValidator(_words)]
 Phrase = Annotated[tuple[Text, FiniteFloat], Field(strict=False)]  # JSON has no tuples, only lists
 Where = Annotated[str, Field(max_length=MOST_WHERE)]
-
-
-ONE_OR_MANY = BeforeValidator(_listed, json_schema_input_type=str | list[str])
+ONE_OR_MANY = BeforeValidator(
+    lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
+)
 OneOrMany = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 Conditions = Annotated[list[Condition], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 
@@ -53,6 +48,13 @@ class Body(BaseModel):
     """Base of what requests hold: no other names, and no value in place of one of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, asked: Any) -> Any:
+        if isinstance(asked, dict) and len(asked) > MOST_NAMES:
+            raise ValueError(f"expected at most {MOST_NAMES} names, got {len(asked):,}")
+        return asked
 
 
 def first_problem(errors: Sequence[Any], inside: int = 0) -> tuple[str, str]:
@@ -154,5 +156,3 @@ class FacetsRequest(Body):
     where: Where | None = None
     exact_condition: bool = False
     clusters: int | None = Field(None, ge=2, le=MOST_CLUSTERS)
-    most_clusters: int = Field(24, ge=2, le=MOST_CLUSTERS)
-    seed: int = Field(0, ge=0, le=2**32 - 1)

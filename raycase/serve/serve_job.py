@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import os
 import re
 import socket
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from raycase.errors import RequestError, at_least, check_ranges, lacks_package
+from raycase.errors import RequestError, at_least, check_ranges, expecting, lacks_package
 from raycase.index.search_job import MOST_MEMORY
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
@@ -21,7 +20,6 @@ from raycase.io.storage import locate
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
 LEAST_TOKEN = 16  # characters
-OF_HTTP = ("host", "port", "token_file", "replicas", "gpus_per_replica", "allow_origin", "metrics_port")
 ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 
@@ -53,23 +51,17 @@ class ServeJob:
     """Origins, such as https://example.org, whose pages may send requests from a browser."""
     mcp: Literal["http", "stdio"] | None = None
     """Offer search, facets, explain and conditions as tools for agents by the Model Context Protocol. http: at /mcp of
-    the service. stdio: in place of the service, for an agent that starts this command."""
+    the service. stdio: in place of the service, for an agent that starts this command, without a port."""
     metrics_port: int | None = None
     """Port of Prometheus metrics on 127.0.0.1. Default: a free one. Not on a cluster, where Ray's own port serves
     them."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings:
+class ServeSettings(ServeJob):
     """What a replica is told. The token is known by its SHA-256 alone."""
 
-    index: str | None
-    model: str | None
-    token_sha256: str | None
-    queue: int
-    token_memory: int
-    origins: tuple[str, ...]
-    mcp: bool
+    token_sha256: str | None = None
 
 
 def import_serve(*, mcp: bool = False) -> None:
@@ -84,8 +76,8 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
 
     Raises RequestError.
     """
-    model = model_folder(job.model)
-    check_paths(opens={"--index": job.index, "--model": model}, reads={"--token-file": job.token_file})
+    opens = {"--index": job.index, "--model": model_folder(job.model)}
+    check_paths(opens=opens, reads={"--token-file": job.token_file})
     ranges = at_least(1, job, "replicas", "queue")
     ranges |= at_least(0, job, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
@@ -94,9 +86,6 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     if on_cluster and job.port == 0:
         ranges["port"] = (False, "the port on which every node of the cluster listens")
     check_ranges(job, ranges)
-    given = [name for name in OF_HTTP if getattr(job, name) != getattr(ServeJob, name)]
-    if job.mcp == "stdio" and given:
-        raise RequestError(f"--mcp stdio: expected no --{given[0].replace('_', '-')}, which is for HTTP; leave it out")
     digest = _token_sha256(job.token_file)
     if digest is None and (on_cluster or job.host != HERE):
         where = "on a cluster" if on_cluster else f"at {job.host}"
@@ -107,30 +96,21 @@ def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
     served = job.model or (None if job.index else DEFAULT_MODEL)
     if served and Path(served).is_dir():  # a replica works in another folder
         served = str(Path(served).absolute())
-    return ServeSettings(
-        index=locate(job.index).uri if job.index else None,
-        model=served,
-        token_sha256=digest,
-        queue=job.queue,
-        token_memory=int(job.memory * 2**30),
-        origins=job.allow_origin,
-        mcp=job.mcp is not None,
-    )
+    places = {"index": locate(job.index).uri if job.index else None, "model": served, "token_file": None}
+    return ServeSettings(**vars(job) | places, token_sha256=digest)
 
 
 def _token_sha256(file: str | None) -> str | None:
     """The SHA-256 of the token of a file or of the environment; None without one. Raises RequestError, which does not
     show it."""
-    token, named = os.environ.get(TOKEN), TOKEN
-    if file is not None:
-        named = f"--token-file {file}"
-        try:
-            token = Path(file).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise RequestError(f"{named}: expected a file with a token, got {type(error).__name__}") from error
-    if token is None:
+    named = TOKEN if file is None else f"--token-file {file}"
+    try:
+        given = os.environ.get(TOKEN) if file is None else Path(file).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RequestError(f"{named}: expected a file with a token, got {type(error).__name__}") from error
+    if given is None:
         return None
-    token = token.strip()
+    token = given.strip()
     if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise RequestError(
             f"{named}: expected a token of {LEAST_TOKEN} or more letters and digits, got another; make one: "
@@ -144,18 +124,9 @@ def sha256_of(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def is_token(given: str, expected_sha256: str) -> bool:
-    """Whether a request brings the token, in a time that does not depend on it."""
-    return hmac.compare_digest(sha256_of(given), expected_sha256)
-
-
-def free_port(host: str, port: int, flag: str = "--port") -> int:
+def free_port(host: str, port: int) -> int:
     """The port, or for 0 a free one. Raises RequestError where something listens on it: Ray would share it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.create_server((host, port), family=family) as server:
-            return int(server.getsockname()[1])
-    except OSError as error:
-        raise RequestError(
-            f"{flag}: expected an address and a port that are free, got {host}:{port}, {error.strerror or error}"
-        ) from error
+    expected = f"--port: expected {host}:{port} as an address and a port that are free"
+    with expecting(expected, OSError), socket.create_server((host, port), family=family) as server:
+        return int(server.getsockname()[1])

@@ -6,34 +6,34 @@ Shapes: N texts, D dimensions.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from raycase.errors import MOST_SHOWN, RequestError, WorkError, named, visible, with_arguments
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
 from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
 from raycase.index.approximate import EFFORTS
-from raycase.index.index import Index
+from raycase.index.index import Index, on_index
+from raycase.index.lance_files import lance_errors
+from raycase.index.metadata import READY
+from raycase.index.shard import Limits
 from raycase.io.fetch import model_folder
 from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK, Reason
 from raycase.models.contracts import check_conditions
 from raycase.models.embeds import Embeds
 from raycase.models.pairs import tokens_of_pairs
 from raycase.models.registry import resolve_embedder
-from raycase.serve.live_index import LiveIndex, open_index
 from raycase.serve.schema import ExplainRequest, FacetsRequest, SearchRequest
 from raycase.serve.serve_job import ServeSettings
 
 Answered = TypeVar("Answered")
-log = logging.getLogger(__name__)
+CHECKED = 1.0  # seconds for which the version that is open is taken for the newest
 STUCK = 600.0  # seconds after which a piece of work will never end
 # of a message: what stands between names and slashes, with two or more names; a scheme before it
 _PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
@@ -49,6 +49,37 @@ class EmbeddedText:
     truncated: bool
 
 
+class LiveIndex:
+    """An open index that takes each new version as it is published; requests that have begun end on theirs."""
+
+    def __init__(self, open_index: Callable[[], Index]) -> None:
+        self.open = open_index
+        self.index, self.checked = self.open(), time.monotonic()
+
+    def on(self, work: Callable[[Index], Answered]) -> Answered:
+        """Do some work on the newest version; once more where builds removed it meanwhile. Raises what the work
+        raises."""
+        return on_index(self.newest, work)[1]
+
+    def newest(self) -> Index:
+        """The newest version, with the model that is loaded; the one that is open where another cannot be opened."""
+        if time.monotonic() - self.checked > CHECKED:
+            self.checked = time.monotonic()
+            try:
+                with lance_errors(self.index.root):
+                    ready = self.index.dataset.tags.list().get(READY)  # None: an overwrite is at work
+                if ready is not None and ready["version"] != self.index.dataset.version:
+                    newest, own = self.open(), self.index.metadata
+                    if newest.metadata.model != own.model:
+                        got = newest.metadata.name
+                        raise RequestError(f"expected an index of {own.name}, got one of {got}; restart the service")
+                    newest.query_encoder.encoder = self.index.encoder
+                    self.index = newest
+            except (RequestError, WorkError) as error:
+                note(f"still using the open version of the index: {first_line(error)}")
+        return self.index
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """A loaded model, by the name that strangers know it by, and an open index of it."""
@@ -56,25 +87,22 @@ class Service:
     name: str
     encoder: Embeds
     live: LiveIndex | None
-    hidden: dict[str, str]  # a path that no message shows -> what stands there instead
 
     @classmethod
     def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
-        """Load the model and open the index; shard: of `open_index`. Raises RequestError."""
+        """Load the model and open the index; shard: makes of it one whose shards are searched by processes of their
+        own. Raises RequestError."""
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
-            encoder = resolve_embedder(settings.model).load()
-            name = public_name(settings.model)
-            return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
-        opened = partial(
-            open_index, settings.index, model=settings.model, token_memory=settings.token_memory, shard=shard
-        )
-        live = LiveIndex(open=opened)
-        index = live.index
-        name = public_name(index.metadata.name)
-        places = [place for place in (index.root.uri, index.root.path, settings.index) if "/" in place]
-        hidden = dict.fromkeys(places, "the index") | {index.model: name}
-        return cls(name=name, encoder=index.encoder, live=live, hidden=hidden)
+            return cls(name=public_name(settings.model), encoder=resolve_embedder(settings.model).load(), live=None)
+        limits = Limits(token_memory=int(settings.memory * 2**30))
+
+        def opened() -> Index:
+            index = Index.open(str(settings.index), model=settings.model, limits=limits)
+            return shard(index) if shard else index
+
+        live = LiveIndex(opened)
+        return cls(name=public_name(live.index.metadata.name), encoder=live.index.encoder, live=live)
 
     # --------------------------------------------------------------------------------------------------- embeddings
 
@@ -91,53 +119,27 @@ class Service:
             raise RequestError(f"dimensions: expected {expected} for vectors {kind}, got {dimensions}")
 
     def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
-        """The vector of each text under its condition (None: plain), those of `model.encode`: N of them.
-
-        A text at which the encoder fails is refused; the others are not. Raises WorkError where it fails at all of
-        several: then it is the encoder.
-        """
-        rows = self._embed(texts, conditions)
-        if len(rows) > 1 and all(row.refused is Reason.FAILED for row in rows):
-            raise WorkError(f"the encoder fails at each of {len(rows)} texts")
-        return rows
-
-    def _embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
-        try:
-            prepared = self.encoder.config.prepare(texts, conditions)
-            encoded = self.encoder.encode_prepared(prepared)
-        except Exception as error:
-            if len(texts) == 1:
-                log.error("a text cannot be encoded: %s", named(error))
-                return [EmbeddedText(vector=np.empty(0), refused=Reason.FAILED, tokens=0, truncated=False)]
-            half = len(texts) // 2
-            return [
-                row
-                for part in (slice(half), slice(half, None))
-                for row in self._embed(texts[part], None if conditions is None else conditions[part])
-            ]
+        """The vector of each text under its condition (None: plain), those of `model.encode`: N of them."""
+        prepared = self.encoder.config.prepare(texts, conditions)
+        encoded = self.encoder.encode_prepared(prepared)
         tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
+        is_finite_N = np.isfinite(encoded.vectors).all(axis=1)
         return [
             EmbeddedText(
-                vector=vector.astype(np.float32, copy=False),
-                refused=refused or (None if finite else Reason.NOT_FINITE),
-                tokens=tokens,
-                truncated=truncated,
+                vector=encoded.vectors[i].astype(np.float32, copy=False),
+                refused=encoded.refused[i] or (None if is_finite_N[i] else Reason.NOT_FINITE),
+                tokens=int(tokens_N[i]),
+                truncated=bool(encoded.truncated[i]),
             )
-            for vector, refused, finite, tokens, truncated in zip(
-                encoded.vectors,
-                encoded.refused,
-                np.isfinite(encoded.vectors).all(axis=1).tolist(),
-                tokens_N.tolist(),
-                encoded.truncated.tolist(),
-                strict=True,
-            )
+            for i in range(len(texts))
         ]
 
     # -------------------------------------------------------------------------------------------------------- index
 
     def search(self, asked: SearchRequest) -> dict[str, Any]:
         """`Index.search`: for each query its answers, best first. Raises RequestError and WorkError."""
-        table = self._on_index(
+        assert self.live is not None, "the app asks nothing of an index that is not there"
+        table = self.live.on(
             lambda index: index.search(
                 asked.queries,
                 asked.asked,
@@ -169,11 +171,11 @@ class Service:
                 ASKED: asked.condition,
                 CONDITION: found.condition,
                 "rows": len(found.clusters.offsets) + len(found.unstated),
-                "silhouette": found.clusters.silhouette,
                 "clusters": facet_table(found, index).to_pylist(),
             }
 
-        return self._on_index(work)
+        assert self.live is not None, "the app asks nothing of an index that is not there"
+        return self.live.on(work)
 
     def conditions(self) -> dict[str, Any]:
         """The conditions of the index with their rows, or those that the model knows (None: any)."""
@@ -205,25 +207,13 @@ class Service:
             ]
         }
 
-    def _on_index(self, work: Callable[[Index], Any]) -> Any:
-        assert self.live is not None, "the app asks nothing of an index that is not there"
-        return self.live.on(work)
-
-    # ------------------------------------------------------------------------------------------------------- errors
-
-    def for_strangers(self, error: BaseException) -> str:
-        """An error's message in one line, without paths of this machine and of its stores."""
-        message = with_arguments(str(error))
-        for path in sorted(self.hidden, key=len, reverse=True):
-            message = message.replace(path, self.hidden[path])
-        return visible(_PATH.sub("...", message), MOST_SHOWN)
-
 
 class Engine:
     """A loaded service behind a thread. What waits and is no longer wanted is not begun."""
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.requests, self.closed = 0, False  # how many are under way; whether new ones are refused
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="raycase")
         self._began = math.inf  # of the work that the thread is at: time.monotonic()
 
@@ -242,9 +232,20 @@ class Engine:
         """Whether the thread hangs, such as in a library."""
         return time.monotonic() - self._began > STUCK
 
+    async def close(self, seconds: float) -> None:
+        """Let nothing more in; return when all that is under way is answered, or after so many seconds."""
+        self.closed, end = True, time.monotonic() + seconds
+        while self.requests and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+
     async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         """`Service.embed`."""
         return await self.run(self.service.embed, texts, conditions)
+
+
+def for_strangers(error: BaseException) -> str:
+    """An error's message in one line, without paths of this machine and of its stores."""
+    return visible(_PATH.sub("...", with_arguments(str(error))), MOST_SHOWN)
 
 
 def public_name(model: str) -> str:

@@ -1,4 +1,4 @@
-"""Fitting the head of condition pooling on rated pairs: with the encoder frozen, or trained too.
+"""Fitting the head of condition pooling on rated pairs, above a frozen encoder.
 
 Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, P of f(s),
 D vectors, M dimensions: the nested ones and all.
@@ -7,34 +7,20 @@ D vectors, M dimensions: the nested ones and all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.loading import load_encoder
-from raycase.encoder.token_states import StateReader, layer_numbers
-from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues
-from raycase.heads.plain_part import PlainPart
+from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, PlainPart
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.fine_tuned import training_options
-from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.loop import (
-    Batches,
-    BatchLoss,
-    Evaluation,
-    FitState,
-    Weights,
-    fit,
-    gather,
-    restore,
-    shard,
-)
+from raycase.training.condition_pairs import PairIndex, PairStates
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
-from raycase.training.recipe import DISTILLED_WEIGHT, ENCODER_LEARNING_RATE, OF_WIDTH, HeadRecipe
+from raycase.training.recipe import DISTILLED_WEIGHT, HeadRecipe
 
 PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
@@ -43,35 +29,20 @@ MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
 
 
 class HeadCosine(nn.Module):
-    """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last.
+    """The cosine of two sentences' vectors under a condition, at each of the nested dimensions and at the last."""
 
-    reader: of the encoder, where it is trained with the head.
-    """
-
-    def __init__(
-        self, head: ConditionHead, reader: StateReader | None = None, compute: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, head: ConditionHead) -> None:
         super().__init__()
         self.head = head
         self.dims = (*head.config.nested, head.output_dim)
-        self.reader = reader
-        self.compute = compute
-        self.encoder = None if reader is None else reader.encoder.parts()
 
-    def read(self, pairs: ReadPairs) -> ReadPairs:
-        """The pairs with states."""
-        return replace(pairs, reader=self.reader, compute=self.compute) if isinstance(pairs, PairTokens) else pairs
-
-    def forward(self, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
+    def forward(self, pairs: PairStates, rows: np.ndarray) -> Tensor:
         """Cosines of these rated pairs: (B, M)."""
-        if not len(rows):  # of a batch that is smaller than the number of processes
-            weights = [p for p in self.parameters() if p.requires_grad]
-            return self.head.tau.new_zeros(0, len(self.dims)) * sum(p.sum() for p in weights)
-        first_BD, second_BD = head_pair_vectors(self.head, self.read(pairs), rows).chunk(2)
+        first_BD, second_BD = head_pair_vectors(self.head, pairs, rows).chunk(2)
         return nested_cosines(first_BD, second_BD, self.dims)
 
 
-def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray, pool: PoolPairs | None = None) -> Tensor:
+def head_pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray, pool: PoolPairs | None = None) -> Tensor:
     """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D); or what `pool` makes of them.
 
     Each distinct sentence and each distinct condition goes through its half of the head once.
@@ -94,78 +65,35 @@ def head_pair_vectors(head: Head, pairs: ReadPairs, rows: np.ndarray, pool: Pool
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class UnfrozenEncoder:
-    """An encoder that is trained together with a head, and the head's weights at the start."""
-
-    config: ConditionPoolingConfig
-    head: Weights
-    compute: torch.dtype  # of the encoder's matrix products
-
-    def open(self) -> StateReader:
-        """Load the encoder in 32 bits. Embeddings of tokens, and layers that the head does not read, stay frozen."""
-        numbers = layer_numbers(self.config.encoder, self.config.layers)
-        reader = StateReader(load_encoder(self.config.encoder, **training_options()), numbers)
-        reader.encoder.model.get_input_embeddings().requires_grad_(False)
-        for layer in reader.modules[max(reader.layers) :]:
-            layer.requires_grad_(False)
-        return reader
-
-    def trained(self, state: FitState) -> StateReader:
-        """The encoder with the weights of the best epoch."""
-        reader = self.open()
-        restore(reader.encoder.parts(), weights_of(state.best, "encoder."))
-        return reader
-
-
-def weights_of(weights: Weights, part: str) -> Weights:
-    """The weights of the part with this prefix, by their names inside it."""
-    return {name.removeprefix(part): tensor for name, tensor in weights.items() if name.startswith(part)}
-
-
 def fit_condition_head(
-    train: ReadPairs,
-    validation: ReadPairs,
+    train: PairStates,
+    validation: PairStates,
     recipe: HeadRecipe,
     *,
     pseudo_labelled: PairIndex | None = None,
-    unfrozen: UnfrozenEncoder | None = None,
     seed: int = 0,
     state: FitState | None = None,
     wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
     """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
 
-    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_teachers`). Without
-    `unfrozen` the pairs have stored states, with it they are tokenised. `wrap` moves the module to its device and wraps
-    it for several processes.
+    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_pairs`). `wrap` moves the
+    module to its device and wraps it for several processes.
     """
     torch.manual_seed(seed)
-    if unfrozen is None:
-        assert isinstance(train, PairStates)
-        head = ConditionHead(recipe.head(train.dim))
-        if recipe.activation is None:
-            head.start_from_states(train.dim // len(recipe.layers))
-        module = HeadCosine(head)
-    else:
-        head = ConditionHead(recipe.head(unfrozen.config.states_dim))
-        head.load_state_dict(unfrozen.head)
-        module = HeadCosine(head, unfrozen.open(), unfrozen.compute)
-    special: dict[str, Any] = {}
-    if pseudo_labelled is not None or module.reader is not None:
-        special["patience"] = recipe.epochs
-    if module.reader is not None:
-        width = module.reader.encoder.model.config.hidden_size
-        special["rates"] = {"encoder.": ENCODER_LEARNING_RATE * OF_WIDTH / width}
-    config = recipe.fit_config(seed, **special)
-    module = wrap(module)
+    head = ConditionHead(recipe.head(train.dim))
+    if recipe.activation is None:
+        head.start_from_states(train.dim // len(recipe.layers))
+    module = wrap(HeadCosine(head))
+    settings = recipe.settings | ({} if pseudo_labelled is None else {"patience": recipe.epochs})
     rated = train.rated[train.ratings[train.rated] != NOT_APPLICABLE]
     batches = group_batches(train.groups, rated, recipe.batch_size, seed)
     if pseudo_labelled is not None:
         batches = with_pseudo_labelled(batches, train, len(pseudo_labelled.ratings), seed)
     if (train.epochs > 0).any():
         batches = with_drawn(batches, train.epochs)
-    return fit(module, batches, _loss(train, recipe, pseudo_labelled), head_evaluation(validation), config, state=state)
+    loss, evaluate = _loss(train, recipe, pseudo_labelled), head_evaluation(validation)
+    return fit(module, batches, loss, evaluate, **settings, seed=seed, state=state)
 
 
 def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
@@ -219,7 +147,7 @@ def with_pseudo_labelled(batches: Batches, train: PairIndex, pseudo_labelled: in
     return both
 
 
-def _loss(train: ReadPairs, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
+def _loss(train: PairStates, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
     """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
     errors of the rows drawn from labels, and of the pseudo-labelled ones to what the teachers say."""
     ratings = torch.tensor(train.ratings)
@@ -233,7 +161,8 @@ def _loss(train: ReadPairs, recipe: HeadRecipe, pseudo_labelled: PairIndex | Non
     losses = ((recipe.loss, 1.0), (Loss.SQUARED, 1.0), (Loss.SQUARED, DISTILLED_WEIGHT))
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        cosines_BM = gather(module(pairs, shard(batch)), len(batch))
+        rows_b, count = computed_rows(batch)
+        cosines_BM = gather(module(pairs, rows_b)[:count], len(batch))
         targets_B, kinds_B = (part[batch].to(cosines_BM.device) for part in (targets, kinds))
         found = cosines_BM.new_zeros(())
         for kind, (loss, weight) in enumerate(losses):
@@ -244,16 +173,16 @@ def _loss(train: ReadPairs, recipe: HeadRecipe, pseudo_labelled: PairIndex | Non
     return of_batch
 
 
-def head_evaluation(validation: ReadPairs) -> Evaluation:
+def head_evaluation(validation: PairStates) -> Evaluation:
     """The `head_correlations` of the module's head."""
 
     def evaluate(module: Any) -> dict[str, float]:
-        return head_correlations(module.head, module.read(validation), module.dims[:-1])
+        return head_correlations(module.head, validation, module.dims[:-1])
 
     return evaluate
 
 
-def head_correlations(head: Head, pairs: ReadPairs, nested: Sequence[int] = ()) -> dict[str, float]:
+def head_correlations(head: Head, pairs: PairStates, nested: Sequence[int] = ()) -> dict[str, float]:
     """The `nested_correlations` of the head's vectors of rated pairs."""
     vectors = np.concatenate(head_vectors(head, pairs))
     index = np.arange(len(vectors)).reshape(2, -1).T
@@ -261,7 +190,7 @@ def head_correlations(head: Head, pairs: ReadPairs, nested: Sequence[int] = ()) 
 
 
 @torch.inference_mode()
-def head_vectors(head: Head, pairs: ReadPairs) -> tuple[np.ndarray, np.ndarray]:
+def head_vectors(head: Head, pairs: PairStates) -> tuple[np.ndarray, np.ndarray]:
     """Vectors of the first and of the second sentence of every pair: (N, D) each."""
     count = len(pairs.ratings)
     vectors = np.empty((2, count, head.output_dim), dtype=np.float32)
@@ -273,7 +202,7 @@ def head_vectors(head: Head, pairs: ReadPairs) -> tuple[np.ndarray, np.ndarray]:
 
 @torch.no_grad()
 def with_plain_part(
-    head: ConditionHead, train: ReadPairs, validation: ReadPairs, system: ConditionPoolingConfig, recipe: HeadRecipe
+    head: ConditionHead, train: PairStates, validation: PairStates, system: ConditionPoolingConfig, recipe: HeadRecipe
 ) -> ConditionHead:
     """The head with its plain part, for sentences unlike those that trained it, in float16 as it is saved; itself where
     the share is 0."""
@@ -300,7 +229,7 @@ def with_plain_part(
     return whole.half().float().eval()
 
 
-def _texts(part: PlainPart, pairs: ReadPairs) -> tuple[Tensor, Tensor]:
+def _texts(part: PlainPart, pairs: PairStates) -> tuple[Tensor, Tensor]:
     """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
     read = pairs.states(np.unique(pairs.sentence_index))
     means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)

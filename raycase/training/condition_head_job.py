@@ -6,42 +6,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from raycase.encoder.loading import whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
-from raycase.heads.condition_head import ConditionHead, ZeroShotHead
+from raycase.heads.condition_head import ConditionHead, Head, ZeroShotHead
 from raycase.io.fetch import model_folder
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.io.places import Paths
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.io.storage import Location, fingerprint
+from raycase.io.vectors import cosines
 from raycase.job.vector_cache import VectorCache
 from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
 from raycase.models.model_card import head_card
 from raycase.models.pairs import Indexed
 from raycase.models.registry import resolve
-from raycase.training.condition_head_fit import (
-    UnfrozenEncoder,
-    fit_condition_head,
-    head_correlations,
-    weights_of,
-    with_plain_part,
-)
-from raycase.training.condition_pairs import PairIndex, PairStates, PairTokens, ReadPairs
-from raycase.training.condition_teachers import (
+from raycase.training.condition_head_fit import fit_condition_head, head_correlations, head_vectors, with_plain_part
+from raycase.training.condition_pairs import (
     FURTHER,
     FURTHER_OF_MODELS,
+    PairIndex,
+    PairStates,
     further_pairs,
     on_the_scale_of_ratings,
     pseudo_labelled_pairs,
-    said_by_head,
 )
-from raycase.training.encoder_fit import compute_of
 from raycase.training.job import TrainingJob, fit_metrics
 from raycase.training.labelled_pairs import parted, with_pairs_of
 from raycase.training.loop import FitState
@@ -49,27 +42,12 @@ from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
 from raycase.training.says_fit import with_says
 from raycase.training.trainer import Fitting, Trainer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadFit:
-    """What the fits of a head gave."""
-
-    state: FitState  # of the last one
-    head: ConditionHead
-    read: Sequence[ReadPairs]  # training and validation pairs, as the encoder reads them at last
-    metrics: dict[str, Any]
-    teachers: Sequence[FitState]
-    encoder: PreTrainedModel | None  # where it was trained with the head
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingJob(HeadRecipe, TrainingJob):
-    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder or with it.
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder.
 
-    The trials of a sweep are fits on the frozen encoder, without teachers.
+    The trials of a sweep are fits without teachers.
     """
 
     pooling: Pooling | None = None
@@ -93,26 +71,23 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     RECIPE = HeadRecipe
     FROZEN = True
     SHARED_BY = ("layers", "model", "compute")
-    NOT_SWEPT = ("nested", "teachers", "teacher_models", "unfreeze", "plain_share", "plain_rise", "pooling")
+    NOT_SWEPT = ("nested", "teachers", "teacher_models", "plain_share", "plain_rise", "pooling")
 
     def config(self) -> ConditionPoolingConfig:
-        return condition_pooling(self.model, layers=self.layers, pooling=self.pooling, latent=not self.unfreeze)
+        return condition_pooling(self.model, layers=self.layers, pooling=self.pooling)
 
     @property
     def opened(self) -> Paths:
         folders = [folder for model in self.teacher_models if (folder := model_folder(model))]
         return {**super().opened, "--teacher-models": folders}
 
-    def check_system(self, config: ConditionPoolingConfig) -> None:
-        """Raise RequestError for a teacher that is not trained or reads no conditions."""
-        for model in self.teacher_models:
-            teacher = resolve(model)
+    def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        teachers = {model: resolve(model) for model in self.teacher_models}
+        for model, teacher in teachers.items():
             if not teacher.folder or teacher.known_conditions is not None:
                 raise RequestError(f"--teacher-models: expected trained models that read conditions, got {model}")
-
-    def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        models = [resolve(model).describe() for model in self.teacher_models]
-        return super().identity(config, parts) | ({"teacher_models": models} if models else {})
+        described = [teacher.describe() for teacher in teachers.values()]
+        return super().identity(config, parts) | ({"teacher_models": described} if described else {})
 
     @property
     def sources(self) -> dict[str, Any]:
@@ -144,7 +119,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return [pair_states(rated, config, vectors, self) for rated in parts[:2]]
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
-        """The fit of the head on the frozen encoder."""
         return fit_condition_head
 
     def fit(
@@ -154,8 +128,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         data: tuple[PairStates, PairStates],
         trainer: Trainer,
         checkpoints: Location,
-    ) -> HeadFit:
-        """The fit on stored states after those of its teachers, then the one with the encoder, if asked for."""
+    ) -> list[FitState]:
+        """The last states of the fits of its teachers, then of its own."""
         train, validation = data
         fit = partial(trainer.fit, train=train, validation=validation)
         fitting, recipe = fit_condition_head, self.recipe
@@ -167,28 +141,11 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
                 self._said_by_model(model, parts[0], rated, further, trainer.vectors) for model in self.teacher_models
             ]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
-                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints / "frozen"))
+                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints))
                 said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), rated, further))
             fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
             recipe = replace(recipe, epochs=DISTILLED_EPOCHS)
-        state = fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints / "frozen")
-        head = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
-        metrics = {"without_plain_part": head_correlations(head, validation, head.config.nested)}
-        if not self.unfreeze:
-            return HeadFit(state=state, head=head, read=data, metrics=metrics, teachers=teachers, encoder=None)
-        metrics = {"frozen": metrics["without_plain_part"]}
-        unfrozen = UnfrozenEncoder(
-            config=config, head=head.state_dict(), compute=compute_of(self, on_gpu=trainer.on_gpu)
-        )
-        tokens = [PairTokens.of(config, rated).numbered_as(read) for rated, read in zip(parts[:2], data, strict=True)]
-        fitting = partial(fitting, unfrozen=unfrozen)
-        recipe, place = self.recipe.unfrozen, checkpoints / "unfrozen"
-        state = trainer.fit(fitting, tokens[0], tokens[1], recipe, seed=self.seed, checkpoints=place, resume=True)
-        head, reader = best_head(state, self.recipe, config.states_dim), unfrozen.trained(state)
-        read = [replace(part, reader=reader, compute=unfrozen.compute) for part in tokens]
-        metrics["without_plain_part"] = head_correlations(head, read[1], head.config.nested)
-        encoder = whole_model(reader.encoder)
-        return HeadFit(state=state, head=head, read=read, metrics=metrics, teachers=teachers, encoder=encoder)
+        return [*teachers, fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints)]
 
     def _said_by_model(
         self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, vectors: VectorCache
@@ -208,30 +165,32 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         self,
         config: ConditionPoolingConfig,
         data: tuple[PairStates, PairStates],
-        fitted: HeadFit,
+        fitted: list[FitState],
         record: dict[str, Any],
     ) -> dict[str, Any]:
-        train, validation = fitted.read
+        train, validation = data
+        *teachers, state = fitted
+        best = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
         familiar = train.take(train.rated if len(train.rated) else np.flatnonzero(train.epochs == 1))
-        head = with_plain_part(fitted.head, familiar, validation, config, self.recipe)
+        head = with_plain_part(best, familiar, validation, config, self.recipe)
         head, says = with_says(head, train, self.seed)
         metrics = {
             **record,
-            "teachers": [fit_metrics(teacher)["validation"] for teacher in fitted.teachers],
+            "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
             "teacher_models": [
                 {"name": Path(model).name, "fingerprint": fingerprint(resolve(model).describe())}
                 for model in self.teacher_models
             ],
-            **fit_metrics(fitted.state),
-            **fitted.metrics,
+            **fit_metrics(state),
+            "without_plain_part": head_correlations(best, validation, best.config.nested),
             "validation": head_correlations(head, validation, head.config.nested),
             **({"says": says} if says else {}),
-            "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), data[1]),
-            "parameters": sum(weights.numel() for weights in fitted.state.weights.values()),
+            "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), validation),
+            "parameters": sum(weights.numel() for weights in state.weights.values()),
         }
         trained = replace(config, head=head.config)
         card = head_card(self.folder.name, trained, metrics)
-        write_head_folder(self.folder, trained, head, metrics, card, encoder=fitted.encoder)
+        write_head_folder(self.folder, trained, head, metrics, card)
         return metrics
 
 
@@ -256,6 +215,11 @@ def pair_states(
     )
 
 
+def said_by_head(head: Head, train: PairStates, further: PairIndex) -> np.ndarray:
+    """The cosines of a head: (N,)."""
+    return cosines(*head_vectors(head, replace(train, **vars(further))))
+
+
 def indexed_texts(rated: RatedPairs) -> tuple[Indexed, Indexed]:
     """The sentences of rated pairs, all first ones before all second ones, and their conditions."""
     return Indexed.of([*rated.sentences1, *rated.sentences2]), Indexed.of(rated.conditions)
@@ -267,7 +231,7 @@ def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> Condition
     Raises WorkError for weights that float16 cannot hold.
     """
     head = ConditionHead(recipe.head(states_dim))
-    rounded = {name: tensor.half().float() for name, tensor in weights_of(state.best, "head.").items()}
+    rounded = {name.removeprefix("head."): tensor.half().float() for name, tensor in state.best.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in rounded.values()):
         raise WorkError("expected weights that float16 can hold, got larger ones; lower the learning rate")
     head.load_state_dict(rounded)

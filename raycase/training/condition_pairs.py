@@ -1,32 +1,33 @@
-"""Rated pairs for condition pooling: their states were stored, or come from an encoder that is trained with the head.
+"""Rated pairs for condition pooling, with the stored states of their sentences and conditions; and the same sentences
+under further conditions, rated by teachers, of whose scores a head learns the mean (distillation, Hinton et al., 2015).
 
 Shapes: N rated pairs, S sentences and C conditions (distinct), B of a batch, T tokens of its longest, W of the states,
-P of f(s).
+P of f(s), G pairs of sentences, K further conditions of each.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.encoder.packing import token_budget_batches
-from raycase.encoder.token_batch import TokenBatch
-from raycase.encoder.token_states import StateReader, TokenStates
-from raycase.io.rated import RatedPairs
+from raycase.errors import RequestError
 from raycase.io.stored_tokens import StoredStates
-from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.pairs import RatedTexts
+from raycase.training.losses import unit_ratings
 
 SAYS = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
 # which sentences (B,), their states (B, T, W), which tokens are real (B, T), f(s) (B, P)
 SentencePart = tuple[np.ndarray, Tensor, Tensor, Tensor]
+FURTHER, FURTHER_OF_MODELS = 8, 16  # conditions of each pair of sentences; where trained models teach, more do better
+SIMILAR = 30  # conditions among which a similar one is chosen
+SHARE = 0.6  # of further conditions that are similar to one that was rated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,20 +57,8 @@ class PairIndex:
         return replace(self, **columns)
 
 
-class ReadPairs(PairIndex, ABC):
-    """Rated pairs with their states."""
-
-    @abstractmethod
-    def means(self, conditions: np.ndarray) -> Tensor:
-        """Mean states of these conditions: (C, W)."""
-
-    @abstractmethod
-    def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
-        """States of these sentences and f of them, those of similar length together."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class PairStates(ReadPairs):
+class PairStates(PairIndex):
     """Rated pairs with stored states."""
 
     sentences: StoredStates  # S
@@ -82,67 +71,60 @@ class PairStates(ReadPairs):
         return self.conditions.shape[1]
 
     def means(self, conditions: np.ndarray) -> Tensor:
+        """Mean states of these conditions: (C, W)."""
         return torch.from_numpy(self.conditions[conditions])
 
     def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
+        """States of these sentences and f of them, those of similar length together."""
         for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):
             states_BTW, real_BT = self.sentences.padded(sentences[members])
             plain_BP = self.plain[sentences[members]]
             yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT), torch.from_numpy(plain_BP)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PairTokens(ReadPairs):
-    """Rated pairs, tokenised. Their states come from an encoder, with a gradient where its weights have one."""
-
-    sentences: TokenBatch  # S
-    conditions: TokenBatch  # C
-    reader: StateReader | None = None  # of the encoder, once there is one
-    compute: torch.dtype = torch.float32  # of the encoder's matrix products
-
-    @classmethod
-    def of(cls, config: ConditionPoolingConfig, rated: RatedPairs) -> PairTokens:
-        """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
-        prepared = RatedTexts.of(config, rated).prepared
-        index_N2 = prepared.rows[rated.pair_index]
-        return cls(
-            sentences=prepared.alone[0],
-            conditions=prepared.bases[0],
-            sentence_index=prepared.sentence[index_N2],
-            condition_index=prepared.condition[index_N2[:, 0]],
-            groups=rated.groups,
-            ratings=rated.ratings,
-            epochs=rated.epochs,
-        )
-
-    def numbered_as(self, pairs: PairIndex) -> PairTokens:
-        """These rated pairs, with sentences and conditions numbered as in `pairs`, which are the same ones."""
-        return replace(
-            self,
-            **{f.name: getattr(pairs, f.name) for f in fields(PairIndex)},
-            sentences=self.sentences.take(_places(pairs.sentence_index, self.sentence_index)),
-            conditions=self.conditions.take(_places(pairs.condition_index, self.condition_index)),
-        )
-
-    def means(self, conditions: np.ndarray) -> Tensor:
-        parts = list(self._read(self.conditions.take(conditions)))
-        order = np.argsort(np.concatenate([members for members, _ in parts]))
-        return torch.cat([states.mean for _, states in parts])[torch.from_numpy(order)]
-
-    def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
-        for members, states in self._read(self.sentences.take(sentences)):
-            yield members, states.states, states.real, states.plain
-
-    def _read(self, batch: TokenBatch) -> Iterator[tuple[np.ndarray, TokenStates]]:
-        assert self.reader is not None
-        encoder = self.reader.encoder
-        for members in token_budget_batches(batch.lengths, encoder.batch_tokens):
-            with torch.autocast(encoder.model.device.type, torch.bfloat16, enabled=self.compute is torch.bfloat16):
-                states, _ = self.reader.padded(batch, members)
-            yield members, states
+# ------------------------------------------------------------------------------------------------------------ teachers
 
 
-def _places(numbers: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """For each number, the one that stands in its place in `others`."""
-    _, first = np.unique(numbers, return_index=True)
-    return others.reshape(-1)[first]
+def further_pairs(train: PairStates, seed: int, count: int = FURTHER) -> PairIndex:
+    """Pairs of sentences under further conditions of the training data, not rated yet, in the order of the groups,
+    `count` rows each: some similar to a rated one, the others as often as they are rated."""
+    random = np.random.default_rng(seed)
+    groups, first, group_N = np.unique(train.groups, return_index=True, return_inverse=True)
+    similar_CS = _similar(train.conditions)
+    order = np.argsort(group_N, kind="stable")
+    starts = np.searchsorted(group_N[order], np.arange(len(groups) + 1))
+    counts_G1 = np.diff(starts)[:, None]
+    own_GK = order[starts[:-1, None] + random.integers(0, counts_G1, (len(groups), count))]
+    near_GK = similar_CS[train.condition_index[own_GK], random.integers(0, similar_CS.shape[1], own_GK.shape)]
+    any_GK = train.condition_index[random.integers(0, len(group_N), own_GK.shape)]
+    further_GK = np.where(random.random(own_GK.shape) < SHARE, near_GK, any_GK)
+    return PairIndex(
+        sentence_index=train.sentence_index[first].repeat(count, axis=0),
+        condition_index=further_GK.reshape(-1),
+        groups=groups.repeat(count),
+        ratings=np.zeros(further_GK.size, np.float32),
+        epochs=np.zeros(further_GK.size, np.int64),
+    )
+
+
+def on_the_scale_of_ratings(scores: np.ndarray, of_rated: np.ndarray, ratings: np.ndarray) -> np.ndarray:
+    """Scores of a model, (N,), shifted and scaled by least squares so that those of the rated pairs, (R,), are their
+    `unit_ratings`, as cosines are trained to be. Raises RequestError for scores that are all the same."""
+    if not np.ptp(of_rated) > 0:
+        raise RequestError("--teacher-models: expected a model that tells pairs apart, got one score for all of them")
+    slope, offset = np.polyfit(of_rated, unit_ratings(torch.tensor(ratings)).numpy(), 1)
+    return np.asarray(slope * scores + offset)
+
+
+def pseudo_labelled_pairs(further: PairIndex, said: Sequence[np.ndarray]) -> PairIndex:
+    """The further pairs, "rated" with the mean of what each teacher says of them, (N,) each."""
+    return replace(further, ratings=np.mean(said, axis=0).astype(np.float32))
+
+
+def _similar(conditions_CW: np.ndarray) -> np.ndarray:
+    """The most similar other conditions of each one: (C, S)."""
+    unit_CW = F.normalize(torch.tensor(conditions_CW), dim=-1)
+    count = min(SIMILAR, len(unit_CW) - 1) + 1
+    parts = [(part @ unit_CW.T).topk(count, dim=1).indices for part in unit_CW.split(1024)]
+    ranked_CS = torch.cat(parts).numpy()
+    return ranked_CS[:, 1:] if count > 1 else ranked_CS

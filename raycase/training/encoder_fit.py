@@ -1,13 +1,13 @@
-"""Fine-tuning a system for an objective; the objective of rated pairs; the jobs.
+"""Fine-tuning a system with its encoder: the fit, the jobs, and what is the same for all jobs over pairs.
 
 Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,29 +17,121 @@ from torch import Tensor, nn
 
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
-from raycase.errors import check_ranges
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs
-from raycase.models.fine_tuned import FineTunedConfig, pair_scores
+from raycase.models.contracts import SystemConfig
+from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_card import tuned_card
-from raycase.models.model_folder import write_folder
+from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.training.job import TrainingJob, fit_metrics
-from raycase.training.loop import (
-    Batches,
-    BatchLoss,
-    Evaluation,
-    FitState,
-    computed_rows,
-    fit,
-    gather,
-    restore,
-    unwrapped,
-)
+from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather, restore
 from raycase.training.losses import LOSSES, correlations, unit_ratings
 from raycase.training.recipe import RatedRecipe, TuneRecipe
 from raycase.training.trainer import Fitting
 
 POOL = 16  # batches whose pairs are sorted by length together
+
+
+def fit_tuned(
+    train: Any,
+    validation: Any,
+    recipe: TuneRecipe,
+    *,
+    job: FineTuneJob,
+    config: SystemConfig,
+    compute: torch.dtype,
+    seed: int = 0,
+    state: FitState | None = None,
+    wrap: Any = lambda module: module,
+) -> Iterator[FitState]:
+    """Fine-tune the system of a job; yields the state after each epoch.
+
+    config: the job's; compute: of matrix products. `wrap` moves the module to its device and wraps it for several
+    processes.
+    """
+    torch.manual_seed(seed)
+    return fit(
+        wrap(job.module(config.trainable(recipe.dropout, compute))),
+        job.batches(train, seed),
+        job.batch_loss(train, compute),
+        job.evaluation(validation, compute),
+        **job.settings,
+        select=job.SELECT,
+        seed=seed,
+        state=state,
+    )
+
+
+def autocast(module: nn.Module, compute: torch.dtype) -> torch.autocast:
+    """Autocast of matrix products to `compute`; weights stay in 32 bits."""
+    device = next(module.parameters()).device
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)
+
+
+def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:
+    """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
+    if job.compute is not None:
+        return getattr(torch, job.compute)
+    return torch.bfloat16 if on_gpu or bf16_is_faster(torch.device("cpu")) else torch.float32
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuneJob(TrainingJob, TuneRecipe):
+    """Fine-tune an encoder and save a model folder. `prepared` tokenises."""
+
+    RECIPE = TuneRecipe
+    TASK: ClassVar[str]  # what it is trained for, in fingerprints and `metrics.json`
+    SELECT: ClassVar[str]  # the metric of early stopping
+
+    @abstractmethod
+    def config(self) -> SystemConfig:
+        """The system before training. Raises RequestError."""
+
+    def module(self, system: Any) -> Any:
+        """The module to train, around what `config().trainable` returns."""
+        return system
+
+    @abstractmethod
+    def batches(self, train: Any, seed: int) -> Batches:
+        """The batches of each epoch, determined by the seed."""
+
+    @abstractmethod
+    def batch_loss(self, train: Any, compute: torch.dtype) -> BatchLoss:
+        """The loss of a whole batch."""
+
+    @abstractmethod
+    def evaluation(self, validation: Any, compute: torch.dtype) -> Evaluation:
+        """The metrics on the validation data."""
+
+    def check_flags(self) -> None:
+        super().check_flags()
+        self.config()
+
+    def identity(self, config: SystemConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        return super().identity(config, parts) | {"task": self.TASK}
+
+    def fitting(self, *, on_gpu: bool) -> Fitting:
+        return partial(fit_tuned, job=self, config=self.config(), compute=compute_of(self, on_gpu=on_gpu))
+
+    def save(
+        self, config: SystemConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
+    ) -> dict[str, Any]:
+        metrics = {
+            **record,
+            "system": config.SYSTEM,
+            "task": self.TASK,
+            **fit_metrics(fitted),
+            "parameters": sum(t.numel() for t in fitted.weights.values()),
+            "compute": str(compute_of(self, on_gpu=record["on_gpu"])).removeprefix("torch."),
+        }
+        system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
+        restore(self.module(system), fitted.best)
+        begin_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics))
+        system.save(self.folder)
+        return metrics
+
+
+# --------------------------------------------------------------------------------------------------- pairs with scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,108 +149,56 @@ class TunePairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Objective(ABC):
-    """What a system is fine-tuned for: the module, batches, loss and evaluation of one kind of data."""
+class PairJob(FineTuneJob):
+    """Fine-tune an encoder until pairs get the scores that people gave them. Those labelled -1 are not trained on."""
 
-    TASK: ClassVar[str]  # its name in fingerprints and `metrics.json`
-    SELECT: ClassVar[str]  # the metric of early stopping
-    PATIENCE: ClassVar[int] = 3  # epochs without a better one, after which a fit stops
-
-    config: Any  # of the system
-    compute: torch.dtype = torch.float32  # of matrix products
-
-    @abstractmethod
-    def texts(self, parts: Sequence[Any]) -> Sequence[Any]:
-        """Training and validation data, tokenised. Raises RequestError for a text that cannot be encoded."""
-
-    @abstractmethod
-    def module(self, system: Any) -> Any:
-        """The module to train, around what `config.trainable` returns."""
-
-    @abstractmethod
-    def batches(self, train: Any, recipe: TuneRecipe, seed: int) -> Batches:
-        """The batches of each epoch, determined by the seed."""
-
-    @abstractmethod
-    def batch_loss(self, train: Any, recipe: TuneRecipe) -> BatchLoss:
-        """The loss of a whole batch."""
-
-    @abstractmethod
-    def evaluation(self, train: Any, validation: Any) -> Evaluation:
-        """The metrics on the validation data."""
-
-    def autocast(self, module: nn.Module) -> torch.autocast:
-        """Autocast of matrix products to `compute`; weights stay in 32 bits."""
-        device = next(module.parameters()).device
-        return torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.compute is torch.bfloat16)
-
-
-def fit_tuned(
-    train: Any,
-    validation: Any,
-    recipe: TuneRecipe,
-    objective: Objective,
-    *,
-    seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
-) -> Iterator[FitState]:
-    """Fine-tune a system for an objective; yields the state after each epoch.
-
-    `wrap` moves the module to its device and wraps it for several processes.
-    """
-    torch.manual_seed(seed)
-    module = wrap(objective.module(objective.config.trainable(recipe.dropout, objective.compute)))
-    return fit(
-        module,
-        objective.batches(train, recipe, seed),
-        objective.batch_loss(train, recipe),
-        objective.evaluation(train, validation),
-        recipe.fit_config(seed, select=objective.SELECT, patience=objective.PATIENCE),
-        state=state,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairObjective(Objective):
-    """Pairs get the scores that people gave them. Pairs labelled -1 are not trained on."""
-
-    TASK = "rated"
     SELECT = "spearman"
 
-    def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
+    @abstractmethod
+    def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
         """The loss over what the module gives for a whole batch."""
-        return LOSSES[recipe.loss](scores_B, unit_ratings(ratings_B))
 
-    def texts(self, parts: Sequence[RatedPairs]) -> list[TunePairs]:
-        return [TunePairs.of(self.config, rated) for rated in parts]
+    def prepared(self, shared: Sequence[RatedPairs]) -> tuple[TunePairs, TunePairs]:
+        config = self.config()
+        train, validation = (TunePairs.of(config, rated) for rated in shared)
+        return train, validation
 
     def module(self, system: Any) -> Any:
         return pair_scores(system)
 
-    def batches(self, train: TunePairs, recipe: TuneRecipe, seed: int) -> Batches:
+    def batches(self, train: TunePairs, seed: int) -> Batches:
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-        return length_batches(train.texts.lengths, train.groups, rated, recipe.batch_size, seed)
+        return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, seed)
 
-    def batch_loss(self, train: TunePairs, recipe: TuneRecipe) -> BatchLoss:
+    def batch_loss(self, train: TunePairs, compute: torch.dtype) -> BatchLoss:
         ratings_N = torch.tensor(train.ratings)
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
             rows_b, count = computed_rows(batch)
-            with self.autocast(module):
+            with autocast(module, compute):
                 scores_b = module(train.texts.take(rows_b))[:count]
             scores_B = gather(scores_b, len(batch))
-            return self.loss(scores_B, ratings_N[batch].to(scores_B.device), recipe)
+            return self.loss_of(scores_B, ratings_N[batch].to(scores_B.device))
 
         return of_batch
 
-    def evaluation(self, train: TunePairs, validation: TunePairs) -> Evaluation:
-        def evaluate(module: nn.Module) -> dict[str, float]:
-            module = unwrapped(module)
-            with self.autocast(module):
-                return correlations(module.scores(validation.texts), validation.ratings)  # type: ignore[operator]
+    def evaluation(self, validation: TunePairs, compute: torch.dtype) -> Evaluation:
+        def evaluate(module: Any) -> dict[str, float]:
+            with autocast(module, compute):
+                return correlations(module.scores(validation.texts), validation.ratings)
 
         return evaluate
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedJob(PairJob, RatedRecipe):
+    """Fine-tune an encoder on rated pairs."""
+
+    RECIPE = RatedRecipe
+    TASK = "rated"
+
+    def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
+        return LOSSES[self.loss](scores_B, unit_ratings(ratings_B))
 
 
 def length_batches(
@@ -189,71 +229,3 @@ def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) ->
     """Rows sorted by the length of the first row of their group."""
     _, first, of_row = np.unique(groups_N[rows], return_index=True, return_inverse=True)
     return rows[np.lexsort((of_row, lengths_N[rows[first]][of_row]))]
-
-
-# ------------------------------------------------------------------------------------------------------------- the jobs
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuneJob(TrainingJob):
-    """Fine-tune an encoder and save a model folder."""
-
-    @abstractmethod
-    def config(self) -> FineTunedConfig:
-        """The system before training. Raises RequestError."""
-
-    @abstractmethod
-    def objective(self, config: FineTunedConfig) -> Objective:
-        """What the system is fine-tuned for."""
-
-    def check_flags(self) -> None:
-        self.recipe.check()
-        check_ranges(self)
-        self.config()
-
-    def identity(self, config: FineTunedConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        return super().identity(config, parts) | {"task": self.objective(config).TASK}
-
-    def prepared(self, shared: Sequence[Any]) -> tuple[Any, Any]:
-        train, validation = self.objective(self.config()).texts(shared)
-        return train, validation
-
-    def fitting(self, *, on_gpu: bool) -> Fitting:
-        return partial(fit_tuned, objective=self._objective(on_gpu=on_gpu))
-
-    def _objective(self, *, on_gpu: bool) -> Objective:
-        return replace(self.objective(self.config()), compute=compute_of(self, on_gpu=on_gpu))
-
-    def save(
-        self, config: FineTunedConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
-    ) -> dict[str, Any]:
-        objective = self._objective(on_gpu=record["on_gpu"])
-        metrics = {
-            **record,
-            "system": config.SYSTEM,
-            "task": objective.TASK,
-            **fit_metrics(fitted),
-            "parameters": sum(t.numel() for t in fitted.weights.values()),
-            "compute": str(objective.compute).removeprefix("torch."),
-        }
-        system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
-        restore(objective.module(system), fitted.best)
-        write_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics), system.save)
-        return metrics
-
-
-@dataclass(frozen=True, kw_only=True)
-class RatedJob(FineTuneJob, RatedRecipe):
-    """Fine-tune an encoder on rated pairs."""
-
-    RECIPE = RatedRecipe
-
-    def objective(self, config: FineTunedConfig) -> Objective:
-        return PairObjective(config=config)
-
-
-def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:
-    """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
-    if job.compute is not None:
-        return getattr(torch, job.compute)
-    return torch.bfloat16 if on_gpu or bf16_is_faster(torch.device("cpu")) else torch.float32

@@ -124,9 +124,6 @@ class TrainingJob(RayFlag, ABC):
         """Raise RequestError for flags out of their range, or that contradict each other."""
         self.recipe.check()
 
-    def check_system(self, config: Any) -> None:
-        """Raise RequestError for flags that do not fit the system."""
-
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and the validation data, with their hashes as `data_sha256`. Raises RequestError."""
         train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
@@ -134,7 +131,7 @@ class TrainingJob(RayFlag, ABC):
         return train, validation
 
     def identity(self, config: Any, parts: Sequence[Any]) -> dict[str, Any]:
-        """Everything that determines the weights."""
+        """Everything that determines the weights. Raises RequestError for flags that do not fit the system."""
         return {
             "model": config.describe(),
             "compute": self.compute,
@@ -178,7 +175,6 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
     job.check_source()
     job.check_flags()
     config = job.config()
-    job.check_system(config)
     parts = job.read_parts()
     identity = job.identity(config, parts)
     name = fingerprint(identity)

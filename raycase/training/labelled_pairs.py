@@ -30,9 +30,7 @@ def with_pairs_of(rated: RatedPairs | None, sets: Sequence[LabelledTexts], epoch
     if not sets:
         assert rated is not None
         return rated
-    rows: list[tuple[str, str, str]] = []
-    ratings: list[float] = []
-    of_epoch: list[int] = []
+    rows: list[tuple[str, str, str, float, int]] = []  # two texts, condition, rating, epoch
     columns = [_Column.of(column, labelled.texts) for labelled in sets for column in labelled.columns]
     each = np.array([CLUSTERS * (len(column.texts) / OF_TEXTS) ** (1 / 3) for column in columns])
     each = np.ceil(each * max(1.0, LEAST_CLUSTERS / each.sum())).astype(int)
@@ -41,27 +39,23 @@ def with_pairs_of(rated: RatedPairs | None, sets: Sequence[LabelledTexts], epoch
         for number in random.permutation(np.repeat(np.arange(len(columns)), each)):
             wordings = columns[number].column.wordings
             wording = wordings[random.integers(len(wordings))]
-            for first, second, rating in columns[number].cluster(random):
-                rows.append((first, second, wording))
-                ratings.append(rating)
-                of_epoch.append(epoch)
+            rows += [(a, b, wording, rating, epoch) for a, b, rating in columns[number].cluster(random)]
     random = np.random.default_rng(seed)
     for column in columns:
-        for text, said in column.says():
-            rows.append((text, text, str(random.choice(column.column.wordings))))
-            ratings.append(float(said))
-            of_epoch.append(SAYS)
-    drawn = [list(part) for part in zip(*rows, strict=True)]
-    before = [[], [], []] if rated is None else [rated.sentences1, rated.sentences2, rated.conditions]
-    sentences1, sentences2, conditions = (a + b for a, b in zip(before, drawn, strict=True))
-    count = len(before[0])
+        if (said_N := column.column.said) is not None:
+            for text, said in zip(column.texts, said_N.tolist(), strict=True):
+                rows.append((text, text, str(random.choice(column.column.wordings)), float(said), SAYS))
+    if rated is not None:
+        before = zip(rated.sentences1, rated.sentences2, rated.conditions, rated.ratings.tolist(), strict=True)
+        rows = [(*row, 0) for row in before] + rows
+    sentences1, sentences2, conditions, ratings, drawn = (list(part) for part in zip(*rows, strict=True))
     return RatedPairs(
         uri=sets[0].uri if rated is None else rated.uri,
         sentences1=sentences1,
         sentences2=sentences2,
         conditions=conditions,
-        ratings=np.array([*(() if rated is None else rated.ratings), *ratings], np.float32),
-        drawn=np.array([0] * count + of_epoch, np.int64),
+        ratings=np.array(ratings, np.float32),
+        drawn=np.array(drawn, np.int64),
     )
 
 
@@ -91,11 +85,6 @@ class _Column:
         for label in rows_of:
             groups.setdefault(column.groups.get(label, label), []).append(label)
         return cls(column, texts, rows_of, list(groups.values()))
-
-    def says(self) -> Iterator[tuple[str, bool]]:
-        """Each text and whether it says something of the condition, where that is known and some say nothing."""
-        if (said_N := self.column.said) is not None:
-            yield from zip(self.texts, said_N.tolist(), strict=True)
 
     def cluster(self, random: np.random.Generator) -> Iterator[tuple[str, str, float]]:
         """Pairs of a cluster, with ratings."""

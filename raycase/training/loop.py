@@ -9,11 +9,10 @@ import json
 import math
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,22 +28,7 @@ Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as ro
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
 Evaluation = Callable[[nn.Module], dict[str, float]]
 
-TITLES = {"spearman": "Spearman", "pearson": "Pearson", "mrr": "MRR", "hits@1": "hits@1", "hits@10": "hits@10"}
-TITLES |= {"rte": "RTE", "eis": "EIS"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """Settings of the loop. `select` names the metric of early stopping and of the best epoch (larger is better)."""
-
-    epochs: int
-    patience: int
-    learning_rate: float
-    weight_decay: float = 0.0
-    warmup: float | None = None  # share of the steps up to the peak learning rate, then down to 0; None: constant
-    seed: int = 0
-    select: str = "spearman"
-    rates: Mapping[str, float] = field(default_factory=dict)  # peak rates other than `learning_rate`: prefix -> rate
+TITLES = {"spearman": "Spearman", "pearson": "Pearson", "rte": "RTE", "eis": "EIS"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +42,12 @@ class FitState:
     best: Weights  # of the best epoch so far
     moments: Weights  # of the optimizer: "NUMBER OF THE WEIGHT.NAME"
     history: list[dict[str, float]]  # a line per epoch
-    best_epoch: int  # 0: no figure that chooses the best is a number so far
-    select: str  # the metric that chooses it
+    select: str  # the metric that chooses the best epoch
+
+    @property
+    def best_epoch(self) -> int:
+        """0: no figure that chooses it is a number so far."""
+        return best_epoch_of(self.history, self.select)
 
     @property
     def line(self) -> dict[str, float]:
@@ -85,8 +73,7 @@ class FitState:
         for key, tensor in load(data).items():
             part, name = key.split("/", 1)
             parts[part][name] = tensor
-        history, select = json.loads(header["history"]), header["select"]
-        return cls(**parts, history=history, best_epoch=best_epoch_of(history, select), select=select)
+        return cls(**parts, history=json.loads(header["history"]), select=header["select"])
 
 
 def show(line: dict[str, float]) -> None:
@@ -109,25 +96,29 @@ def fit(
     batches: Batches,
     loss: BatchLoss,
     evaluate: Evaluation,
-    config: FitConfig,
     *,
+    epochs: int,
+    patience: int,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    warmup: float | None = None,
+    seed: int = 0,
+    select: str = "spearman",
     state: FitState | None = None,
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
+    warmup: share of the steps up to the peak learning rate, then down to 0; None: constant. select: the metric of early
+    stopping and of the best epoch (larger is better).
     A state holds the trained weights themselves, not a copy: use it before the next epoch begins.
     `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
     from a saved state equals one that was never stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights
     that are not finite, and where no epoch has a number of `select`.
     """
     inner = unwrapped(module)
-    if module is inner:
-        _make_sparse(inner)
-    groups = _parameter_groups(inner, config)
-    peaks = [group["lr"] for group in groups]
-    trained = [weight for group in groups for weight in group["params"]]
+    trained = [weight for weight in inner.parameters() if weight.requires_grad]
     not_finite_before = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
-    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay, fused=True)
     history: list[dict[str, float]] = []
     best: Weights = {}
     if state is not None:
@@ -135,14 +126,14 @@ def fit(
         _restore_moments(optimizer, state.moments)
         history, best = list(state.history), state.best
     del state  # as large as what is trained
-    best_epoch = best_epoch_of(history, config.select)
-    while len(history) < config.epochs and len(history) - best_epoch < config.patience:
+    best_epoch = best_epoch_of(history, select)
+    while len(history) < epochs and len(history) - best_epoch < patience:
         began = time.perf_counter()
         epoch = len(history) + 1
-        torch.manual_seed(int(np.random.SeedSequence((config.seed, epoch, rank())).generate_state(1)[0]))
-        set_rates = partial(_set_rates, optimizer, peaks, config, epoch)
+        torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank())).generate_state(1)[0]))
+        rate_of = partial(_rate, learning_rate, warmup, epochs, epoch)
         with _deterministic(trained[0].device):
-            mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, set_rates)
+            mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, rate_of)
         if not math.isfinite(mean_loss):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
         if _not_finite(trained) > not_finite_before:  # by the last step, after its loss
@@ -150,19 +141,14 @@ def fit(
         scores = _evaluate(inner.eval(), evaluate)
         cost = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": mean_loss, **scores, **cost})
-        if best_epoch_of(history, config.select) == epoch:
+        if best_epoch_of(history, select) == epoch:
             best_epoch, best = epoch, {name: tensor.clone() for name, tensor in _trained(inner).items()}
-        yield FitState(
-            weights=_trained(inner),
-            best=best,
-            moments=_moments(optimizer),
-            history=list(history),
-            best_epoch=best_epoch,
-            select=config.select,
-        )
+        of_weight = optimizer.state_dict()["state"].items()
+        moments = {f"{index}.{name}": tensor for index, of in of_weight for name, tensor in of.items()}
+        yield FitState(weights=_trained(inner), best=best, moments=moments, history=list(history), select=select)
     if not best_epoch:
         raise WorkError(
-            f"expected an epoch whose {config.select} on the validation data is a number, got none in {len(history)}: "
+            f"expected an epoch whose {select} on the validation data is a number, got none in {len(history)}: "
             "all scores of the model are equal, or not finite; lower the learning rate or change the recipe"
         )
 
@@ -172,21 +158,18 @@ def _train_epoch(
     batches: Sequence[np.ndarray],
     loss: BatchLoss,
     optimizer: torch.optim.Optimizer,
-    set_rates: Callable[[float], None],
+    rate_of: Callable[[float], float],
 ) -> float:
     """Train on the batches of an epoch; returns the mean loss over their rows."""
     module.train()
     total = rows = 0.0
     for step, batch in enumerate(batches):
-        set_rates((step + 0.5) / len(batches))
+        optimizer.param_groups[0]["lr"] = rate_of((step + 0.5) / len(batches))
         optimizer.zero_grad()
         value = loss(module, batch)
         (value * world_size()).backward()  # DistributedDataParallel takes the mean of the gradients
         total += float(value.detach()) * len(batch)
         rows += len(batch)
-        for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
-            if weight.grad is not None and weight.grad.is_sparse:
-                weight.grad = weight.grad.to_dense()  # AdamW takes no sparse ones
         optimizer.step()
     return total / rows
 
@@ -202,35 +185,12 @@ def _deterministic(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def _make_sparse(module: nn.Module) -> None:
-    """Use sparse gradients of embedding tables on CPUs until the step: otherwise each forward pass of a batch fills and
-    adds a gradient of the whole vocabulary. Not under DistributedDataParallel, which lost half of that gradient.
-    """
-    for part in module.modules():
-        if isinstance(part, nn.Embedding):
-            part.sparse = part.weight.device.type == "cpu"
-
-
-def _parameter_groups(module: nn.Module, config: FitConfig) -> list[dict[str, Any]]:
-    """The trained weights by their peak learning rate, for the optimizer."""
-    by_rate: dict[float, list[nn.Parameter]] = {}
-    for name, weight in module.named_parameters():
-        if weight.requires_grad:
-            rates = [rate for prefix, rate in config.rates.items() if name.startswith(prefix)]
-            by_rate.setdefault((rates or [config.learning_rate])[0], []).append(weight)
-    return [{"params": weights, "lr": rate} for rate, weights in by_rate.items()]
-
-
-def _set_rates(
-    optimizer: torch.optim.Optimizer, peaks: Sequence[float], config: FitConfig, epoch: int, done_of_epoch: float
-) -> None:
-    """Linear schedule from 0 to the peaks and back to 0; done_of_epoch: from 0 to 1, to the middle of this step."""
-    if config.warmup is None:
-        return
-    done = (epoch - 1 + done_of_epoch) / config.epochs
-    share = done / config.warmup if done < config.warmup else (1 - done) / (1 - config.warmup)
-    for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-        group["lr"] = peak * share
+def _rate(peak: float, warmup: float | None, epochs: int, epoch: int, done_of_epoch: float) -> float:
+    """Linear schedule from 0 to the peak and back to 0; done_of_epoch: from 0 to 1, to the middle of this step."""
+    if warmup is None:
+        return peak
+    done = (epoch - 1 + done_of_epoch) / epochs
+    return peak * (done / warmup if done < warmup else (1 - done) / (1 - warmup))
 
 
 def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
@@ -254,12 +214,6 @@ def peak_mib(device: torch.device) -> int:
 def _not_finite(weights: Iterable[Tensor]) -> int:
     """How many numbers are NaN or infinite."""
     return sum(int(weight.detach().isfinite().logical_not().sum()) for weight in weights)
-
-
-def _moments(optimizer: torch.optim.Optimizer) -> Weights:
-    """The moments of each weight."""
-    state = optimizer.state_dict()["state"]
-    return {f"{index}.{name}": tensor for index, of in state.items() for name, tensor in of.items()}
 
 
 def _restore_moments(optimizer: torch.optim.Optimizer, moments: Weights) -> None:

@@ -15,17 +15,17 @@ from torch import Tensor, nn
 
 from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
+from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
-from raycase.heads.top import MOST_WIDTH, Activation
 from raycase.io.fetch import is_trained
 from raycase.job.vector_cache import VectorCache
 from raycase.models.case import CaseConfig, write_case_folder
 from raycase.models.case import resolve as resolve_case
-from raycase.models.contracts import PairVectors
-from raycase.models.fine_tuned import PromptEncoderConfig
+from raycase.models.contracts import PromptEncoderConfig
+from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.job import TrainingJob, fit_metrics
-from raycase.training.loop import BatchLoss, Evaluation, FitState, epoch_batches, fit, gather, shard
+from raycase.training.loop import BatchLoss, Evaluation, FitState, computed_rows, epoch_batches, fit, gather
 from raycase.training.losses import (
     Loss,
     nested_correlations,
@@ -48,11 +48,11 @@ class ProjectorRecipe(FitRecipe):
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
     layers: Literal[0, 1, 2] = 1
     """0: linear; 1: linear and activation; 2: a hidden layer of 1,024 before them."""
-    activation: Activation = Activation.LEAKY_RELU
+    activation: Activation = "leaky_relu"
     """The non-linearity."""
     dropout: float | None = None
     """Share of dropout. Default: 0.15, and none for --layers 0."""
-    dropout_at: DropoutAt = DropoutAt.OUTPUT
+    dropout_at: DropoutAt = "output"
     """Dropout on the output of the projector, its input or both; between two layers in any case."""
     bias: bool = False
     """Linear layers with a bias; the paper has none."""
@@ -118,7 +118,7 @@ def fit_projector(
     module = wrap(Projector(shape))
     batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
     loss, evaluate = pair_loss(train, recipe), projector_evaluation(validation, shape.nested)
-    return fit(module, batches, loss, evaluate, recipe.fit_config(seed), state=state)
+    return fit(module, batches, loss, evaluate, **recipe.settings, seed=seed, state=state)
 
 
 def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
@@ -130,10 +130,10 @@ def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         device = next(module.parameters()).device
-        index_B2 = train.pair_index[shard(batch)]
-        x_2BD = torch.from_numpy(train.vectors[index_B2.T.reshape(-1)]).to(device)  # indexing copies
-        first_BK, second_BK = module(x_2BD).chunk(2) if len(index_B2) else (module(x_2BD),) * 2
-        cosines_BM = gather(nested_cosines(first_BK, second_BK, dims), len(batch))
+        rows_b, count = computed_rows(batch)
+        x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
+        first_bK, second_bK = module(x_2bD).chunk(2)
+        cosines_BM = gather(nested_cosines(first_bK, second_bK, dims)[:count], len(batch))
         return nested_loss(cosines_BM, targets_N[batch].to(device), recipe.loss)
 
     return of_batch
@@ -185,11 +185,8 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         self.recipe.check()
         read_prompt(self.prompt)
 
-    def check_system(self, config: CaseConfig) -> None:
-        """Raise RequestError for nested dimensions above those of g, which the system decides."""
-        self.recipe.projector(config.views_dim)
-
     def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
+        self.recipe.projector(config.views_dim)  # whose dimensions bound the nested ones
         recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
         return super().identity(config, parts) | {"recipe": recipe}
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar, Self
 
 from raycase.errors import at_least, check_ranges
-from raycase.heads.top import MOST_NUMBER, MOST_WIDTH, Activation, HeadConfig
-from raycase.training.loop import FitConfig
+from raycase.heads.condition_head import HeadConfig
+from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.training.losses import Loss, nested_range
 
 Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
 SHARE = "a share in [0, 1)"
 
+MOST_NUMBER = 2**40  # of a distance: its products fit into float32
 LEAST_DIM = 512  # of condition pooling's vectors, by default
-# Factor of the teachers' loss, and epochs of the fit with them; these and the next were measured
-# (`results/condition_pooling.md`).
+# Factor of the teachers' loss, and epochs of the fit with them (`results/condition_pooling.md`)
 DISTILLED_WEIGHT, DISTILLED_EPOCHS = 4.0, 12
-UNFROZEN_BATCH_SIZE, UNFROZEN_LEARNING_RATE, UNFROZEN_EPOCHS = 64, 2e-4, 3  # peak rate of the head
-# Peak rate of an encoder of this width; wider ones take a lower one in proportion (Yang et al., 2022, table 3)
-ENCODER_LEARNING_RATE, OF_WIDTH = 1e-4, 384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +27,7 @@ class FitRecipe:
     batch_size: int
     epochs: int
 
-    PATIENCE: ClassVar[int] = 0  # epochs without a better one, after which a fit stops; of fine-tuning the objective's
+    PATIENCE: ClassVar[int] = 0  # epochs without a better one, after which a fit stops
     WEIGHT_DECAY: ClassVar[float] = 0.0  # decoupled (AdamW)
     WARMUP: ClassVar[float | None] = None  # share of the steps up to the peak learning rate, then down to 0
 
@@ -56,10 +53,11 @@ class FitRecipe:
         """Raise RequestError for a value out of its range."""
         check_ranges(self, self.expected)
 
-    def fit_config(self, seed: int, **more: Any) -> FitConfig:
-        """The settings of the loop; more: those that are not the recipe's."""
-        settings = {"patience": self.PATIENCE, "weight_decay": self.WEIGHT_DECAY, "warmup": self.WARMUP} | more
-        return FitConfig(epochs=self.epochs, learning_rate=self.learning_rate, seed=seed, **settings)
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Those of the loop (`fit`)."""
+        decay = {"weight_decay": self.WEIGHT_DECAY, "warmup": self.WARMUP}
+        return {"epochs": self.epochs, "patience": self.PATIENCE, "learning_rate": self.learning_rate} | decay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +74,7 @@ class TuneRecipe(FitRecipe):
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
+    PATIENCE: ClassVar[int] = 3
     WEIGHT_DECAY: ClassVar[float] = 0.1
     WARMUP: ClassVar[float | None] = 0.1
 
@@ -94,8 +93,8 @@ class RatedRecipe(TuneRecipe):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(FitRecipe):
-    """Everything that determines condition pooling's head, which takes several fits with teachers or with --unfreeze,
-    besides the data and the seed."""
+    """Everything that determines condition pooling's head, which takes several fits with teachers, besides the data and
+    the seed."""
 
     layers: tuple[float, ...] = (2 / 3, 1.0)
     """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
@@ -124,8 +123,6 @@ class HeadRecipe(FitRecipe):
     teachers: int = 0
     """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
     sentences under other conditions."""
-    unfreeze: bool = False
-    """After the fit on the frozen encoder, train encoder and head together."""
     plain_share: float = 0.5
     """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
     plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
@@ -148,13 +145,6 @@ class HeadRecipe(FitRecipe):
             "plain_share": (0 <= self.plain_share < 1, SHARE),
             "plain_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
         }
-
-    @property
-    def unfrozen(self) -> HeadRecipe:
-        """The recipe of the fit with the encoder."""
-        return replace(
-            self, epochs=UNFROZEN_EPOCHS, batch_size=UNFROZEN_BATCH_SIZE, learning_rate=UNFROZEN_LEARNING_RATE
-        )
 
     def head(self, states_dim: int) -> HeadConfig:
         """The shape of the head for states of this dimension."""

@@ -16,14 +16,14 @@ from torch import Tensor
 from raycase.evaluation.metrics import auc
 from raycase.heads.condition_head import ConditionHead, Says
 from raycase.training.condition_head_fit import EVALUATED_AT_ONCE, head_pair_vectors
-from raycase.training.condition_pairs import SAYS, ReadPairs
+from raycase.training.condition_pairs import SAYS, PairStates
 
 EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
 LEFT = 5  # one text in so many calibrates, and is not trained on
 BINS = 10  # of the expected calibration error
 
 
-def with_says(head: ConditionHead, train: ReadPairs, seed: int) -> tuple[ConditionHead, dict[str, float]]:
+def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
     """The head with `Says`, in float16 as it is saved, and its figures on texts left out; itself where no data tells.
 
     The log-odds of those texts are scaled and shifted to be calibrated (Platt, 1999, with his targets).
@@ -49,7 +49,7 @@ def with_says(head: ConditionHead, train: ReadPairs, seed: int) -> tuple[Conditi
 
 
 @torch.inference_mode()
-def says_features(head: ConditionHead, pairs: ReadPairs, rows: np.ndarray) -> Tensor:
+def says_features(head: ConditionHead, pairs: PairStates, rows: np.ndarray) -> Tensor:
     """What `Says` sees of the first sentences of these pairs: (N, F)."""
     parts = np.array_split(rows, -(-len(rows) // EVALUATED_AT_ONCE))
     found = [head_pair_vectors(head, pairs, part, head.says_features).chunk(2)[0].cpu() for part in parts]

@@ -18,14 +18,14 @@ from typing import Any, get_args, get_type_hints
 
 import pandas as pd
 
-from raycase.errors import RequestError, at_least, check_ranges
+from raycase.errors import RequestError, at_least, check_ranges, expecting
 from raycase.io.json_values import from_json
 from raycase.io.provenance import provenance
 from raycase.io.storage import Location, fingerprint, json_file, locate
 from raycase.training.job import TrainingJob
 
 SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"
-RESULTS = (TRIALS, "results.parquet", "results.csv", "results.md", "tune", BEST)
+RESULTS = (TRIALS, "results.parquet", "results.md", "tune", BEST)
 SAMPLERS = ("choice", "uniform", "loguniform", "randint", "lograndint")
 
 Choices = Mapping[str, Any]  # flag -> value, as a grid or a search gave it
@@ -96,14 +96,12 @@ class Sweep(TuneFlags):
             raise RequestError(f"--grid: expected {', '.join([*built_in, 'a file NAME.json'])}, got {self.grid}")
         grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in[self.grid]
         cells: dict[str, Choices] = {}
-        try:
+        with expecting(f"--grid {self.grid}: expected lists of values by flag", AttributeError, TypeError, ValueError):
             for lists in grid if isinstance(grid, list) else [grid]:
                 for values in itertools.product(*lists.values()):
                     cell = dict(zip(lists, values, strict=True))
                     changed(self.training, cell)
                     cells[text_of(cell)] = cell
-        except (AttributeError, TypeError, ValueError) as error:
-            raise RequestError(f"--grid {self.grid}: expected lists of values by flag, got: {error}") from error
         if not cells:
             raise RequestError(f"--grid {self.grid}: expected lists of values by flag, got none")
         return list(cells.values())
@@ -111,16 +109,14 @@ class Sweep(TuneFlags):
     def search_space(self) -> Space:
         """What a search chooses from; its values are those of flags. Raises RequestError."""
         space = json_file(self.space, "--space") if self.space else self.built_in.get("space", {})
-        try:
+        expected = '--space: expected samplers by flag, as {"dropout": {"uniform": [0, 0.5]}}'
+        with expecting(expected, AttributeError, TypeError, ValueError):
             for flag, sampler in space.items():
                 [(kind, given)] = sampler.items()
                 if kind not in SAMPLERS:
                     raise ValueError(f"{kind}, which is none of {', '.join(SAMPLERS)}")
                 for value in (given[0], given[1] - 1) if "randint" in kind else given:
                     changed(self.training, {flag: value})
-        except (AttributeError, TypeError, ValueError) as error:
-            example = '{"dropout": {"uniform": [0, 0.5]}}'
-            raise RequestError(f"--space: expected samplers by flag, as {example}, got: {error}") from error
         if not space:
             raise RequestError(f"--space: expected a JSON file for {self.training.SYSTEM}, got none")
         return space
@@ -173,11 +169,10 @@ def by_cell(trials: Sequence[Trial]) -> list[tuple[list[float], list[Trial]]]:
 
 
 def write_results(job: Sweep, trials: Sequence[Trial]) -> None:
-    """Write `results.parquet` and `results.csv`, a row for each trial, and `results.md`, one for each cell."""
+    """Write `results.parquet`, a row for each trial, and `results.md`, one for each cell."""
     rows = [t | {f"config/{name}": v for name, v in t["choices"].items()} for _, of in by_cell(trials) for t in of]
     table = pd.DataFrame(rows).drop(columns="choices")
     (job.root / "results.parquet").put(table.to_parquet(index=False))
-    (job.root / "results.csv").put(table.to_csv(index=False).encode())
     made, metric = provenance(), next((t["metric"] for t in trials if "metric" in t), "score")
     lines = [
         "# Sweep\n",

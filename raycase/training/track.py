@@ -49,11 +49,6 @@ def check_track(to: Track | None) -> None:
         raise RequestError("--track wandb: expected a key of W&B, got none; set WANDB_API_KEY or run: wandb login")
 
 
-def names_for_all(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures by names that every service takes: MLflow refuses "hits@1"."""
-    return {name.replace("@", "_at_"): value for name, value in figures.items()}
-
-
 class Tracker:
     """Prints the epochs of a job's fits and sends them to a service, where one is named, each fit as a run.
 
@@ -84,7 +79,7 @@ class Tracker:
                     if sent >= shown:
                         show(line)
                     with _answering(self.to, WorkError):
-                        put(names_for_all(line), int(line["epoch"]))
+                        put(line, int(line["epoch"]))
                     sent += 1
 
             yield report

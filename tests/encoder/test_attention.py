@@ -6,14 +6,8 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 
 from raycase.encoder import attention
-from raycase.encoder.attention import (
-    KERNELS,
-    attend,
-    blocks,
-    chunks,
-    whole_chunks,
-)
-from raycase.encoder.packing import Forest, Ragged, rows_without_padding
+from raycase.encoder.attention import KERNELS, RowMasks, attend, block_mask, chunks, whole_chunks
+from raycase.encoder.packing import Forest, Ragged
 
 
 def random_rows(seed, kind, length):
@@ -23,11 +17,8 @@ def random_rows(seed, kind, length):
     sequences = [
         [*stems[random.integers(4)], *random.integers(0, 3, random.integers(0, 60)).tolist()] for _ in range(30)
     ]
-    if kind == "tree":
-        forest = Forest.of(Ragged.of_ids(sequences))
-        row = forest.lay(forest.cuts(length, whole_chunks)[0])
-    else:
-        row = next(rows_without_padding(Ragged.of_ids(sequences), length, whole_chunks))
+    forest = Forest.of(Ragged.of_ids(sequences), causal=kind == "tree")
+    row = forest.lay(forest.cuts(length, whole_chunks)[0])
     return row.padded(-(-len(row) // 128) * 128, 0)
 
 
@@ -51,9 +42,7 @@ KINDS = ["tree", "sequences"]
 @pytest.mark.parametrize(("seed", "size"), [(0, 128), (1, 128), (4, 64)])
 def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, size, kind, window):
     row = random_rows(seed, kind, 700)
-    found = blocks(*places(row), window, size=size)
-    assert (found.windowed is None) == (window is None)
-    mask = found.mask if window is None else found.windowed
+    mask = block_mask(*places(row), window, size=size)
     seen = dense(row, window).reshape(len(row) // size, size, -1, size).transpose(0, 2, 1, 3)
     some, every = seen.any((2, 3)), seen.all((2, 3))
     partial, full = np.zeros_like(some), np.zeros_like(some)
@@ -87,16 +76,21 @@ def case(row, window):
 def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, kind, window):
     row = random_rows(7, kind, 700)
     arguments, options, wanted = case(row, window)
-    for most in (2**16, 1000, 1):
-        sees = chunks(row, torch.device("cpu"), torch.float32, window, part_keys=most)
+
+    def expect(mask):
+        sees = RowMasks(every=mask) if window is None else RowMasks(every=None, windowed=mask)
         torch.testing.assert_close(attend(*arguments, row=sees, **options)[0], wanted, rtol=1e-5, atol=1e-5)
-        assert (len(sees) == 1) == (most > 1000)
-        assert all(part.keys.numel() <= most or len(part.keys) == 1 for part in sees)
-        assert max(part.keys.shape[1] for part in sees) < len(row), "expected chunks that see less than the row"
+
+    for most in (2**16, 1000, 1):
+        monkeypatch.setattr(attention, "PART_KEYS", most)
+        parts = chunks(row, torch.device("cpu"), torch.float32, window)
+        expect(parts)
+        assert (len(parts) == 1) == (most > 1000)
+        assert all(keys.numel() <= most or len(keys) == 1 for keys, _ in parts)
+        assert max(keys.shape[1] for keys, _ in parts) < len(row), "expected chunks that see less than the row"
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
     for size in KERNELS:
-        sees = blocks(*places(row), window, size=size)
-        torch.testing.assert_close(attend(*arguments, row=sees, **options)[0], wanted, rtol=1e-5, atol=1e-5)
+        expect(block_mask(*places(row), window, size=size))
 
 
 @pytest.mark.long
@@ -106,6 +100,7 @@ def test_compiled_for_a_processor_it_is_that_of_a_dense_mask(window):
     for size, tokens in ((64, 300), (128, 300), (64, 600)):
         row = random_rows(7, "tree", tokens)
         arguments, options, wanted = case(row, window)
+        mask = block_mask(*places(row), window, size=size)
         with torch.inference_mode():
-            found, _ = attend(*arguments, row=blocks(*places(row), window, size=size), **options)
+            found, _ = attend(*arguments, row=RowMasks(every=mask, windowed=mask), **options)
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

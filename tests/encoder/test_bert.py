@@ -59,16 +59,11 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
     batch = TokenBatch.of(tokens)
     options = {"device": "cpu", "dtype": torch.float32}
     library = load_encoder(MINILM, trained=True, **options)
-    ours, in_rows = (load_encoder(MINILM, unpadded=unpadded, **options) for unpadded in (False, True))
-    assert type(ours.model).__module__ == type(in_rows.model).__module__ == "raycase.encoder.bert"
-    assert in_rows.in_rows and type(library.model).__module__.startswith("transformers.")
-    wanted = library.encode(batch)[0]
-    assert np.array_equal(ours.encode(batch)[0], wanted)
-    assert np.allclose(in_rows.encode(batch)[0], wanted, atol=1e-5)
-    typed = replace(batch, second=np.minimum(batch.lengths, 3))
-    wanted = library.encode(typed)[0]
-    assert np.array_equal(ours.encode(typed)[0], wanted)
-    assert np.allclose(in_rows.encode(typed)[0], wanted, atol=1e-5)
+    ours = load_encoder(MINILM, **options)
+    assert type(ours.model).__module__ == "raycase.encoder.bert"
+    assert type(library.model).__module__.startswith("transformers.")
+    for each in (batch, replace(batch, second=np.minimum(batch.lengths, 3))):
+        assert np.array_equal(ours.encode(each)[0], library.encode(each)[0])
 
 
 def test_others_are_the_librarys(tmp_path):

@@ -2,13 +2,11 @@
 
 from copy import deepcopy
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import tiny
 import torch
-import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import flex_attention
@@ -23,11 +21,9 @@ from transformers import (
     Qwen2Model,
     Qwen3Config,
     Qwen3Model,
-    RobertaConfig,
-    RobertaModel,
 )
 
-from raycase.encoder import attention
+from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.compiling import compile_layers, try_kernels
 from raycase.encoder.engine import TextEncoder
@@ -46,20 +42,18 @@ DECODERS = {
 MIXED = Qwen2Config(
     vocab_size=50, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, **tiny.NO_TOKENS, **tiny.DECODER
 )
-BIDIRECTIONAL = {
-    "bert": (BertModel, BertConfig(vocab_size=50, max_position_embeddings=64, **tiny.SIZES)),
-    "roberta": (RobertaModel, RobertaConfig(vocab_size=50, max_position_embeddings=66, **tiny.SIZES)),
-    "qwen2": (Qwen2Model, Qwen2Config(vocab_size=50, is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER)),
-}
+BOTH_WAYS = (Qwen2Model, Qwen2Config(vocab_size=50, is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER))
+BERT = (BertModel, BertConfig(vocab_size=50, max_position_embeddings=64, **tiny.SIZES))
 
 
 def encoder(made, causal=True, pooling=Pooling.MEAN, dtype=torch.float32, **options):
-    """An encoder of random weights in rows, and the same model as transformers has it."""
+    """An encoder of random weights in rows, where it is a decoder, and the same model as transformers has it."""
     kind, config = made
     register()
     torch.manual_seed(0)
     plain = kind._from_config(deepcopy(config), attn_implementation="sdpa").to(dtype).eval()
-    rows = kind._from_config(deepcopy(config), attn_implementation=NAME).to(dtype).eval()
+    implementation = NAME if made is not BERT else "sdpa"
+    rows = kind._from_config(deepcopy(config), attn_implementation=implementation).to(dtype).eval()
     rows.load_state_dict(plain.state_dict())
     if not hasattr(rows, "layers"):
         rows.pooler = None  # as `load_encoder` does
@@ -89,12 +83,6 @@ def equal(rows, plain, sequences, spans, **options):
     return work
 
 
-def long_positions(name):
-    """A model of a name with positions for long rows."""
-    kind, config = (DECODERS | BIDIRECTIONAL)[name]
-    return kind, type(config)(**config.to_dict() | {"max_position_embeddings": 2000})
-
-
 def relative(found, wanted):
     return (np.linalg.norm(found - wanted, axis=1) / np.linalg.norm(wanted, axis=1)).max()
 
@@ -113,7 +101,9 @@ def prompts(draw):
 
 @cache
 def made(name, pooling, dtype):
-    return encoder(DECODERS[name], pooling=pooling, dtype=dtype, unpadded=True)
+    rows, plain = encoder(DECODERS[name], pooling=pooling, dtype=dtype)
+    rows._trees_cost_less = lambda *_: True
+    return rows, plain
 
 
 @pytest.mark.parametrize("pooling", [Pooling.MEAN, Pooling.LAST])
@@ -153,73 +143,41 @@ def test_layers_with_and_without_a_window():
     assert work.processed < work.tokens / 2
 
 
-@pytest.mark.parametrize("name", BIDIRECTIONAL)
-def test_rows_without_padding_give_what_each_gives_alone(name):
-    rows, plain = encoder(BIDIRECTIONAL[name], causal=False, unpadded=True, batch_tokens=100)
+def test_rows_without_padding_give_what_each_gives_alone():
+    rows, plain = encoder(BOTH_WAYS, causal=False, batch_tokens=100)
     sequences, spans = shared()
-    work = equal(rows, plain, sequences, spans, bidirectional=name == "qwen2")
+    work = equal(rows, plain, sequences, spans, bidirectional=True)
     assert work.processed == work.tokens == sum(map(len, sequences))
+
+
+def test_long_prompts_that_share_nothing_are_padded_and_others_share_a_tree():
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=10_000)
+    for prompts, padded in (([[3] * 600, [4] * 500], True), ([[3] * 600, [3] * 599 + [4]] * 3, False)):
+        batch = batch_of(prompts, [(0, 1)] * len(prompts))
+        assert [row is None for _, row in rows.batches(batch, np.arange(len(batch)))] == [padded]
 
 
 def test_where_flex_attention_does_not_run_attention_is_in_chunks(monkeypatch, caplog):
     def broken(*_, **__):
         raise RuntimeError("no Triton here\nand more")
 
-    monkeypatch.setattr(attention, "blocks", broken)
-    rows, plain = encoder(DECODERS["qwen3"], unpadded=True)
+    monkeypatch.setattr(engine, "block_mask", broken)
+    rows, plain = encoder(DECODERS["qwen3"])
     rows.flex = True
     try_kernels(rows)
     assert not rows.flex and "FlexAttention does not run here and is not used: no Triton here" in caplog.text
     equal(rows, plain, *shared())
 
 
-@pytest.mark.parametrize("name", ["mistral", "bert"])
-def test_rows_through_flex_attention(monkeypatch, name):
+@pytest.mark.parametrize("causal", [True, False])
+def test_rows_through_flex_attention(monkeypatch, causal):
     """As on a GPU, but for compiling."""
     monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    causal = name in DECODERS
-    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal, unpadded=True, batch_tokens=256)
+    rows, plain = encoder(DECODERS["mistral"] if causal else BOTH_WAYS, causal=causal, batch_tokens=256)
     rows.flex = True
     try_kernels(rows)
     assert rows.flex
-    equal(rows, plain, *shared(sentences=20))
-
-
-def one_by_one(query, key, value, starts, _, longest, __, *, scale, window_size, enable_gqa=False):
-    """What `varlen_attn` gives, sequence by sequence, without a GPU."""
-    output = torch.empty_like(query)
-    before, after = window_size
-    for start, stop in pairwise(starts.tolist()):
-        assert 0 <= stop - start <= longest
-        q, k, v = (t[start:stop].transpose(0, 1) for t in (query, key, value))
-        i, j = torch.arange(stop - start)[:, None], torch.arange(stop - start)[None]
-        sees = ((after < 0) | (j <= i)) & ((before < 0) | (i - j <= before))
-        options = {"scale": scale, "enable_gqa": enable_gqa}
-        output[start:stop] = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, **options).transpose(0, 1)
-    return output
-
-
-@pytest.mark.parametrize(("name", "groups"), [("qwen3", False), ("mistral", True), ("bert", False)])
-def test_long_sequences_that_share_nothing_go_through_flash_attention(monkeypatch, name, groups):
-    """Where it gives what attention in chunks gives. groups: this torch's takes fewer keys than queries."""
-    taken = []
-    monkeypatch.setattr(attention, "VARLEN_GROUPS", groups)
-    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    fake = lambda *a, **o: taken.append(o) or one_by_one(*a, **o)  # noqa: E731 one line
-    monkeypatch.setattr(attention, "varlen_attn", fake, raising=False)
-    rows, plain = encoder(long_positions(name), causal=name in DECODERS, unpadded=True, batch_tokens=1024)
-    rows.flex = rows.varlen = True
-    try_kernels(rows)
-    assert taken and (rows.flex, rows.varlen) == (True, True)
-    assert groups or not any("enable_gqa" in options for options in taken)
-    rows.flex, before = False, len(taken)
-    random = np.random.default_rng(0)
-    sequences = [[1 + n, *random.integers(3, 50, 200 + 60 * n).tolist()] for n in range(7)]
-    equal(rows, plain, sequences, [(n, len(sequence)) for n, sequence in enumerate(sequences)])
-    assert len(taken) >= before + 2 * 2  # layers of at least two rows
-    before = len(taken)
-    equal(rows, plain, *shared())  # short ones
-    assert len(taken) == before
+    equal(rows, plain, *shared(sentences=20), bidirectional=not causal)
 
 
 def limited(rows, most):
@@ -238,9 +196,8 @@ def limited(rows, most):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
-    made = DECODERS["qwen3"] if causal else BIDIRECTIONAL["bert"]
-    rows, plain = encoder(made, causal=causal, batch_tokens=1000, unpadded=causal)
-    rows.in_rows = causal
+    made = DECODERS["qwen3"] if causal else BERT
+    rows, plain = encoder(made, causal=causal, batch_tokens=1000)
     sequences, spans = shared(sentences=40)
     asked = limited(rows, 300)
     assert equal(rows, plain, sequences, spans).tokens == sum(map(len, sequences))
@@ -253,7 +210,7 @@ def test_out_of_memory_halves_the_budget_and_encoding_continues(causal, caplog):
 @pytest.mark.parametrize("second", [3, 4])
 def test_a_prompt_that_does_not_fit_alone_is_an_error(second):
     """Equal ones share a row however small the budget is."""
-    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000, unpadded=second == 3)
+    rows, _ = encoder(DECODERS["qwen3"], batch_tokens=1000)
     limited(rows, 10)
     with pytest.raises(torch.OutOfMemoryError):
         rows.encode(batch_of([[3] * 20, [second] * 20], [(0, 1)] * 2))
@@ -264,8 +221,7 @@ def test_a_prompt_that_does_not_fit_alone_is_an_error(second):
 @pytest.mark.parametrize("name", ["qwen3", "bert"])
 def test_compiled_layers_give_the_same_vectors(name, caplog):
     causal = name in DECODERS
-    rows, plain = encoder((DECODERS | BIDIRECTIONAL)[name], causal=causal)
-    rows.in_rows = causal
+    rows, plain = encoder(DECODERS[name] if causal else BERT, causal=causal)
     compile_layers(rows)
     assert "not compiled" not in caplog.text
     for seed in range(2):

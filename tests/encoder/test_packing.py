@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from raycase.encoder import packing
 from raycase.encoder.attention import whole_chunks
-from raycase.encoder.packing import (
-    Forest,
-    Ragged,
-    rows_without_padding,
-    token_budget_batches,
-)
+from raycase.encoder.packing import Forest, Ragged, token_budget_batches
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -50,8 +45,8 @@ def sees(row):
     return (row.first <= place) & (place < row.end)
 
 
-def rows_of(sequences, budget):
-    forest = Forest.of(Ragged.of_ids(sequences))
+def rows_of(sequences, budget, causal=True):
+    forest = Forest.of(Ragged.of_ids(sequences), causal=causal)
     return [forest.lay(cut) for cut in forest.cuts(budget, whole_chunks)]
 
 
@@ -78,11 +73,7 @@ def laid_out_in_several_parts():
 @given(few, st.integers(1, 40), st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_each_sequence_sees_its_own_tokens_alone(sequences, budget, shared):
-    rows = (
-        rows_of(sequences, budget)
-        if shared
-        else list(rows_without_padding(Ragged.of_ids(sequences), budget, whole_chunks))
-    )
+    rows = rows_of(sequences, budget, shared)
     assert sorted(np.concatenate([row.sequences for row in rows]).tolist()) == list(range(len(sequences)))
     for row in rows:
         seen = sees(row)

@@ -36,7 +36,7 @@ def of_each(prepared):
         prompts = [(batch, at) for kind, at in ((prepared.pairs, row), (prepared.alone, s)) for batch in kind]
         prompts += [(batch, c) for batch in prepared.bases]
         tokens = [
-            (batch.ids(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
+            (batch.sequences.take(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
             for batch, at in prompts
         ]
         found.append((prepared.conditions and prepared.conditions[c], tokens, reasons[row], bool(truncated[row])))

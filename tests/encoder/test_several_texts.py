@@ -9,11 +9,10 @@ from tokenizers import processors
 from transformers import AutoTokenizer
 
 from raycase.encoder.prompts import PromptStyle, prompt_set
-from raycase.encoder.several_texts import frame, separated
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import NEVER
-from raycase.encoder.tokenizer import MOST_CHARACTERS
+from raycase.encoder.tokenizer import MOST_CHARACTERS, frame, separated
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
 
@@ -40,7 +39,7 @@ def made(tmp_path):
 def rows_of(batch):
     """Ids and types of each sequence."""
     for row in range(len(batch)):
-        ids = batch.ids(np.array([row])).flat.tolist()
+        ids = batch.sequences.take(np.array([row])).flat.tolist()
         second = NEVER if batch.second is None else batch.second[row]
         yield ids, [int(place >= second) for place in range(len(ids))]
 
@@ -108,7 +107,7 @@ def test_texts_that_a_tokenizer_does_not_tell_apart_are_ended(made, family, end)
     batch = separated(ours, PAIRS, shortened=2)
     before, after = ours.special_tokens
     wanted = [before + first + after + second + after for first, second in map(ours.parts, PAIRS)]
-    assert batch.ids(np.arange(len(PAIRS))).flat.tolist() == [token for ids in wanted for token in ids]
+    assert batch.sequences.take(np.arange(len(PAIRS))).flat.tolist() == [token for ids in wanted for token in ids]
     assert batch.second is None
     with pytest.raises(RequestError, match="expected an encoder whose texts end with a token, got one without"):
         separated(made(family)[0], PAIRS, shortened=2)

@@ -124,13 +124,12 @@ def test_a_row_of_the_table(folder_of, tiny_encoder, name):
 NV_TEXTS = ["color of the dress", "number of people", "7 dogs", "北京 東京", "a", "café 😀"]
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
-def test_nv_embeds_authors_average_the_end_token_too(folder_of, unpadded):
+def test_nv_embeds_authors_average_the_end_token_too(folder_of):
     """Their instruction is all that stands before the text; a sentence alone has none, and is averaged with `<s>`."""
     folder = folder_of("nv-embed-v2")
     table = ENCODERS["nv-embed-v2"]
     spec = replace(find_encoder("nv-embed-v2", pooling=Pooling.LATENT_END), source=str(folder), max_tokens=300)
-    encoder = load_encoder(spec, dtype=torch.float32, unpadded=unpadded)
+    encoder = load_encoder(spec, dtype=torch.float32)
     prompts = prompts_of(spec)
     rendered, wanted = [], []
     for condition in NV_TEXTS:

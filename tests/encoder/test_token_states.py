@@ -63,12 +63,11 @@ def expect(found, folder, layers, **options):
         small.close(states_TW, wanted(str(folder), text, layers, **options), atol=1e-5)
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
+def test_states_are_those_of_the_librarys_model(folder_of, name):
     """Every layer, of texts in several batches, the same one twice; and the unconditional vectors beside them."""
     spec = spec_of(folder_of, name)
-    encoder = opened(spec, unpadded=unpadded, batch_tokens=30)
+    encoder = opened(spec, batch_tokens=30)
     batch = tokens(encoder, [*TEXTS, TEXTS[0]])
     assert len(list(encoder.batches(batch, np.arange(len(batch))))) > 1
     found, plain, work = read(encoder, LAYERS, batch)
@@ -79,9 +78,8 @@ def test_states_are_those_of_the_librarys_model(folder_of, name, unpadded):
     assert work.processed <= work.tokens
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
-def test_special_tokens_are_read_where_every_token_is(folder_of, unpadded):
-    encoder = opened(spec_of(folder_of, "minilm"), unpadded=unpadded)
+def test_special_tokens_are_read_where_every_token_is(folder_of):
+    encoder = opened(spec_of(folder_of, "minilm"))
     found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, TokenSpan.ALL))
     expect(found, folder_of("minilm"), [2], whole=True)
     small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)

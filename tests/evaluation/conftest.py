@@ -1,19 +1,15 @@
 """Rated pairs, model folders on one tiny encoder, and an evaluation of them."""
 
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import tiny
-import torch
 from helpers import ROOT, sentences, write_csv
+from nested_models import save_case
 
 from raycase.evaluation.job import EvaluateJob
-from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.rated import read_rated
-from raycase.models import case
-from raycase.models.registry import resolve
 
 sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]
@@ -48,10 +44,7 @@ def save_model(encoder):
     """Saves a model folder with a random projector on the tiny encoder."""
 
     def save(folder, seed=0, **options):
-        config = resolve(str(encoder), prompt="concat-sc", pooling="mean")
-        shape = ProjectorConfig(input_dim=32, output_dim=8)
-        torch.manual_seed(seed)
-        case.save(folder, replace(config, projector=shape, **options), Projector(shape).eval())
+        save_case(folder, encoder, (), seed, **options)
         return folder
 
     return save

@@ -1,13 +1,12 @@
-"""The reports of benchmarks: CASE's tables and plots."""
+"""The reports of benchmarks: CASE's tables and plots; isotropy (eq. 5, appendix C) by hand."""
 
 import json
+import math
 from argparse import Namespace
 
+import numpy as np
 import pytest
-from case_tables import (
-    main,
-    render,
-)
+from case_tables import cosines_to_mean, isotropy, main, render
 from helpers import write_csv
 
 HISTORY = [
@@ -42,5 +41,35 @@ def test_the_report_has_tables_and_plots(models, save_model, pairs, rated_pairs,
     assert {line.replace("\\|", "").count("|") for line in text.splitlines() if "a \\| blue" in line} == {8}
     [rows] = [table["rows"] for table in metrics["ablation"]]
     spearman = {row["setting"]: row["spearman"] for row in rows}
-    assert spearman["CONC(s + c)"] == pytest.approx(metrics["models"][0]["variants"]["f"]["spearman"]["value"])
+    assert spearman["CONC(s + c)"] == pytest.approx(metrics["models"][0]["variants"]["f"]["spearman"])
     assert f"**{max(spearman.values()):.2f}**" in text
+
+
+def isotropy_by_loops(vectors, directions, seed):
+    sums = []
+    for direction in np.random.default_rng(seed).standard_normal((directions, len(vectors[0]))):
+        u = direction / math.sqrt(sum(x * x for x in direction))
+        total = 0.0
+        for vector in vectors:
+            length = math.sqrt(sum(float(x) ** 2 for x in vector))
+            total += math.exp(sum(float(x) / length * y for x, y in zip(vector, u, strict=True)))
+        sums.append(total)
+    return min(sums) / max(sums)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_isotropy_is_eq_5(seed):
+    vectors = [[3.0, 0.0], [0.0, 0.5], [1.0, 1.0]]
+    found = isotropy(np.array(vectors), directions=40, seed=seed)
+    assert found == pytest.approx(isotropy_by_loops(vectors, 40, seed), rel=1e-9)
+    assert found != pytest.approx(isotropy(np.array(vectors), directions=40, seed=seed + 1), rel=1e-9)
+
+
+def test_cosines_to_the_mean_by_hand():
+    right_angle = np.array([[1.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(cosines_to_mean(right_angle), [math.sqrt(0.5)] * 2)
+    # The mean is not of unit vectors: (2, 0) and (0, 1) have (1, 0.5).
+    np.testing.assert_allclose(
+        cosines_to_mean(np.array([[2, 0], [0, 1]], dtype=np.float32)), [2 / math.sqrt(5), 1 / math.sqrt(5)]
+    )
+    np.testing.assert_allclose(cosines_to_mean(np.array([[1.0, 0.0], [-1.0, 0.0]])), [0, 0])

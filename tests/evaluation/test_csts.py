@@ -10,8 +10,8 @@ from nested_models import save_condition_pooling
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.evaluation.tasks.csts import render_csts
+from raycase.evaluation.procedure import evaluate
+from raycase.evaluation.report import render_ranked
 from raycase.io.vectors import cosines
 
 
@@ -26,25 +26,24 @@ def pair_cosines(folder, rated_pairs):
 
 def test_the_figures_are_those_of_scipy_and_of_the_loaded_folder(evaluation, models, rated_pairs):
     metrics = evaluate(evaluation(models[0]), vectors_of=vectors_of)
-    [model] = metrics["models"]
-    assert list(model["variants"]) == ["f", "f - base", "g(f - base)"]
-    assert model["system"] == "g(f - base)"
+    [model] = metrics["systems"]
+    assert "g(f - base)" in model["what"]
     scores, ratings = pair_cosines(models[0], rated_pairs), rated_pairs.ratings
     rated = ratings != -1
     for name, kept in (("", ratings >= -1), ("_rated", rated)):
         for kind, correlation in (("spearman", scipy.stats.spearmanr), ("pearson", scipy.stats.pearsonr)):
-            found = model["variants"]["g(f - base)"][kind + name]
+            found = model["figures"]["all"][kind + name]
             assert found["value"] == pytest.approx(100 * correlation(scores[kept], ratings[kept])[0], rel=1e-4)
             assert found["low"] < found["value"] < found["high"]
-    assert metrics["data"]["not_applicable"] == (~rated).sum()
+    assert f"To {(~rated).sum()} pairs the condition does not apply" in metrics["about"]
 
 
 @pytest.mark.parametrize("system", ["condition-pooling", "a trained head", "csr", "tri-encoder"])
 def test_other_systems_have_their_figures_trained_or_not(evaluation, encoder, rated_pairs, tmp_path, system):
     trained = system == "a trained head"
     model = save_condition_pooling(tmp_path / "pooling", encoder) if trained else f"{system}:{encoder}"
-    [part] = evaluate(evaluation(model), vectors_of=vectors_of)["models"]
-    found = part["variants"][part["system"]]["spearman"]["value"]
+    [part] = evaluate(evaluation(model), vectors_of=vectors_of)["systems"]
+    found = part["figures"]["all"]["spearman"]["value"]
     wanted = scipy.stats.spearmanr(pair_cosines(model, rated_pairs), rated_pairs.ratings)[0]
     assert found == pytest.approx(100 * wanted, abs=0.1)
     assert (system if ":" in model else "condition-pooling") in (tmp_path / "report" / "report.md").read_text()
@@ -52,12 +51,12 @@ def test_other_systems_have_their_figures_trained_or_not(evaluation, encoder, ra
 
 def test_several_models_are_compared_with_the_first(evaluation, models):
     metrics = evaluate(evaluation(*models), vectors_of=vectors_of)
-    assert [model["name"] for model in metrics["models"]] == ["first", "second"]
-    values = [model["variants"][model["system"]]["spearman"]["value"] for model in metrics["models"]]
-    [line] = metrics["comparison"]
-    assert (line["model"], line["against"]) == ("second", "first")
-    assert line["spearman"]["difference"] == pytest.approx(values[1] - values[0])
-    assert line["spearman"]["low"] <= line["spearman"]["difference"] <= line["spearman"]["high"]
+    assert [model["name"] for model in metrics["systems"]] == ["first", "second"]
+    values = [model["figures"]["all"]["spearman"]["value"] for model in metrics["systems"]]
+    assert metrics["compared"]["against"] == "first"
+    line = metrics["systems"][1]["against"]["all"]["spearman"]
+    assert line["difference"] == pytest.approx(values[1] - values[0])
+    assert line["low"] <= line["difference"] <= line["high"]
 
 
 def strict(text):
@@ -75,11 +74,9 @@ def test_the_report_is_made_from_its_json_alone(evaluation, models, tmp_path):
     assert sorted(f.name for f in folder.iterdir()) == ["metrics.json", "report.md"]
     metrics = strict((folder / "metrics.json").read_text(encoding="utf-8"))
     report = (folder / "report.md").read_text(encoding="utf-8")
-    assert render_csts(metrics) == report
-    variant = metrics["models"][0]["variants"]["g(f - base)"]
-    assert f"{variant['isotropy']:.4f}" in report
-    variant["spearman"]["value"] = 12.3456
-    assert "12.35" in render_csts(metrics)
+    assert render_ranked(metrics) == report
+    metrics["systems"][0]["figures"]["all"]["spearman"]["value"] = 12.3456
+    assert "12.35" in render_ranked(metrics)
 
 
 def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, models, tmp_path, save_model):

@@ -1,4 +1,4 @@
-"""Correlations against SciPy, intervals against theory, and isotropy (CASE, eq. 5 and appendix C) by hand."""
+"""Correlations against SciPy, and intervals against theory."""
 
 import math
 
@@ -8,10 +8,8 @@ from scipy.stats import pearsonr, spearmanr
 
 from raycase.evaluation.metrics import (
     auc,
-    cosines_to_mean,
     estimate,
     estimate_difference,
-    isotropy,
     mean_of,
     pearson,
     spearman,
@@ -72,33 +70,3 @@ def test_a_clearly_better_system_is_found_better():
         "high": pytest.approx(-found["low"]),
         "p": found["p"],
     }
-
-
-def isotropy_by_loops(vectors, directions, seed):
-    sums = []
-    for direction in np.random.default_rng(seed).standard_normal((directions, len(vectors[0]))):
-        u = direction / math.sqrt(sum(x * x for x in direction))
-        total = 0.0
-        for vector in vectors:
-            length = math.sqrt(sum(float(x) ** 2 for x in vector))
-            total += math.exp(sum(float(x) / length * y for x, y in zip(vector, u, strict=True)))
-        sums.append(total)
-    return min(sums) / max(sums)
-
-
-@pytest.mark.parametrize("seed", [0, 3])
-def test_isotropy_is_eq_5(seed):
-    vectors = [[3.0, 0.0], [0.0, 0.5], [1.0, 1.0]]
-    found = isotropy(np.array(vectors), directions=40, seed=seed)
-    assert found == pytest.approx(isotropy_by_loops(vectors, 40, seed), rel=1e-9)
-    assert found != pytest.approx(isotropy(np.array(vectors), directions=40, seed=seed + 1), rel=1e-9)
-
-
-def test_cosines_to_the_mean_by_hand():
-    right_angle = np.array([[1.0, 0.0], [0.0, 1.0]])
-    np.testing.assert_allclose(cosines_to_mean(right_angle), [math.sqrt(0.5)] * 2)
-    # The mean is not of unit vectors: (2, 0) and (0, 1) have (1, 0.5).
-    np.testing.assert_allclose(
-        cosines_to_mean(np.array([[2, 0], [0, 1]], dtype=np.float32)), [2 / math.sqrt(5), 1 / math.sqrt(5)]
-    )
-    np.testing.assert_allclose(cosines_to_mean(np.array([[1.0, 0.0], [-1.0, 0.0]])), [0, 0])

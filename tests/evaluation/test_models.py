@@ -1,4 +1,4 @@
-"""The models of an evaluation: where their vectors are cached, and which do not fit a task."""
+"""The models of an evaluation: where their vectors are cached, once, and which do not fit a task."""
 
 from pathlib import Path
 
@@ -7,9 +7,11 @@ import pytest
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
-from raycase.evaluation.tasks.catalogue import find_task
+from raycase.evaluation.procedure import evaluate, find_task
 from raycase.io.fetch import DEFAULT_MODEL
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
@@ -26,15 +28,24 @@ def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path
     assert Path(said.cache.path) == tmp_path / "x"
 
 
+def test_vectors_are_embedded_once(evaluation, models, tmp_path):
+    job = evaluation(models[0], cache=str(tmp_path / "cache"))
+    first = evaluate(job, vectors_of=VectorCache(Runner()).vectors_of)  # on Ray: see test_train.py
+    files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    written = [file.stat().st_mtime_ns for file in files]
+    assert len([file for file in files if file.parent.name == "embeddings"]) == 1
+    assert evaluate(job, vectors_of=VectorCache(Runner()).vectors_of)["systems"] == first["systems"]
+    assert [file.stat().st_mtime_ns for file in files] == written
+
+
 @pytest.mark.parametrize(
     ("make", "task", "message"),
     [
         (dualcse, "csts", "expected models that take any condition for --task csts, got .*: dualcse form cross"),
         (dualcse, "sts", "expected models that need no condition"),
         (sentence_encoder, "labelled", "expected models that take any condition"),
-        (sentence_encoder, "eis", r"expected models with two vectors a sentence \(dualcse\)"),
         (mixsp, "rte", "expected models that give vectors"),
-        (cross_encoder, "pairs", "expected models that need no condition"),
+        (cross_encoder, "sts", "expected models that need no condition"),
     ],
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):

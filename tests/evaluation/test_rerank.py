@@ -13,10 +13,10 @@ from helpers import cosines, vectors_of
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
 from raycase.io.rated import read_candidates
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
 
 

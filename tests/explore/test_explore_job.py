@@ -87,15 +87,15 @@ def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
 
 
 def test_of_many_rows_a_sample_is_shown_and_said(home, capsys):
-    def sampled(**options):
-        result = explore(asked(home, most_rows=20, conditions=("color",), **options))
+    def sampled():
+        result = explore(asked(home, most_rows=20, conditions=("color",)))
         assert (result["rows"], result["rows_shown"]) == (60, 20)
         return page_of(home)
 
     data = sampled()
-    assert data["summary"] == "20 of 60 rows, a sample (seed 0)" and data["summary"] in capsys.readouterr().out
+    assert data["summary"] == "20 of 60 rows, a sample" and data["summary"] in capsys.readouterr().out
     assert len(data["texts"]) == 20 and [int(each) for each in data["ids"]] == sorted(map(int, data["ids"]))
-    assert sampled() == data and sampled(seed=1)["ids"] != data["ids"]
+    assert sampled() == data
 
 
 def test_rows_are_those_under_all_conditions_whatever_their_order(home):
@@ -116,7 +116,7 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
 
 
 def test_a_filter_and_rows_without_texts(home):
-    explore(asked(home, where="year = 2003 OR year = 2004", neighbours=20))
+    explore(asked(home, where="year = 2003 OR year = 2004"))
     data = page_of(home)
     assert len(data["texts"]) == 6 and data["neighbours"] == 5
     assert data["summary"] == "6 rows; where year = 2003 OR year = 2004"
@@ -139,8 +139,6 @@ def test_wrong_requests_are_refused(home, tmp_path, monkeypatch):
     ask("--output: expected a file that ends with .html", output=str(tmp_path / "a.parquet"))
     ask("--most-rows: expected 3 to 200,000, got 2", most_rows=2)
     ask("--clusters: expected 2 to 24, got 25", clusters=25)
-    ask("--neighbours: expected 1 to 50, got 0", neighbours=0)
-    ask("--seed: expected 0 to", seed=-1)
     ask("--conditions: expected at least one, got none; the index has only unconditional vectors", conditions=())
     ask("--conditions: expected at most 11, got 12", conditions=tuple(f"color {i}" for i in range(12)))
     ask("expected at least 3 rows under all conditions, the filter leaves 0", where="year = 1")

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import numpy as np
 from mapped import FACETS, HOSTILE, some_maps, write_page
 
-from raycase.explore.map_rows import MOST_CHARACTERS
+from raycase.explore.page import MOST_CHARACTERS
 
 
 class Page(HTMLParser):

@@ -8,7 +8,6 @@ from unittest import mock
 import lance
 import pyarrow as pa
 import pytest
-from altered import alter
 from crashing import Killed
 from helpers import embed_here, embedded
 from indexed import CONDITIONS, QUERIES, refuse, rows
@@ -57,8 +56,7 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
         assert Index.open(index).metadata.conditions == {"color": 2}
     for output, other, message in (
         ("out", str(tmp_path / "mine.lance"), "--index: expected an index .*; the output is complete but not indexed"),
-        ("new", str(tmp_path / "out"), "--index: expected a(nother place than --output| place outside the)"),
-        ("out/in", index, "--output: expected a place outside the index or output"),
+        ("other", str(tmp_path / "out"), "--index: expected an index .*; the output is complete but not indexed"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main([*begin, str(tmp_path / output), "--index", other])
@@ -127,13 +125,6 @@ def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
     refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
     refuse(IndexJob(embeddings=(str(home / "out"),), output=new, exact_below=0), "--exact-below: expected at least 1")
-    row, kept = {"id": 1, "text": "a", "stars": 2}, {"conditions": ("c",), "keep_columns": ("stars",)}
-    named = embedded(tmp_path / "n", tiny_model, [row], **kept)
-    former = "stars"
-    for name in ("score", "a`b", "", "_rowid"):  # as an earlier version kept it
-        alter(named, lambda table, old=former, new=name: table.rename_columns({old: new}))
-        refuse(IndexJob(embeddings=(named,), output=new), f"--embeddings: .* that an index can have, got {name!r} with")
-        former = name
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for overwrite in (False, True):
         job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)

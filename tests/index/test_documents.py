@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import storing
+import torch
 from helpers import embed_here, embedded, read_output, sentences, vectors
 from indexed import refuse
 
@@ -121,6 +122,53 @@ def test_chunks_have_the_vectors_of_their_texts_and_count_by_document(home, tiny
         assert list(count_defects(39, broken, config))
 
 
+def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_path):
+    from transformers import AutoModel, AutoTokenizer
+
+    rows = [*documents_of(12, seed=3), {"id": 12, "text": "A dog runs on a red ball today. " * 40, "year": 0}]
+    late = {
+        "model": f"condition-pooling:{tiny_model}",
+        "prompt": None,
+        "pooling": None,
+        "dtype": "float32",
+        "chunk": 12,
+    }
+    apart, late = late, late | {"late_chunking": True}
+    embedded(tmp_path / "u", tiny_model, rows, output=str(tmp_path / "plain"), unconditional=True, **late)
+    table = read_output(str(tmp_path / "plain"))
+    encoder, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
+    states, whole = {}, 0
+    for row, vector in zip(table.to_pylist(), vectors(table), strict=True):
+        text, document = rows[row["document"]]["text"], row["document"]
+        tokens = tokenizer(text, return_tensors="pt", return_offsets_mapping=True, verbose=False)
+        chunks = sum(d == document for d in table["document"].to_pylist())
+        if chunks > 1 and tokens["input_ids"].shape[1] <= tokenizer.model_max_length:
+            offsets = tokens.pop("offset_mapping")[0]
+            if document not in states:
+                with torch.inference_mode():
+                    states[document] = encoder(**tokens).last_hidden_state[0]
+            inside = (offsets[:, 0] >= row["start"]) & (offsets[:, 1] <= row["end"]) & (offsets[:, 1] > offsets[:, 0])
+            assert np.allclose(vector, states[document][inside].mean(0).numpy(), atol=1e-5)
+            whole += 1
+    assert whole > 20 and len(states) > 5
+    embedded(tmp_path / "c", tiny_model, rows, output=str(tmp_path / "under"), conditions=CONDITIONS, **late)
+    embedded(tmp_path / "a", tiny_model, rows, output=str(tmp_path / "any"), any_condition=True, **late)
+    under, stored = read_output(str(tmp_path / "under")), read_output(str(tmp_path / "any"))
+    assert len(under) == len(CONDITIONS) * len(table) and stored["id"] == table["id"]
+    assert np.allclose(vectors(stored), vectors(table), atol=1e-6)
+    embedded(tmp_path / "b", tiny_model, rows, output=str(tmp_path / "apart"), conditions=CONDITIONS, **apart)
+    alone = read_output(str(tmp_path / "apart"))
+    same = np.isclose(vectors(under), vectors(alone), atol=1e-5).all(1)
+    single = np.array(
+        [alone["document"].to_pylist().count(d) == len(CONDITIONS) for d in alone["document"].to_pylist()]
+    )
+    assert single.any() and same[single].all() and same[~single].mean() < 0.1  # of a window of its own
+    assert verify(str(tmp_path / "under"))["rows_out"] == len(rows)
+    build(IndexJob(embeddings=(str(tmp_path / "any"),), output=str(tmp_path / "i.lance")))
+    found = Index.open(str(tmp_path / "i.lance")).search(["a dog"], "color", len(rows), per="document")
+    assert sorted(found["document"].to_pylist()) == list(range(len(rows)))
+
+
 def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tmp_path, monkeypatch):
     home, rows = home
     rows = [*rows[:20], {"id": 99, "text": "A dog runs on a red ball today. " * 300, "year": 0}, *rows[20:]]
@@ -223,7 +271,7 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     assert verify(str(tmp_path / "p"))["pairs"] == len(table)
     assert build(IndexJob(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)
     assert read_output(str(tmp_path / "p"))["document"].to_pylist() == table["document"].to_pylist()
-    for changes in ({"chunk": 9}, {"overlap": 0}):
+    for changes in ({"chunk": 9}, {"overlap": 1}):
         with pytest.raises(RequestError, match=r"stored tokens in .*, got --(chunk|overlap) beside them"):
             embed_here(replace(pooled, **changes))
 
@@ -234,7 +282,9 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
         ({"chunk": 0}, "--chunk: expected at least 1 token, and fewer in --overlap, got 0"),
         ({"chunk": 9, "overlap": 9}, "--chunk: .* got 9 and --overlap 9"),
         ({"chunk": 9, "overlap": -1}, "--chunk: .* got 9 and --overlap -1"),
-        ({"overlap": 3}, "--overlap: expected --chunk beside it, got none"),
+        ({"overlap": 3}, "--chunk: expected at least 1 token, .* got none and --overlap 3"),
+        ({"late_chunking": True}, "--chunk: expected at least 1 token, .* got none"),
+        ({"chunk": 9, "late_chunking": True}, "--late-chunking: expected a condition-pooling model"),
         ({"chunk": 600}, "--chunk: expected chunks that .* reads whole"),
         ({"chunk": 2**40}, "--chunk: expected chunks that .* reads whole"),
         ({"chunk": 9, "keep_columns": ("chunk",)}, "--keep-columns: 'chunk' is a column of the output"),

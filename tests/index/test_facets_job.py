@@ -11,8 +11,8 @@ from helpers import embed_here, embedded
 from indexed import refuse
 
 import raycase
-from raycase.explore import facet_words
-from raycase.explore.facet_words import FUNCTION_WORDS
+from raycase.explore import facets as module
+from raycase.explore.facets import FUNCTION_WORDS
 from raycase.explore.facets_job import FacetsJob, facets
 from raycase.index.build import IndexJob, build
 from raycase.index.marks import BOLD
@@ -47,7 +47,7 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
     result = facets(asked(grouped, clusters=3, **files))
     found, rows = pq.read_table(files["output"]).to_pylist(), pq.read_table(files["assignments"]).to_pylist()
     assert (result["rows"], result["clusters"], result["asked"], result["condition"]) == (60, 3, "color", "color")
-    assert result["silhouette"] > 0.2 and {name: result[name] for name in files} == files
+    assert {name: result[name] for name in files} == files
     assert [facet["cluster"] for facet in found] == [1, 2, 3]
     assert [facet["rows"] for facet in found] == [30, 20, 10]
     assert [facet["share"] for facet in found] == pytest.approx([30 / 60, 20 / 60, 10 / 60])
@@ -98,7 +98,7 @@ def test_rows_that_say_nothing_are_a_group_of_their_own(tmp_path, capsys):
 
 
 def test_a_cluster_of_function_words_alone_is_named_by_its_nearest_text(grouped, capsys, monkeypatch):
-    monkeypatch.setattr(facet_words, "FUNCTION_WORDS", mock.MagicMock(__contains__=lambda words, word: True))
+    monkeypatch.setattr(module, "FUNCTION_WORDS", mock.MagicMock(__contains__=lambda words, word: True))
     facets(asked(grouped, clusters=3))
     assert len(re.findall(r"^ .*%  like: A (?:dog|red|people) ", capsys.readouterr().out, re.M)) == 3
 
@@ -157,8 +157,6 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("got no finished one", uri=str(tmp_path / "none"))
     ask("^condition: expected one of the index's .*got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
-    ask("--most-clusters: expected at least 2, got 1", most_clusters=1)
-    ask("--seed: expected 0 to 4,294,967,295, got -1", seed=-1)
     ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
     ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")

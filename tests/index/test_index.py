@@ -14,11 +14,12 @@ import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.index import approximate, lance_files
-from raycase.index.approximate import MOST_PARTS, add_new_rows
+from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
 from raycase.index.build import IndexJob, build
-from raycase.index.combined import Part, best_ids, numbers_of, rows_under
-from raycase.index.index import Index, Limits, Options
+from raycase.index.combined import Term
+from raycase.index.index import Index
 from raycase.index.metadata import IndexMetadata
+from raycase.index.shard import Limits
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
 from raycase.io.storage import locate
@@ -178,11 +179,8 @@ def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
     index = Index.open(
         str(by_hand(tmp_path, [[[1, 0], [0, 1]]] * 10 + [[[0, 1], [1, 0]]] * 10 + [[[0.9, 0.4], [0.9, 0.4]]]))
     )
-    parts = [Part(condition=name, share=0.5, vectors=np.array([[1, 0]], np.float32)) for name in "ab"]
-    rows = rows_under(index.dataset.scanner, index.metadata, parts, None)
-    scores, offsets, _ = best_ids(
-        parts, lance_files.offsets_of(rows), numbers_of(rows["id"]), index.vectors.blocks, index.vectors.at, 1
-    )
+    terms = [Term(condition=name, share=0.5, vectors=np.array([[1, 0]], np.float32)) for name in "ab"]
+    scores, offsets, _ = index.all_rows.combined(terms, 1, None)
     assert index.dataset.take(offsets[0], columns=["id"])["id"].to_pylist() == [20]
     assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
 

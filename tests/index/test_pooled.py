@@ -13,11 +13,12 @@ from indexed import brute, refuse
 
 import raycase
 from raycase.errors import RequestError, WorkError
-from raycase.index import pooled as pooled_module
+from raycase.index import condition_vectors
 from raycase.index.approximate import Options
 from raycase.index.build import IndexJob, build
-from raycase.index.index import Index, Limits
+from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
+from raycase.index.shard import Limits
 from raycase.io.schema import POOLED
 from raycase.io.stored_tokens import CODES, PLAIN_PART
 from raycase.job.request import EmbedJob
@@ -77,7 +78,7 @@ def test_stated_leaves_out_rows_that_say_nothing(home, index, model):
     states = model.states(texts, ASKED)
     assert 25 < (states < 0.5).sum() < 225
     whole, found = index.search(QUERIES, ASKED, 250), index.search(QUERIES, ASKED, 20, stated=True)
-    said = dict(enumerate(index.states_at(ASKED, np.arange(250)).tolist()))
+    said = dict(enumerate(index.stated_at(ASKED, np.arange(250)).tolist()))
     whole = whole.append_column("stated", [[said[row] for row in whole["id"].to_pylist()]])
     np.testing.assert_allclose(whole["stated"], states[whole["id"].to_numpy()], atol=0.02)
     for query in range(2):
@@ -114,7 +115,7 @@ def test_cached_equals_fresh_and_read_again(home, index, monkeypatch):
     small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, token_memory=10**6))
     for _ in range(2):
         assert small.search(QUERIES, ASKED, k=20) == fresh and not small.vectors.cached
-    monkeypatch.setattr(pooled_module, "BATCH_ROWS", 33)
+    monkeypatch.setattr(condition_vectors, "TOKEN_ROWS", 33)
     found = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, k=20)
     assert found["id"] == fresh["id"]
     np.testing.assert_allclose(found["score"].to_numpy(), fresh["score"].to_numpy(), atol=1e-6)
@@ -126,7 +127,11 @@ def test_a_filter_that_leaves_few_rows_reads_these_alone(home, index):
     where = f"id IN ({', '.join(map(repr, ids))})"
     for fresh in (Index.open(str(home / "i.lance")), large_index(home)):
         found = fresh.search(QUERIES[:1], ASKED, 10, where).to_pylist()
-        assert fresh.pooled.rows.cached is None and fresh.sketched.rows.cached is None and not fresh.vectors.cached
+        assert (
+            fresh.pooled.rows.cached is None
+            and fresh.all_rows.sketched.rows.cached is None
+            and not fresh.vectors.cached
+        )
         best = sorted((wanted[i] for i in ids), key=lambda row: -row["score"])[:10]
         assert [row["id"] for row in found] == [row["id"] for row in best]
         assert [row["score"] for row in found] == pytest.approx([row["score"] for row in best], abs=1e-5)
@@ -184,7 +189,7 @@ def test_candidates_by_sketches(home, index, monkeypatch):
         assert len(found) == 20 and len(common) >= 16
     again = two_stages.search(QUERIES, ASKED, 10, "year < 2012", options=options)
     assert again.equals(found), "expected the same from the cache"
-    monkeypatch.setattr(pooled_module, "SKETCHED_ROWS", 33)
+    monkeypatch.setattr(condition_vectors, "SKETCHED_ROWS", 33)
     assert large_index(home).search(QUERIES, ASKED, 10, "year < 2012", options=options)["id"].equals(found["id"])
 
 

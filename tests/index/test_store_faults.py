@@ -12,8 +12,7 @@ from s3_proxy import Proxy
 
 from raycase.errors import RequestError, WorkError
 from raycase.index.search_job import SearchJob, search
-from raycase.io import s3, storage
-from raycase.io.places import PARQUET, File, Folder, check_paths
+from raycase.io import storage
 
 TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
 
@@ -87,13 +86,3 @@ def one_line():
     except (RequestError, WorkError) as error:
         assert "\n" not in str(error) and ".rs:" not in str(error)
     assert time.monotonic() - began < 30
-
-
-def test_the_check_of_an_outputs_place_asks_a_store_that_fails_once(through, monkeypatch, s3_server):
-    """Not for each mark of each folder above, a minute each."""
-    monkeypatch.setattr(s3, "ATTEMPTS", 1)
-    for to in (Folder("s3://corpus/a/b/c/d", ("data",)), File("s3://corpus/a/b/c/d.parquet", PARQUET)):
-        with Proxy(s3_server, failing=1.0, faults=((500, "InternalError"),)) as proxy:
-            through(proxy.url)
-            check_paths(writes={"--output": to})
-        assert len(proxy.asked) == 1

@@ -13,7 +13,7 @@ from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
-from raycase.index.text_index import _with_ranks, fused_ranks
+from raycase.index.text_index import _fused, fused_ranks
 
 KNOWN, ASKED = "number of people", "what they wear on their heads"
 QUERY = "a woman with two dogs in a red dress"
@@ -56,8 +56,9 @@ def test_every_word_must_hold(index, condition, where):
 
 
 def test_ranks_are_fused_as_by_hand():
-    answers = pa.table({"id": list("abcd"), "rank": pa.nulls(4, pa.int32()), "score": pa.nulls(4, pa.float32())})
-    found = _with_ranks(answers, list("abcd"), {"a": 1, "b": 2, "c": 3}, {"c": 1, "d": 2}).to_pylist()
+    ranks = pa.array([1, 2, 3, None], pa.int32())
+    answers = pa.table({"id": list("abcd"), "rank": ranks, "score": pa.nulls(4, pa.float32())})
+    found = _fused(answers, {"c": 1, "d": 2}, 9).to_pylist()
     assert [(row["id"], row["rank"], row["vector_rank"], row["text_rank"]) for row in found] == [
         ("c", 1, 3, 1),
         ("a", 2, 1, None),

@@ -62,8 +62,6 @@ def test_values_become_the_types_of_their_fields():
     assert found.entry == VALID["entry"]
     assert from_json(Entry, {"count": 1, "more": [None]}) == {"count": 1, "more": [None]}
     assert from_json(Record, VALID | {"shape": None}).shape is None
-    without = {name: value for name, value in VALID.items() if name != "shape"}
-    assert from_json(Record, without, shape=Shape(width=1)).shape == Shape(width=1)
     assert from_json(dict[str, int], {"a": 1}) == {"a": 1}
 
 

@@ -1,4 +1,4 @@
-"""Outputs never go over inputs, other outputs, indexes or outputs of jobs, however these are named."""
+"""Outputs never go over inputs or other outputs, however these are named."""
 
 import os
 from dataclasses import replace
@@ -8,35 +8,28 @@ import pytest
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request
-from raycase.explore.explore_job import ExploreJob, explore
 from raycase.explore.facets_job import FacetsJob, facets
 from raycase.index.build import IndexJob, build
 from raycase.index.join import JoinJob, join
 from raycase.index.search_job import SearchJob, search
-from raycase.io.places import HTML, INDEX, PARQUET, File, Folder, check_paths
-from raycase.io.storage import locate
+from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.job.output import output_folder
 from raycase.job.request import EmbedJob, check_embed
 from raycase.job.score_request import ScoreJob, check_score
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
 
-OVER, INSIDE = "expected another place than", "expected a place outside the index or output"
-AS_INPUT = "would be read as input"
+OVER, AS_INPUT = "expected another place than", "would be read as input"
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder with files, an index and the output of a job, which is the current one."""
-    files = ("q.csv", "a.parquet", "data/a.csv", "idx/data/x.lance", "idx/_versions/1.manifest", "model/config.json")
+    """A folder with files, which is the current one."""
+    files = ("q.csv", "a.parquet", "data/a.csv", "model/config.json")
     for name in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text\na dog\n")
-    for name in ("out", "other"):
-        (tmp_path / name / "embeddings").mkdir(parents=True)
-        (tmp_path / name / "job.json").write_text('{"config": {}, "files": []}')
-    (tmp_path / "link").symlink_to(tmp_path / "q.csv")
-    (tmp_path / "linked").symlink_to(tmp_path / "idx")
+    (tmp_path / "link").symlink_to(tmp_path / "a.parquet")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -62,11 +55,8 @@ def test_a_search_and_facets_refuse_before_they_open_anything(here):
     for output in names_of("q.parquet"):
         refuse(f"^--output: {OVER} --queries", search, replace(asked, query=(), queries="q.parquet", output=output))
     refuse(f"^--assignments: {OVER} --output", facets, replace(grouped, output="q", assignments="./q"))
-    (here / "idx" / "data" / "away").symlink_to(here / "elsewhere")  # a link is written where it is
-    for output in ("idx/data/x.parquet", "idx/x", "idx/data/away", "linked/x", "linked/data/new/x", "out/x"):
-        refuse(f"^--output: {INSIDE}.*got {output}; choose", search, replace(asked, output=output))
     refuse(f"^--output: {OVER} --index", search, replace(asked, output="./i"))
-    refuse(f"^--output: {INSIDE}", explore, ExploreJob(index="i", output="out/a.html"))
+    refuse(f"^--output: {OVER} --queries", search, replace(asked, query=(), queries="link", output="a.parquet"))
     assert contents(here) == before
 
 
@@ -83,7 +73,7 @@ def test_a_file_is_no_folder_and_has_the_ending_of_its_format(here, name):
         ("*.csv", {}, File("a.PARQUET", PARQUET), {"--html": File("a", HTML)}),
         ("data", {}, File("data2", PARQUET), {}),
         ("q.csv", {}, output_folder("out"), {}),
-        (None, {"--embeddings": ["out", "out"]}, Folder("idx", ("data", INDEX), INDEX), {}),
+        (None, {"--embeddings": ["out", "out"]}, Folder("idx", OF_INDEX), {}),
         (None, {"--model": "model"}, Folder("model/trained", ("raycase.json",)), {}),
         ("q*", {}, Folder("m", ("x",)), {"--cache": Folder("m/cache")}),
         ("data/*.csv", {}, output_folder("data/new"), {}),
@@ -102,9 +92,7 @@ def test_what_is_right_stays_allowed(here, reads, opens, output, more):
         (AS_INPUT, {"--input": "data"}, {}, {"--output": output_folder("data")}),
         (AS_INPUT, {"--answers": "d*/*/*/*.parquet"}, {}, {"--output": Folder("data/r", ("answers",))}),
         (AS_INPUT, {"--train": "data"}, {}, {"--cache": Folder("data/cache")}),
-        (INSIDE, {}, {}, {"--cache": Folder("out")}),
-        (INSIDE, {}, {}, {"--output": output_folder("linked/sub")}),
-        (INSIDE, {}, {}, {"--output": Folder("out", ("data", INDEX), INDEX)}),
+        (OVER, {}, {}, {"--output": output_folder("new"), "--index": Folder("new/embeddings/i", OF_INDEX)}),
         ("expected a folder, got the file", {}, {}, {"--output": Folder("q.csv")}),
         ("expected a folder on this machine", {}, {}, {"--output": Folder("s3://b/x", here=True)}),
     ],
@@ -115,24 +103,22 @@ def test_folders_that_go_over_something_are_refused(here, words, reads, opens, w
 
 
 def test_places_in_object_stores_are_compared(here, s3_server):
-    locate("s3://corpus/places/idx/_versions/1.manifest").put(b"x")
-    locate("s3://corpus/places/done/job.json").put(b'{"config": {}, "files": []}')
     for uri in ("s3://corpus/places/q.parquet", "s3a://corpus/places/q.parquet"):
         refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
-    for uri in ("s3://corpus/places/idx/data/x.parquet", "s3a://corpus/places/done/x.parquet"):
-        refuse(INSIDE, search, SearchJob(index="i", query=("x",), output=uri))
     writes = {"--output": File("s3://corpus/places/a", PARQUET)}
     check_paths(opens={"--index": "s3://corpus/places/idx"}, writes=writes)
 
 
 def test_every_job_compares_its_places(here):
     before = contents(here)
-    embed = EmbedJob(input="q.csv", output="idx", unconditional=True)
-    refuse(INSIDE, check_embed, embed)
-    refuse(OVER, check_embed, replace(embed, model="model", output="model"))
-    refuse(INSIDE, check_score, ScoreJob(input="q.csv", output="idx/scores"))
-    refuse(INSIDE, build, IndexJob(embeddings=("out",), output="other/i.lance"))
-    refuse(INSIDE, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out/near"))
+    (here / "i.lance" / "_versions").mkdir(parents=True)
+    refuse(
+        "a folder of its own, got the index", check_embed, EmbedJob(input="q.csv", output="i.lance", unconditional=True)
+    )
+    refuse(OVER, check_embed, EmbedJob(input="q.csv", model="model", output="model", unconditional=True))
+    refuse(AS_INPUT, check_score, ScoreJob(input="data", output="data/scores"))
+    refuse(OVER, build, IndexJob(embeddings=("out",), output="out"))
+    refuse(OVER, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for check in (ProjectorJob.check_source, lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorJob(**data)

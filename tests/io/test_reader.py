@@ -173,16 +173,9 @@ def test_ids_of_every_type_with_one_text_form_are_taken_in_it(tmp_path, kind):
 
 @pytest.mark.parametrize(
     "ids",
-    [
-        pa.array([b"ab"], pa.binary(2)),
-        pa.array([b"a\xff"]),
-        pa.array([{"a": 1}]),
-        pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16))),
-    ],
+    [pa.array([{"a": 1}]), pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))],
 )
-def test_ids_of_other_types_are_refused_by_name_before_any_row_is_read(tmp_path, ids):
-    file = the_file(write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["a"]})))
-    columns = columns_of(write(tmp_path / "first.parquet", pa.table({"id": ["a"], "text": ["a"]})))
-    for step in (lambda: columns_in(file), lambda: spans_of(file, columns)):
-        with pytest.raises(RequestError, match=r"x\.parquet: expected numbers or strings in the column 'id', got "):
-            step()
+def test_ids_without_a_text_form_are_refused_before_any_row_is_read(tmp_path, ids):
+    path = write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["a"]}))
+    with pytest.raises(RequestError, match=r"x\.parquet: expected numbers or strings in 'id', got .*; write it"):
+        columns_of(path)

@@ -1,7 +1,6 @@
 """The encode step: pairs become vectors; each row without a good vector is rejected; long jobs are compiled."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import torch
 from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 import raycase
-from raycase.job.request import check_embed
-from raycase.job.run import run
-from raycase.job.runner import Runner
+from raycase.job import encode_step
 
 
 def test_unconditional_writes_the_plain_vector(job, tiny_model):
@@ -40,12 +37,11 @@ def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_pa
     assert {r["reason"] for r in read_rejected(job.output)} == {"vector not finite"}
 
 
-def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job):
+def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
-    request = check_embed(chunked)
-    request = replace(request, kind=replace(request.kind, part_bytes=1000))
-    run(request, time.time(), Runner())
+    monkeypatch.setattr(encode_step, "PART_BYTES", 1000)
+    embed_here(chunked)
     assert read_output(chunked.output).equals(read_output(job.output))
 
 

@@ -1,5 +1,6 @@
 """A job resumes by job.json: the same configuration, the input files that it knew, and new ones."""
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -128,17 +129,19 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
     assert embed_here(replace(job, model=None))["rows_out"] == 500
 
 
-def test_an_output_of_another_version_is_refused(job):
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r": written by another version of raycase, 0\.2 or earlier: embed again$"),
+        ("{}", r"job\.json: expected the job\.json of `raycase embed`, got: "),
+        ("[" * 100_000, r"job\.json: expected JSON, got: "),
+    ],
+)
+def test_a_record_of_another_version_or_kind_is_refused(job, content, words):
     embed_here(job)
     record = output_at(job.output).job
-    record.put_json({name: value for name, value in record.read_json().items() if name != "format"})
-    with pytest.raises(RequestError, match=r": written by another version of raycase, 0\.2 or earlier: embed again$"):
+    old = {name: value for name, value in record.read_json().items() if name != "format"}
+    record.put(json.dumps(old).encode() if content is None else content.encode())
+    with pytest.raises(RequestError, match=words):
         embed_here(job)
     assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
-
-
-@pytest.mark.parametrize("content", ["{}", "[" * 100_000])
-def test_a_record_of_another_kind_is_refused(job, content):
-    output_at(job.output).job.put(content.encode())
-    with pytest.raises(RequestError, match=r"job\.json: expected (JSON|the job\.json of `raycase embed`), got: "):
-        embed_here(job)

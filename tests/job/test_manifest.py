@@ -41,7 +41,8 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     embed_here(job)
     folder = output_at(job.output).embeddings
     (folder / sorted(folder.list())[2]).remove()
-    with pytest.raises(WorkError, match=r"rows 200 to 300 of .*in\.parquet are missing; raise --limit"):
+    output_at(job.output).manifest.remove()
+    with pytest.raises(WorkError, match=r"input file 0: rows 200 to 300 are missing or twice; raise --limit"):
         embed_here(replace(job, limit=100))
     assert embed_here(job)["units_done"] == 1
     verify(job.output)

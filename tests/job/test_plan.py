@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -13,19 +14,20 @@ from raycase.io.inputs import source_of
 from raycase.io.source import Span
 from raycase.job import plan as plan_module
 from raycase.job.job_record import write_job
-from raycase.job.listing import UnitFile, finished
-from raycase.job.plan import Plan, Spans, make_plan
+from raycase.job.plan import Plan, make_plan, save_spans
 from raycase.job.request import check_embed
+from raycase.job.resume import find_job
+from raycase.job.unit_files import UnitFile, finished
 
 
 def planned(job):
     """The job's plan, as `embed` makes and remembers it."""
     request = check_embed(job)
-    opened, done = request.find_job()
-    plan = make_plan(request, opened.files, done)
+    opened, done = find_job(request)
+    plan = make_plan(request, opened, done)
     write_job(request.output, opened)
     if plan.learned:
-        plan.learned.save(request.output, plan.unit_rows)
+        save_spans(request.output.spans, plan.learned)
     return plan
 
 
@@ -71,7 +73,7 @@ def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
     seen = looked_at(monkeypatch)
     short = planned(replace(corpus, limit=100))
     assert short.rows[0] == sum(short.rows) == len(short) == 100
-    assert [wanted for _, wanted in short.pieces()] == [[(0, 70)], [(70, 100)]]
+    assert [piece.units for piece in short.pieces()] == [((0, 70),), ((70, 100),)]
     seen.clear()
     assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
     seen.clear()
@@ -81,21 +83,21 @@ def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_left_is_what_a_set_of_rows_says(seed):
     random = np.random.default_rng(seed)
-    spans, rows = Spans(), [int(n) for n in random.integers(1, 200, 4)]
+    spans, rows = [], [int(n) for n in random.integers(1, 200, 4)]
     for file, count in enumerate(rows):
         edges = sorted({0, count, *random.integers(0, count + 1, 3).tolist()})
         for start, end in pairwise(edges):
-            spans.add(Span(file=file, start=start, rows=end - start, at=start, length=1, bytes=1))
+            spans.append(Span(file=file, start=start, rows=end - start, at=start, length=1, bytes=1))
     names = [
         UnitFile(int(f), int(a), int(n), 0).name("0" * 8)
         for f, a, n in zip(*(random.integers(low, high, 12) for low, high in ((0, 5), (0, 150), (1, 40))), strict=True)
     ]
     done, _ = finished(set(names), "0" * 8)
     limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
-    plan = Plan(spans=spans, done=done, unit_rows=17, rows=limits, learned=False)
+    plan = Plan(job=SimpleNamespace(files=[None] * 4), spans=spans, done=done, unit_rows=17, rows=limits, learned={})
     covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
     wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
     pieces = list(plan.pieces())
-    assert [(s.file, row) for s, gaps in pieces for a, b in gaps for row in range(a, b)] == sorted(wanted)
-    assert (len(plan), plan.units) == (len(wanted), sum(len(gaps) for _, gaps in pieces))
+    assert [(p.span.file, row) for p in pieces for a, b in p.units for row in range(a, b)] == sorted(wanted)
+    assert (len(plan), plan.units) == (len(wanted), sum(len(p.units) for p in pieces))
     assert len(plan) == done.missing(limits)

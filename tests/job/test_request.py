@@ -35,7 +35,6 @@ def cli(capsys, *arguments):
         ({"--dim": "4"}, "--dim: expected a dimension that"),
         ({"--actors": "3:1"}, "--actors: expected MIN:MAX with 1 <= MIN <= MAX, got '3:1'"),
         ({"--max-rejected": "nan"}, "expected a share between 0 and 1, got nan"),
-        ({"--output": None}, "--output: expected a folder for the vectors, got none"),
         ({"--output": "foreign"}, "got embeddings without job.json"),
         ({"--output": "in.parquet/out"}, "got in.parquet/out, which would be read as input"),
     ],

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from helpers import embed_here, meanwhile, read_output, stop_after
 
+from raycase.encoder.token_batch import Work
 from raycase.errors import WorkError
 from raycase.job.output import output_at
+from raycase.job.run import Progress
+from raycase.job.units import UnitLine, WrittenUnit
 from raycase.job.verify import verify
 
 
@@ -59,3 +62,24 @@ def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
     file.remove()
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
+
+
+# -------------------------------------------------------------------------------------------------------- progress
+
+
+def finished(name, began, ended):
+    line = UnitLine(**dict.fromkeys(UnitLine.__annotations__, 0) | {"name": name, "rows_out": 5, "reasons": {}})
+    work = Work(tokens=600, processed=200, computed=250)
+    return WrittenUnit(line=line, work=work, began=began, ended=ended)
+
+
+def test_a_run_adds_its_units_up(capsys):
+    run = Progress(rows=20, rows_before=0, units=4)
+    assert run.rates()["tokens_per_second"] == 0
+    for unit in (finished("a", 10, 12), finished("b", 10, 14), finished("c", 12, 14)):
+        assert run.add(unit) == unit.line
+    assert run.work == Work(tokens=1800, processed=600, computed=750)
+    found = run.rates()
+    assert (found["tokens_per_second"], found["sharing"], found["padding"]) == (450.0, 3.0, 0.2)
+    assert run.bar.start_t == 10  # when the first unit began: what is left is not counted from the start of Ray
+    assert run.bar.postfix == "450 tokens/s (3.0 times shared), unit 3 of 4"

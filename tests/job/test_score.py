@@ -18,11 +18,11 @@ from scipy.stats import spearmanr
 import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.procedure import evaluate
 from raycase.job.score_request import ScoreJob
 from raycase.job.verify import verify
 from raycase.job.written import open_written
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
 
@@ -76,9 +76,9 @@ def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(
         wanted = cosines(*(model.embed(side, list(frame.condition)) for side in sides))
     np.testing.assert_allclose(table["score"], wanted, atol=1e-5)
     report = EvaluateJob(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
-    part = evaluate(replace(report, resamples=100, **choices), vectors_of=vectors_of)["models"][0]
+    part = evaluate(replace(report, resamples=100, **choices), vectors_of=vectors_of)["systems"][0]
     spearman = 100 * spearmanr(table["score"].to_numpy(), frame.label)[0]
-    assert spearman == pytest.approx(part["variants"][part["system"]]["spearman"]["value"], abs=0.02)
+    assert spearman == pytest.approx(part["figures"]["all"]["spearman"]["value"], abs=0.02)
     assert verify(job.output)["pairs"] == 40
 
 

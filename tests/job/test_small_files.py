@@ -16,6 +16,7 @@ from raycase.index.index import Index
 from raycase.job.job_record import Sharing, read_job, write_job
 from raycase.job.output import output_at
 from raycase.job.request import check_embed
+from raycase.job.resume import find_job
 from raycase.job.verify import verify
 
 
@@ -47,7 +48,7 @@ def apart(job):
     """The same job with units for each file; gives its output."""
     job = replace(job, output=job.output + "-apart")
     request = check_embed(job)
-    opened, _ = request.find_job()
+    opened, _ = find_job(request)
     write_job(request.output, replace(opened, sharing=Sharing(rows=0)))
     embed_here(job)
     return read_output(job.output)

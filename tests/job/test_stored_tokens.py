@@ -1,10 +1,14 @@
 """Stored tokens as an input: vectors are those of the embedding job within the rounding; a stop; what is refused."""
 
+import shutil
+
 import pytest
 import storing
 from helpers import cosines, embed_here, read_output, vectors
 
 from raycase.errors import RequestError
+from raycase.index.build import IndexJob, build
+from raycase.job.output import output_at
 from raycase.job.request import EmbedJob
 from raycase.job.verify import verify
 
@@ -70,3 +74,20 @@ def test_what_is_refused(home, tmp_path, changes, words):
     changes = {name: str(home / value) if name == "input" else value for name, value in changes.items()}
     with pytest.raises(RequestError, match=words):
         embed_here(job(home, tmp_path / "m", **changes))
+
+
+def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
+    words = str(shutil.copytree(home / "words", tmp_path / "words"))
+    other = storing.stored(tmp_path / "b", str(home / "model"), storing.texts(14, 50))
+    shutil.copy(f"{other}/word_basis.safetensors", words)
+    with pytest.raises(RequestError, match=r"--input: expected .* as the words .*, got another"):
+        embed_here(job(home, tmp_path / "m", input=words))
+    with pytest.raises(RequestError, match=r"--embeddings: expected .* as the words .*, got another"):
+        build(IndexJob(embeddings=(words,), output=str(tmp_path / "i.lance")))
+    output_at(words).basis.remove()
+    with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
+        embed_here(job(home, tmp_path / "m", input=words))
+    settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
+    settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
+    with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
+        embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))

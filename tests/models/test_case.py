@@ -181,7 +181,7 @@ def test_a_spoilt_folder_is_refused(saved, spoil):
     file = folder / "raycase.json"
     values = spoil(json.loads(file.read_text()))
     file.write_text(values if isinstance(values, str) else json.dumps(values))
-    with pytest.raises(RequestError, match=r"raycase\.json: expected what training saved, got "):
+    with pytest.raises(RequestError, match=r"raycase\.json: expected what training saved, got: "):
         resolve(str(folder))
 
 

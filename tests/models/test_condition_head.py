@@ -91,7 +91,7 @@ def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform(
     values = words.values[0, : len(h_TW)].detach()
     torch.testing.assert_close(values @ values.T, h_TW[:, -3:] @ h_TW[:, -3:].T)
     assert (questions.gate == questions.gate[0, 0]).all()
-    alone = replace(questions, mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
+    alone = questions._replace(mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
     weights = head.weights(words, alone.take(torch.arange(2).expand(3, -1)))
     torch.testing.assert_close(weights[2], torch.full((2, 7), 1 / 7), atol=1e-3, rtol=0)
 
@@ -138,23 +138,18 @@ def formula_with_part(part, h_TW, vector_D, plain_P):
     return a, np.sqrt(1 - a) * vector_D + np.sqrt(a) * np.linalg.norm(vector_D) * w["turn"] @ p
 
 
-def under_one(head, whole, real, asked, plain=PLAIN):
-    """The vector of each sentence under its condition."""
-    questions = head.ask(asked).take(torch.arange(len(asked))[:, None])
-    return head.pool(head.read(whole, real, plain), questions)[:, 0]
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("scale", [0.5, 0.22])
 def test_the_formula_with_part(scale):
     alone, head = with_part(scale)
     each, whole, real = padded()
     asked = states(3, seed=9)
-    wanted = [formula_with_part(head.plain, *of) for of in zip(each, alone(whole, real, asked), PLAIN, strict=True)]
+    plainless, found = small.pooled(alone, whole, real, asked), small.pooled(head, whole, real, asked, PLAIN)
+    wanted = [formula_with_part(head.plain, *of) for of in zip(each, plainless, PLAIN, strict=True)]
     assert len({round(a, 3) for a, _ in wanted}) > 1, "expected sentences with different shares"
-    small.close(under_one(head, whole, real, asked), np.stack([v for _, v in wanted]), atol=1e-5)
+    small.close(found, np.stack([v for _, v in wanted]), atol=1e-5)
     _, other, _ = padded(filling=1e4)
-    torch.testing.assert_close(under_one(head, other, real, asked), under_one(head, whole, real, asked), rtol=0, atol=0)
+    torch.testing.assert_close(small.pooled(head, other, real, asked, PLAIN), found, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("plain_dim", [3, 8])

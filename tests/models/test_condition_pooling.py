@@ -74,23 +74,21 @@ def with_head(folder, encoder, layers):
     head = opened(folder).head
     for H, e in texts(encoder, layers):
         H, e = torch.from_numpy(H).float()[None], torch.from_numpy(e).float()[None]
-        yield head(H, torch.ones(H.shape[:2], dtype=torch.bool), e)[0].numpy()
+        yield small.pooled(head, H, torch.ones(H.shape[:2], dtype=torch.bool), e)[0].numpy()
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_training_words_weigh_by_their_cosine(encoders, kind, unpadded):
+def test_without_training_words_weigh_by_their_cosine(encoders, kind):
     wanted = zero_shot(encoders[kind], LAYERS[kind][-1])
-    loaded = system(condition_pooling(encoders[kind], layers=KINDS[kind]), unpadded=unpadded, batch_tokens=60)
+    loaded = system(condition_pooling(encoders[kind], layers=KINDS[kind]), batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)
     close(small.vectors(opened(f"condition-pooling:{encoders[kind]}")), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("unpadded", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind, unpadded):
+def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind):
     wanted = list(with_head(trained[kind], encoders[kind], LAYERS[kind]))
-    loaded = system(resolve(trained[kind]), unpadded=unpadded, batch_tokens=60)
+    loaded = system(resolve(trained[kind]), batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)
     assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
 
@@ -101,13 +99,12 @@ def test_without_a_condition_it_is_the_encoder(encoders, trained):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("unpadded", [False, True])
-def test_what_else_is_embedded_does_not_matter(trained, kind, unpadded):
+def test_what_else_is_embedded_does_not_matter(trained, kind):
     config = resolve(trained[kind])
-    wanted = np.concatenate([small.vectors(system(config, unpadded=False), [pair]) for pair in EVERY[::3]])
+    wanted = np.concatenate([small.vectors(system(config), [pair]) for pair in EVERY[::3]])
     order = np.random.default_rng(0).permutation(np.tile(np.arange(len(wanted)), 2))  # not every sentence by each
     for batch_tokens in (1, 45):
-        loaded = system(config, unpadded=unpadded, batch_tokens=batch_tokens)
+        loaded = system(config, batch_tokens=batch_tokens)
         close(small.vectors(loaded, [EVERY[::3][i] for i in order]), wanted[order], atol=1e-5)
 
 

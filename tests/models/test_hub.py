@@ -103,7 +103,6 @@ def test_a_folder_is_published_and_loaded_by_its_id(hub):
     for line in (
         "library_name: raycase",
         "pipeline_tag: sentence-similarity",
-        "value: 66.13",
         'raycase.load("me/bi")\n',
         'er("me/bi")',
     ):

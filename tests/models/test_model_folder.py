@@ -88,11 +88,11 @@ def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, befor
     if before:
         write(folder, spec, "old")
 
-    def killed(projector, folder):
-        (folder / WEIGHTS).write_bytes(b"half")
+    def killed(projector, file):
+        file.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(case, "save_projector", killed)
+    monkeypatch.setattr(case, "save_weights", killed)
     with pytest.raises(KeyboardInterrupt):
         write(folder, spec, "new")
     assert sorted(contents(folder)) == sorted([METRICS, CARD, WEIGHTS])

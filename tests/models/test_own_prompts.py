@@ -35,7 +35,7 @@ def test_the_texts_take_their_places_and_everything_else_stays():
     )
     pair = own.prompts.pair.render(" {condition} ", "{sentence}")
     assert pair.text == " {{condition}} {0} {text}\n{sentence} "
-    assert [pair.text[slice(*span)] for span in pair.texts] == ["{condition}", "{sentence}"]
+    assert [pair.text[slice(*span)] for span in (pair.sentence, pair.condition)] == ["{condition}", "{sentence}"]
     assert own.prompts.base.render("", "color of the dress").text == "{{color of the dress}}"
     assert own.prompts.plain.render("a dog", "").text == "a dog"
 
@@ -121,7 +121,7 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
     ):
         if pooling == "mean":
             tiny.batches_equal(found, wanted)
-        np.testing.assert_array_equal(found.ids(np.arange(len(EVERY))).flat, wanted.ids(np.arange(len(EVERY))).flat)
+        np.testing.assert_array_equal(found.sequences.flat, wanted.sequences.flat)
     loaded = small.system(own), small.system(built_in)
     np.testing.assert_array_equal(*map(under, loaded))
     np.testing.assert_array_equal(*(system.embed(SENTENCES, None) for system in loaded))

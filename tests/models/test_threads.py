@@ -11,7 +11,7 @@ import torch
 from helpers import wait_for
 
 from raycase.models.condition_pooling import condition_pooling
-from raycase.models.embeds import Embeds, WeighsWords
+from raycase.models.embeds import Embeds
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.csr.model import csr
@@ -36,7 +36,7 @@ def calls(model):
         lambda text: model.encode_grid([text, text[::-1]], under),
         lambda text: model.encode(text),
     ]
-    if isinstance(model, WeighsWords):
+    if model.config.weighs_words:
         asked.append(lambda text: [word.weight for word in model.word_weights([text], under[0])[0]])
     if hasattr(model, "embed_phrases"):
         asked.append(lambda text: model.embed_phrases([text], under[1]))

@@ -11,10 +11,9 @@ from safetensors.torch import load, save
 
 import raycase
 from raycase.errors import RequestError
-from raycase.heads import token_pooling, token_sketch
+from raycase.heads import token_pooling
 from raycase.heads.token_codes import TokenCodes, fit_codes, typical_conditions
-from raycase.heads.token_pooling import TokenPooler, unpack_tokens
-from raycase.heads.token_sketch import SketchPooler, TokenSketch
+from raycase.heads.token_pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
 from raycase.io.stored_tokens import Ragged, StoredTokens
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
@@ -152,10 +151,10 @@ def test_sketches_are_near_the_words_they_stand_for(model, codes, stored, monkey
     pooler = SketchPooler(again, codes, *asked(model, CONDITIONS[:1]))
     found = pooler.pool(words)
     assert cosines(found.numpy(), exact(model, codes, stored).numpy()).min() > 0.98
-    monkeypatch.setattr(token_sketch, "TOKENS_AT_ONCE", 5)
+    monkeypatch.setattr(token_pooling, "SKETCHED_AT_ONCE", 5)
     torch.testing.assert_close(pooler.pool(words), found)
-    monkeypatch.setattr(token_sketch, "AXES", 8)
-    axes = token_sketch.principal_axes(pooler.pool(words.sample(2)))
+    monkeypatch.setattr(token_pooling, "AXES", 8)
+    axes = token_pooling.principal_axes(pooler.pool(words.sample(2)))
     assert axes.shape == (11, 8)
     lengths = torch.linalg.vector_norm(pooler.along(axes).pool(words), dim=1) / torch.linalg.vector_norm(found, dim=1)
     assert (lengths > 0.9).all() and (lengths < 1 + 1e-5).all()

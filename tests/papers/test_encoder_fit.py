@@ -1,6 +1,7 @@
 """Fine-tuning on rated pairs: batches of like length, the loss, resuming after a stop, what is scored and saved."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,9 @@ from torch import nn
 
 import raycase
 from raycase.io.vectors import pair_cosines
-from raycase.models.fine_tuned import pair_scores
-from raycase.papers.baselines.model import cross_encoder
-from raycase.papers.csr.model import csr
-from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned, length_batches
+from raycase.papers.baselines.train import CrossEncoderJob
+from raycase.papers.csr.train import CsrJob
+from raycase.training.encoder_fit import RatedJob, TunePairs, length_batches
 from raycase.training.loop import restore
 from raycase.training.recipe import RatedRecipe
 
@@ -72,6 +72,19 @@ class Scores(nn.Module):
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoresJob(RatedJob):
+    """Fits a module of `Scores` to ratings of row numbers."""
+
+    scores: Any = None
+
+    def config(self):
+        return self.scores
+
+    def prepared(self, shared):
+        return shared
+
+
 def numbers(ratings):
     ratings = np.array(ratings, dtype=np.float32)
     return TunePairs(texts=Numbers(len(ratings)), ratings=ratings, groups=np.arange(len(ratings)))
@@ -80,7 +93,7 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    loss = PairObjective(config=None).batch_loss(numbers([1, 2, 3, 5]), RatedRecipe())
+    loss = small.job(ScoresJob).batch_loss(numbers([1, 2, 3, 5]), torch.float32)
     value = loss(module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
@@ -91,8 +104,8 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
     monkeypatch.setattr(RatedRecipe, "WEIGHT_DECAY", 0.0)
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
-    recipe = RatedRecipe(batch_size=2, epochs=3, learning_rate=1e-2)
-    state = last(fit_tuned(train, validation, recipe, PairObjective(config=module)))
+    job = small.job(ScoresJob, scores=module, batch_size=2, epochs=3, learning_rate=1e-2)
+    state = last(small.fit(job, (train, validation)))
     asked = module.asked
     assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
     changed = state.weights["of_row"] != torch.tensor([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
@@ -106,35 +119,31 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
     assert state.line["spearman_rated"] != pytest.approx(state.line["spearman"])
 
 
-RECIPE = RatedRecipe(epochs=3, batch_size=8, learning_rate=5e-3, dropout=0.2)
-MAKE = {"cross": cross_encoder, "csr": csr}
+RECIPE = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "dropout": 0.2}
 
 
-def data(config, rows=24):
-    return [TunePairs.of(config, small.rated(rows, seed)) for seed in (0, 1)]
-
-
-@pytest.mark.parametrize("name", MAKE)
-def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, name, tmp_path):
+@pytest.mark.parametrize("kind", [CrossEncoderJob, CsrJob])
+def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, kind, tmp_path):
     """And the best are what is saved."""
-    config, validation = MAKE[name](bert), small.rated(24, seed=1)
-    texts, objective = config.rated(validation), PairObjective(config=config)
-    states = small.kept(fit_tuned(*data(config), RECIPE, objective))
+    job, validation = small.job(kind, bert, **RECIPE), small.rated(24, seed=1)
+    config = job.config()
+    texts = config.rated(validation)
+    states = small.kept(small.fit(job, [small.rated(24), validation]))
     for state in states:
-        module = pair_scores(config.trainable(RECIPE.dropout))
+        module = job.module(config.trainable(job.dropout))
         restore(module, state.weights)
         scores = module.eval().scores(texts)
         assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
         assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)
-    system = config.trainable(RECIPE.dropout)
-    module = pair_scores(system)
+    system = config.trainable(job.dropout)
+    module = job.module(system)
     restore(module, states[-1].best)
     wanted = module.eval().scores(texts)
     line = states[-1].history[states[-1].best_epoch - 1]
     assert line["pearson"] == pytest.approx(100 * pearsonr(wanted, validation.ratings).statistic, abs=1e-2)
     system.save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-    if name == "cross":
+    if kind is CrossEncoderJob:
         scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
     else:
         vectors = loaded.embed(*map(list, zip(*validation.distinct, strict=True)))

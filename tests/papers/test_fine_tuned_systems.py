@@ -14,8 +14,9 @@ import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
+from raycase.models.contracts import sentence_encoder
 from raycase.models.embeds import Embeds
-from raycase.models.fine_tuned import pair_scores, sentence_encoder
+from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import embeds, resolve
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.papers.csr.model import Asks, Router, csr
@@ -101,8 +102,6 @@ def test_a_saved_system_is_what_it_was(trained, bert, name):
     loaded = raycase.load(str(folder), dtype=torch.float32)
     close(small.figures(loaded), wanted, atol=5e-6)
     assert not np.allclose(small.figures(system(SYSTEMS[name](bert))), wanted, atol=1e-3)
-    rows = loaded.config.load(dtype=torch.float32, unpadded=True)  # as on a GPU
-    close(small.figures(rows), wanted, atol=1e-5)
     kept = SYSTEMS[name](bert)
     assert (loaded.config.SYSTEM, loaded.config.label) == (kept.SYSTEM, kept.label)
     assert sum(p.numel() for p in loaded.parameters()) == sum(p.numel() for p in kept.load().parameters())

@@ -5,18 +5,13 @@ import pytest
 import small
 import torch
 
-from raycase.models.pair_scores import figure_columns, score_pairs
+from raycase.models.contracts import score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
 
 SYSTEMS = {"bi": bi_encoder, "cross": cross_encoder, "dualcse": dualcse, "mixsp": mixsp}
-COLUMNS = {
-    "bi": ["x"],
-    "cross": ["x"],
-    "dualcse": ["x", "x_implicitness1", "x_implicitness2"],
-    "mixsp": ["x", "x_range", "x_probability"],
-}
+FIGURES = {"bi": 1, "cross": 1, "dualcse": 3, "mixsp": 3}
 
 
 @pytest.fixture(scope="module")
@@ -34,14 +29,13 @@ def scored(system, firsts, seconds, conditions):
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_what_is_refused_has_no_score_and_equal_pairs_are_scored_once(name, loaded):
     system = loaded[name]
-    assert figure_columns(system.config, "x") == COLUMNS[name]
     firsts, seconds = ["a dog", "a dog", "a dog", "a dog"], ["people", " ", "people", "a bar " * 900]
     found = scored(system, firsts, seconds, ["number"] * 4)
-    assert found.vectors.shape == (4, len(COLUMNS[name])) and found.distinct == 3
+    assert found.vectors.shape == (4, FIGURES[name]) and found.distinct == 3
     assert np.isnan(found.vectors).any(axis=1).tolist() == [False, True, False, False]
     assert np.array_equal(found.vectors[0], found.vectors[2])
     assert [str(reason) for reason in found.refused] == ["None", "empty text", "None", "None"]
     assert found.truncated.tolist() == [False, False, False, True]
     assert found.work.tokens > 0
     none = scored(system, [], [], [])
-    assert (none.vectors.shape, none.refused, none.distinct) == ((0, len(COLUMNS[name])), [], 0)
+    assert (none.vectors.shape, none.refused, none.distinct) == ((0, FIGURES[name]), [], 0)

@@ -31,8 +31,9 @@ from helpers import (
 
 import raycase
 from raycase.errors import RequestError
-from raycase.job.dry_run import dry_run
 from raycase.job.output import output_at
+from raycase.job.request import check_embed
+from raycase.job.sample import dry_run
 from raycase.job.verify import verify
 from raycase.ray.runner import RayRunner
 
@@ -79,14 +80,14 @@ def test_units_of_rejected_rows_leave_empty_files_and_one_process_resumes_all_un
 
 
 def test_dry_run_estimates_the_work_on_a_worker_and_writes_nothing(finished, tmp_path):
-    estimate = dry_run(replace(finished.local, output=str(tmp_path / "out")), RayRunner())
+    estimate = dry_run(check_embed(replace(finished.local, output=str(tmp_path / "out"))), RayRunner())
     assert {"units": 5, "rows": 500, "pairs": 1000}.items() <= estimate.items()
     assert estimate["measured_on"].startswith("a worker with ")
     assert not (tmp_path / "out").exists()
     size = sum(output_at(finished.local.output).embeddings.list().values())
     assert abs(estimate["tokens"] / finished.result["tokens"] - 1) < 0.1
     assert 0.5 < estimate["output_bytes"] / size < 1.5
-    assert dry_run(finished.local, RayRunner())["units"] == 0
+    assert dry_run(check_embed(finished.local), RayRunner())["units"] == 0
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import ray
 from helpers import wait_for
 
 from raycase.io.source import InputFile, Span
+from raycase.job.units import Piece
 from raycase.ray.in_flight import InFlight, feed_tasks
 
 FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
@@ -16,13 +17,14 @@ FILES = [InputFile(uri="/in.parquet", size=1, mark="1")]
 def tasks(count, units):
     """A plan of tasks with so many units each."""
     span = Span(file=0, start=0, rows=units, at=0, length=1, bytes=1)
-    return SimpleNamespace(tasks=lambda: iter([[(span, [(i, i + 1) for i in range(units)])]] * count))
+    pieces = [Piece(files=tuple(FILES), span=span, units=tuple((i, i + 1) for i in range(units)))]
+    return SimpleNamespace(tasks=lambda: iter([pieces] * count))
 
 
 def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
     in_flight = InFlight.remote(10)
     fed = []
-    stream = feed_tasks(pa.table({}), plan=ray.put((tasks(9, 4), FILES)), in_flight=in_flight)
+    stream = feed_tasks(pa.table({}), plan=ray.put(tasks(9, 4)), in_flight=in_flight)
     thread = threading.Thread(target=lambda: [fed.append(task) for task in stream])
     thread.start()
     wait_for(lambda: len(fed) == 3)  # 12 units: the third task began when 8 were given

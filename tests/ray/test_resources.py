@@ -10,7 +10,7 @@ from helpers import Later
 from raycase.errors import RequestError, WorkError
 from raycase.io.storage import locate
 from raycase.job.request import EmbedJob
-from raycase.ray.resources import READ_CPUS, WRITE_CPUS, Capacity, check_nodes, make_pool
+from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
 from raycase.serve.serve_job import ServeJob
 
 serve = Later("raycase.ray.serve")
@@ -38,9 +38,9 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, grows, flags, wanted):
     cluster = Capacity(nodes, grows)
     if isinstance(wanted, str):
         with pytest.raises(RequestError, match=wanted):
-            make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+            make_pool(EmbedJob(output="out", **flags), units=100, cluster=cluster)
     else:
-        pool = make_pool(EmbedJob(**flags), units=100, cluster=cluster)
+        pool = make_pool(EmbedJob(output="out", **flags), units=100, cluster=cluster)
         assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
 
 
@@ -48,18 +48,21 @@ def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
     """As Ray Data reserves them; with 2 CPUs and tenths, writing was 4e-17 short, and long jobs stood still."""
     for cpus, gpus in product(range(1, 65), (0, 1, 4)):
         node = {"CPU": cpus, "GPU": gpus}
-        pool = make_pool(EmbedJob(), units=1000, cluster=Capacity([node]))
+        pool = make_pool(EmbedJob(output="out"), units=1000, cluster=Capacity([node]))
         left = node["CPU"]
         for share in [READ_CPUS, *[pool.cpus] * pool.most, WRITE_CPUS]:
             assert left >= share
             left -= share
 
 
-def test_local_output_on_several_nodes_is_refused(tmp_path):
-    with pytest.raises(RequestError, match="expected object storage on a cluster of several nodes"):
-        check_nodes(locate(str(tmp_path)), Capacity([{}] * 3))
-    check_nodes(locate("s3://corpus/out"), Capacity([{}] * 3))
-    check_nodes(locate(str(tmp_path)), Capacity([{}]))
+def test_local_output_on_several_nodes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("raycase.ray.cluster.start_ray", lambda **_: None)
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {}}] * 3)
+    with pytest.raises(RequestError, match=r"^--output: expected object storage on a cluster of several nodes"):
+        join_cluster([("--output", locate(str(tmp_path)))])
+    assert len(join_cluster([("--output", locate("s3://corpus/out"))]).alive) == 3
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {}}])
+    assert join_cluster([("--output", locate(str(tmp_path)))])
 
 
 HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}

@@ -28,7 +28,8 @@ from served import TOKEN
 import raycase
 from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
-from raycase.ray.serve import application
+from raycase.ray.serve import application, serve
+from raycase.serve.serve_job import ServeJob
 
 pytestmark = pytest.mark.cluster
 QUEUE = 4
@@ -300,7 +301,6 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": os.environ["HOME"]}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
     [port] = free_ports(1)
-    ray_serve.start(http_options={"host": "127.0.0.1", "port": port})
     flags = ("--index", home / "s.lance", "--token-file", home / "token", "--port", port)
     with started(home, *flags, **environment) as server:
         assert server.url == f"http://127.0.0.1:{port}"
@@ -312,11 +312,8 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         assert sum("ray::ShardActor" in " ".join(process.cmdline()) for process in below) == 2
         status, _, errors = server.end(signal.SIGINT)
         assert status == 128 + signal.SIGINT and "Traceback" not in errors
-    assert not ray_serve.status().applications, "expected Ray Serve, which ran before, to stay without it"
-    ray_serve.shutdown()
+    assert not ray_serve.status().proxies, "expected Ray Serve to end with the service"
     with mock.patch.dict(os.environ, {"RAYCASE_TOKEN": TOKEN}):
-        with pytest.raises(RequestError, match=r"^args: expected host and port in http_options"):
-            application({"model": str(home / "model"), "port": 8000})
         bound = application({"model": str(home / "model"), "queue": 8})
     [port] = free_ports(1)
     try:
@@ -325,5 +322,8 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         url = f"http://127.0.0.1:{port}"
         assert requests.get(f"{url}/ready", timeout=60).json() == {"ready": True, "model": "model"}
         assert requests.get(f"{url}/v1/models", headers=BEARER, timeout=60).status_code == 200
+        there = mock.patch.dict(os.environ, environment | {"RAYCASE_TOKEN": TOKEN})
+        with there, pytest.raises(RequestError, match=r"^expected a cluster on which no Ray Serve runs, got one"):
+            serve(ServeJob(model=str(home / "model"), port=port))
     finally:
         ray_serve.shutdown()

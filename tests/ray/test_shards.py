@@ -35,11 +35,16 @@ def sharded(cluster, home):
     """Its processes end with the tests that ask it: they would hold CPUs that a training waits for."""
     index = open_sharded(str(home / "i.lance"), wait=60)
     yield index
-    end(index.actors)
+    end(index)
 
 
-def end(actors):
-    for actor in actors.every.actors:
+def of(index):
+    """The actors of its shards, one each."""
+    return [actor for shard in index.actors.shards for actor in shard.actors]
+
+
+def end(index):
+    for actor in of(index):
         ray.kill(actor)
 
 
@@ -76,7 +81,7 @@ def test_answers_are_those_of_one_index(sharded, home):
 def test_a_shard_that_died_is_asked_again(sharded, home):
     """Killed between queries, and in the middle of one: its first attempt ends its process."""
     wanted = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, 10)
-    first, second = sharded.actors.every.actors
+    first, second = of(sharded)
     kill(first)
     assert sharded.search(QUERIES, ASKED, 10).equals(wanted)
 
@@ -92,15 +97,15 @@ def test_a_shard_that_died_is_asked_again(sharded, home):
 @pytest.mark.cluster
 def test_one_that_stays_away_is_an_error(cluster, home):
     sharded = open_sharded(str(home / "i.lance"), wait=0.5)
-    ray.kill(sharded.actors.every.actors[1])
+    ray.kill(of(sharded)[1])
     with pytest.raises(WorkError, match=r"answers from all 2 shards; shard 2 was away for 0\.5 s or its process"):
         sharded.search(QUERIES, ASKED, 10)
-    end(sharded.actors)
+    end(sharded)
 
 
 @pytest.mark.cluster
 def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
-    """And an approximate index is searched as a whole, by one of them."""
+    """And an approximate index is searched as a whole, in this process."""
     uri = str(tmp_path / "i.lance")
     build(IndexJob(embeddings=(str(home / "words"),), output=uri, shards=2))
     in_shards = InShards()
@@ -125,7 +130,7 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     open_index = iter([after, in_shards(Index.open(uri))])
     _, found = on_index(lambda: next(open_index), lambda index: index.search(QUERIES, ASKED, 300, options=exact))
     assert found.equals(Index.open(uri).search(QUERIES, ASKED, 300, options=exact)) and len(found) == 2 * 241
-    end(after.actors)
+    end(after)
 
 
 def test_shards_that_do_not_start_are_an_error(cluster, home, monkeypatch):

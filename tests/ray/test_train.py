@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, embed_here, rated_rows, read_output, to_csv, vectors, worst
+from helpers import ROOT, cosines, embed_here, open_trainer, rated_rows, read_output, to_csv, vectors, worst
 from safetensors.torch import load_file
-from uncached import open_trainer
 
 import raycase
 from raycase.errors import RequestError
@@ -25,6 +24,7 @@ from raycase.job.runner import Runner
 from raycase.job.vector_cache import VectorCache
 from raycase.papers.csr.train import CsrJob
 from raycase.ray import train as on_ray
+from raycase.ray.cluster import Capacity
 from raycase.ray.runner import RayRunner
 from raycase.ray.train import make_scaling
 from raycase.training import job as jobs
@@ -113,13 +113,13 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
         ([{"CPU": 8}, {"CPU": 4}], 3, None, {"CPU": 4}),
         ([{"CPU": 8, "GPU": 2}, {"CPU": 8}], 2, 1, {"CPU": 4, "GPU": 1}),  # both workers on the one node with GPUs
         ([{"CPU": 8, "GPU": 2}], 2, None, {"CPU": 4, "GPU": 1.0}),
-        ([{"CPU": 8}], 1, 1, "got nodes with 8 CPUs and 0 GPUs"),
+        ([{"CPU": 8}], 1, 1, "got room for 0: the cluster has 1 node with 8 CPUs and 0 GPUs"),
     ],
 )
-def test_workers_share_the_cluster_or_are_refused(monkeypatch, nodes, workers, gpus, wanted):
-    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
+def test_workers_share_the_cluster_or_are_refused(nodes, workers, gpus, wanted):
+    cluster = Capacity(nodes)
     if isinstance(wanted, str):
         with pytest.raises(RequestError, match=wanted):
-            make_scaling(workers, gpus)
+            make_scaling(workers, gpus, cluster)
     else:
-        assert make_scaling(workers, gpus).resources_per_worker == wanted
+        assert make_scaling(workers, gpus, cluster).resources_per_worker == wanted

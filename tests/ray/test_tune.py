@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+from helpers import open_trainer
 from tracked import mlflow_runs, scalars
-from uncached import open_trainer
 
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner

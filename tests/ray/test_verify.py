@@ -4,7 +4,6 @@ import pytest
 from helpers import embedded
 
 from raycase.errors import WorkError
-from raycase.job import verify as checks
 from raycase.job.verify import verify
 from raycase.ray.runner import RayRunner
 
@@ -19,10 +18,9 @@ def twice(tiny_model, tmp_path_factory):
     return embedded(tmp_path_factory.mktemp("twice"), tiny_model, rows, conditions=("color", "number"), unit_rows=3)
 
 
-def test_pairs_that_stand_twice_are_found_in_parts(twice, cluster, monkeypatch):
+def test_pairs_that_stand_twice_are_found(twice, cluster):
     with pytest.raises(WorkError) as alone:
         verify(twice)
-    monkeypatch.setattr(checks, "PART_PAIRS", 100)
     with pytest.raises(WorkError) as on_ray:
         verify(twice, RayRunner())
     assert str(on_ray.value) == str(alone.value)

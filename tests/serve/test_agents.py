@@ -14,9 +14,8 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from served import TOKEN, app_of
 
-from raycase.errors import RequestError
 from raycase.index.index import Index
-from raycase.serve.serve_job import ServeJob, check_serve, free_port
+from raycase.serve.serve_job import free_port
 
 ASKED = {"queries": ["a red dress"], "condition": "color", "k": 3, "where": "year > 2010"}
 
@@ -102,8 +101,3 @@ def test_over_stdio(home):
     words = ["-m", "raycase", "serve", "--mcp", "stdio", "--index", str(home / "i.lance")]
     tools, found, wrong = asyncio.run(looked_up(StdioServerParameters(command=sys.executable, args=words)))
     assert len(tools) == 4 and len(ids(found)) == 3 and len(wrong) == 4
-
-
-def test_flags_of_http_are_refused_for_stdio():
-    with pytest.raises(RequestError, match="--mcp stdio: expected no --port, which is for HTTP; leave it out"):
-        check_serve(ServeJob(mcp="stdio", port=9000))

@@ -132,22 +132,6 @@ def test_without_an_index_its_routes_say_so(home):
     assert client.get("/ready").json() == {"ready": True, "model": "model"}
 
 
-def test_a_text_that_fails_fails_no_other(service, model, monkeypatch):
-    """A batch holds the texts of strangers."""
-    encode = type(service.encoder).encode_prepared
-
-    def failing(self, prepared):
-        if any(length > 9 for batch in prepared.alone for length in batch.lengths):
-            raise RuntimeError("out of memory")
-        return encode(self, prepared)
-
-    monkeypatch.setattr(type(service.encoder), "encode_prepared", failing)
-    rows = service.embed(["a red dress", "dog " * 20, "two people"], ["color"] * 3)
-    assert [row.refused for row in rows] == [None, "the encoder failed", None]
-    monkeypatch.undo()
-    assert np.allclose(rows[2].vector, model.encode("two people", "color"), atol=1e-5)
-
-
 def test_a_vector_that_is_not_finite_is_no_answer(tiny_model):
     client, _ = client_of(Service.load(check_serve(ServeJob(model=str(tiny_model)))))
     answer = embed(client, input=["a red dress", "poison"])
@@ -166,10 +150,9 @@ def test_what_is_counted(service):
     ]
 
 
-def test_an_encoder_that_fails_at_every_text_is_no_fault_of_the_texts(client, service, monkeypatch):
+def test_an_encoder_that_fails_is_no_fault_of_the_texts(client, service, monkeypatch):
     def fail(prepared):
         raise RuntimeError("CUDA error: device-side assert triggered")
 
     monkeypatch.setattr(service.encoder, "encode_prepared", fail)
     assert "see the server's log" in refusal(embed(client, input=TEXTS), 500)
-    assert "the encoder failed" in refusal(embed(client, input=TEXTS[0]), 422)

@@ -8,15 +8,15 @@ import storing
 from raycase.errors import RequestError, WorkError
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.serve.live_index import LiveIndex, open_index
+from raycase.serve import service as module
+from raycase.serve.service import LiveIndex
 
 
 @pytest.fixture
-def live(home, tmp_path):
+def live(home, tmp_path, monkeypatch):
     storing.indexed(tmp_path / "i.lance", str(home / "words"))
-    return LiveIndex(
-        open=partial(open_index, str(tmp_path / "i.lance"), model=None, token_memory=2**30), checked_for=-1.0
-    )
+    monkeypatch.setattr(module, "CHECKED", -1.0)
+    return LiveIndex(partial(Index.open, str(tmp_path / "i.lance")))
 
 
 def grow(home, folder, first):
@@ -38,11 +38,11 @@ def test_a_new_version_is_taken_with_the_model_that_is_loaded(live, home, tmp_pa
     assert live.on(ask) == ask(Index.open(str(tmp_path / "i.lance")))
 
 
-def test_it_is_looked_for_once_in_a_while(live, home, tmp_path):
-    live.checked_for = 3600.0
+def test_it_is_looked_for_once_in_a_while(live, home, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHECKED", 3600.0)
     grow(home, tmp_path, 1000)
     assert live.on(rows) == 60
-    live.checked_for = 0.0
+    monkeypatch.setattr(module, "CHECKED", 0.0)
     assert live.on(rows) == 65
 
 

@@ -8,7 +8,7 @@ from served import TOKEN
 from raycase import commands
 from raycase.errors import RequestError
 from raycase.serve import serve_job
-from raycase.serve.serve_job import ServeJob, check_serve, free_port, is_token, sha256_of
+from raycase.serve.serve_job import ServeJob, check_serve, free_port, sha256_of
 from raycase.serve.service import public_name
 
 
@@ -62,29 +62,21 @@ def test_a_token_is_known_by_its_hash_alone(tmp_path, monkeypatch):
     settings = check_serve(ServeJob(host="0.0.0.0", token_file=str(tmp_path / "token")))
     monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
     assert settings.token_sha256 == check_serve(ServeJob()).token_sha256 == sha256_of(TOKEN)
-    assert TOKEN not in repr(settings) and is_token(TOKEN, settings.token_sha256)
-    for other in ("", TOKEN[:-1], f"{TOKEN} ", "\udcff"):
-        assert not is_token(other, settings.token_sha256)
+    assert TOKEN not in repr(settings)
     monkeypatch.delenv("RAYCASE_TOKEN")
-    with pytest.raises(RequestError, match="expected a token to listen on a cluster"):
-        check_serve(ServeJob(), on_cluster=True)
-
-
-def test_every_node_of_a_cluster_listens_on_one_port(monkeypatch):
-    monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
-    assert check_serve(ServeJob(port=0)).token_sha256
-    with pytest.raises(RequestError, match=r"^--port: expected the port on which every node of the cluster listens"):
-        check_serve(ServeJob(port=0), on_cluster=True)
+    for flags, said in (({}, "expected a token to listen on a cluster"), ({"port": 0}, "--port: expected the port on")):
+        with pytest.raises(RequestError, match=f"^{said}"):
+            check_serve(ServeJob(**flags), on_cluster=True)
 
 
 def test_a_port_that_something_listens_on_is_refused():
     """Ray would share it, and requests would go to either."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(RequestError, match=rf"^--port: expected .* free, got 127.0.0.1:{port}"):
+        with pytest.raises(RequestError, match=rf"^--port: expected 127.0.0.1:{port} as .* free, got: "):
             free_port("127.0.0.1", port)
     assert free_port("127.0.0.1", 0) > 0
-    with pytest.raises(RequestError, match="got no such host:1, "):
+    with pytest.raises(RequestError, match="expected no such host:1 as "):
         free_port("no such host", 1)
 
 

@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers import embed_here, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
-from uncached import Uncached, open_trainer
+from helpers import embed_here, open_trainer, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
 
 import raycase
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
-from raycase.io.storage import locate
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
 from raycase.job.request import EmbedJob
@@ -98,7 +96,7 @@ BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss", "unfreeze"}
+    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):
@@ -120,8 +118,9 @@ def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path,
     assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]
     assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
-    kept = {"name": "", "cache": locate(str(tmp_path / "cache")), "compute": "float32"}
-    wanted, plain_ND = Uncached().states_of(texts, replace(config, keep=keep), **kept)
+    config = replace(config, keep=keep)
+    encoded = config.load(dtype=torch.float32).encode_prepared(config.prepare(texts, None))
+    wanted, plain_ND = encoded.kept, encoded.vectors
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import small
 import torch
 from helpers import worst
 from random_pairs import RECIPE, WIDTH, head_of, pairs
@@ -29,7 +30,7 @@ def by_row(head, data, rows):
         for row in rows:
             states, real = data.sentences.padded(data.sentence_index[[row], place])
             condition = torch.tensor(data.conditions[data.condition_index[[row]]])
-            found.append(head(torch.from_numpy(states), torch.from_numpy(real), condition)[0])
+            found.append(small.pooled(head, torch.from_numpy(states), torch.from_numpy(real), condition)[0])
     return torch.stack(found).unflatten(0, (2, -1))
 
 

@@ -5,26 +5,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import small
 import torch
-from helpers import rated_rows, to_csv
+from helpers import open_trainer, rated_rows, to_csv
 from random_pairs import RECIPE, head_of, pairs
-from uncached import open_trainer
 
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
-from raycase.models.pair_scores import score_pairs
+from raycase.models.contracts import score_pairs
 from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import fit_condition_head
-from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
-from raycase.training.condition_teachers import (
-    FURTHER,
-    further_pairs,
-    on_the_scale_of_ratings,
-    pseudo_labelled_pairs,
-    said_by_head,
-)
+from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts, said_by_head
+from raycase.training.condition_pairs import FURTHER, further_pairs, on_the_scale_of_ratings, pseudo_labelled_pairs
 
 TRAINED = {"train.csv": 100, "validation.csv": 40}
 HEADS = [head_of(seed=seed) for seed in (1, 2, 3)]
@@ -51,7 +45,7 @@ def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):
             for place in (0, 1):
                 states, real = train.sentences.padded(pseudo_labelled.sentence_index[[row], place])
                 condition = torch.tensor(train.conditions[pseudo_labelled.condition_index[[row]]])
-                vectors.append(head(torch.from_numpy(states), torch.from_numpy(real), condition))
+                vectors.append(small.pooled(head, torch.from_numpy(states), torch.from_numpy(real), condition))
             said.append(torch.cosine_similarity(*vectors).item())
         assert pseudo_labelled.ratings[row] == pytest.approx(np.mean(said), abs=1e-5)
     first = np.searchsorted(train.groups, np.unique(train.groups))

@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import tiny
-from helpers import WORDS, to_csv, vectors_of
-from uncached import open_trainer
+from helpers import WORDS, open_trainer, to_csv, vectors_of
 
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
-from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.labelled import ALL, nearest
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.training import job as jobs

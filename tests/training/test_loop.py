@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from raycase.errors import WorkError
-from raycase.training.loop import FitConfig, FitState, epoch_batches, fit
+from raycase.training.loop import FitState, epoch_batches, fit
 
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.float32))
 Y = X[:, :1] * 2 - X[:, 1:2] ** 2
@@ -42,7 +42,7 @@ def scripted(*scores):
 def fitting(*, module=None, loss=squared, evaluation=evaluate, batch_size=16, state=None, **options):
     options = {"epochs": 6, "patience": 10, "learning_rate": 0.01, "seed": 5, "select": "score"} | options
     batches = epoch_batches(50, batch_size, options["seed"])
-    return fit(module or toy(), batches, loss, evaluation, FitConfig(**options), state=state)
+    return fit(module or toy(), batches, loss, evaluation, **options, state=state)
 
 
 def figures(state):
@@ -195,7 +195,7 @@ def test_two_processes_equal_one(two, loss, rows):
         assert line == pytest.approx(wanted, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", two_processes.MAKE)
+@pytest.mark.parametrize("name", two_processes.TUNED)
 def test_two_processes_fine_tune_as_one(two, name):
     one, gradients = two_processes.fine_tuned(two, name)
     first = assert_one(two, name, one, gradients)
@@ -205,10 +205,6 @@ def test_two_processes_fine_tune_as_one(two, name):
 @pytest.mark.parametrize("heads", two_processes.HEADS)
 def test_two_processes_fit_a_condition_head_as_one(two, heads):
     assert_one(two, f"heads-{heads}", *two_processes.head_fitted(heads))
-
-
-def test_two_processes_train_an_encoder_along_with_a_head_as_one(two):
-    assert_one(two, "along", two_processes.head_fitted_along(two), atol=1e-4)
 
 
 @pytest.mark.parametrize("rows", two_processes.SHARES)

@@ -13,7 +13,7 @@ from torch import nn
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
-from raycase.models.contracts import PairVectors
+from raycase.models.pairs import PairVectors
 from raycase.training.losses import Loss
 from raycase.training.projector import (
     ProjectorRecipe,

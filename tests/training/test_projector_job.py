@@ -7,15 +7,16 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
-from helpers import rated_rows, to_csv, worst
+from helpers import open_trainer, rated_rows, to_csv, worst
 from safetensors.torch import load_file
-from uncached import Uncached, open_trainer
 
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
 from raycase.io.rated import read_rated
 from raycase.io.vectors import pair_cosines
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import VectorCache
 from raycase.training import job as jobs
 from raycase.training.projector import best_projector, fit_projector
 
@@ -29,7 +30,8 @@ def weights(job):
 def plain_fit(job):
     """g of the best epoch of the same fit, without a job."""
     pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [Uncached().pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
+    cache = VectorCache(Runner())
+    data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
     *_, state = fit_projector(*data, job.recipe, seed=job.seed)
     return best_projector(state, job.recipe.projector(data[0].dim))
 

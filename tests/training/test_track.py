@@ -8,8 +8,8 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from helpers import open_trainer
 from tracked import mlflow_runs, scalars
-from uncached import open_trainer
 
 from raycase.errors import RequestError, WorkError
 from raycase.training import job as jobs
@@ -65,7 +65,7 @@ def test_each_service_gets_the_record_of_the_fit_and_no_secret(training, tmp_pat
 
 
 def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
-    line = {"loss": 0.5, "seconds": 1.0, "mib": 1, "hits@1": float("nan")}
+    line = {"loss": 0.5, "seconds": 1.0, "mib": 1, "spearman": float("nan")}
     history = [{"epoch": epoch, **line} for epoch in (1, 2, 3)]
     for fits in (2, 1):
         tracker = Tracker("tensorboard", tmp_path, {})
@@ -75,7 +75,7 @@ def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
                 report(history)
     [folder] = (tmp_path / "tensorboard").iterdir()
     found = scalars(folder)
-    assert found["loss"] == [(1, 0.5), (2, 0.5), (3, 0.5)] and len(found["hits_at_1"]) == 3
+    assert found["loss"] == [(1, 0.5), (2, 0.5), (3, 0.5)] and len(found["spearman"]) == 3
     with pytest.raises(WorkError, match="lower the rate"), Tracker("mlflow", tmp_path, {}).fit({}) as report:
         report(history[:1])
         raise WorkError("lower the rate")

@@ -11,17 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc, estimate, mean_of
 from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, interval, rank_systems
+from raycase.index.topk import top_k
 from raycase.io.inputs import find_input
 from raycase.io.labelled import LabelledTexts, labels_of, read_labelled
+from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
 
-NEAREST, AT_ONCE = 10, 1024
+NEAREST = 10
 MEASURES = ("group", "label")
 ALL = "mean of the columns"
 
@@ -102,10 +103,5 @@ def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator
 
 def nearest(vectors_ND: np.ndarray, k: int) -> np.ndarray:
     """The k nearest others of each vector by cosine, or all where there are fewer: (N, k)."""
-    unit_ND = F.normalize(torch.from_numpy(vectors_ND), dim=-1)
-    found = []
-    for start in range(0, len(unit_ND), AT_ONCE):
-        cosines_nN = unit_ND[start : start + AT_ONCE] @ unit_ND.T
-        cosines_nN.diagonal(start).fill_(-torch.inf)
-        found.append(cosines_nN.topk(min(k, len(unit_ND) - 1)).indices)
-    return torch.cat(found).numpy()
+    unit_ND, own_N = torch.from_numpy(l2_normalize(vectors_ND)), torch.arange(len(vectors_ND))
+    return top_k(unit_ND, [unit_ND], min(k, len(unit_ND) - 1), query_groups=own_N, groups=own_N)[1]

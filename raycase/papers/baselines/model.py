@@ -1,10 +1,5 @@
 """The systems that the papers compare with: C-STS's three encoders (Deshpande et al., 2023), and low-rank adapters.
 
-A bi-encoder reads sentence and condition as one text, where a condition acts best. A tri-encoder encodes each text
-once, whatever it is paired with, and predicts similarity much worse. A cross-encoder reads both sentences and the
-condition together and scores pairs: it produces no embeddings, so nothing can be stored or searched. LoRA (Hu et al.,
-2022; the baseline of CASE, section 4.4) trains adapters on the attention's projections of a frozen encoder.
-
 Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditions, D dimensions.
 """
 
@@ -21,27 +16,25 @@ import torch
 from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, without_weights
+from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
-from raycase.encoder.several_texts import separated
-from raycase.encoder.sources import library_config, load_tokenizer
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.errors import RequestError, at_least, check_ranges
+from raycase.encoder.tokenizer import separated
+from raycase.errors import RequestError, at_least, check_ranges, needs_package
+from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig
 from raycase.models.fine_tuned import (
-    ApartConfig,
     Embedder,
     PromptEncoder,
-    PromptEncoderConfig,
     Scorer,
-    ScorerConfig,
     read_elsewhere,
     starting_encoder,
     training_options,
     with_dropout,
 )
-from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_apart
+from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_of_pairs
 
 MOST_RANK = 2**16
 
@@ -78,7 +71,7 @@ def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderConfig(ApartConfig):
+class TriEncoderConfig(EmbedderConfig):
     """compose(f(s), f(c)), without weights."""
 
     SYSTEM: ClassVar[str] = "tri-encoder"
@@ -90,7 +83,7 @@ class TriEncoderConfig(ApartConfig):
         return tri_encoder(model, pooling=pooling)
 
     @property
-    def dim_below(self) -> int:
+    def whole_dim(self) -> int:
         return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
 
     @property
@@ -105,8 +98,6 @@ class TriEncoder(Embedder):
     """compose(f(s), f(c))."""
 
     def forward(self, prepared: Prepared) -> Tensor:
-        if prepared.conditions is None:
-            return self.encoder.pooled(prepared.alone[0])[torch.from_numpy(prepared.sentence[prepared.rows])]
         sentence_N, condition_N = (
             torch.from_numpy(index[prepared.rows]) for index in (prepared.sentence, prepared.condition)
         )
@@ -115,17 +106,18 @@ class TriEncoder(Embedder):
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        sentences, sentence_index = np.unique(prepared.sentence[pair_index], return_inverse=True)
-        sentences_SD, work = self.encoder.encode(prepared.alone[0].take(sentences))
-        vectors_KD = sentences_SD[sentence_index]
+        vectors_KD, work = self._encode(prepared.alone[0], prepared.sentence[pair_index])
         if prepared.conditions is not None:
-            conditions_CD, condition_index, new_work = self.memory.of(
-                prepared, pair_index, lambda new: self.encoder.encode(prepared.bases[0].take(new))
-            )
-            work += new_work
-            first_KD, second_KD = (torch.from_numpy(v) for v in (vectors_KD, conditions_CD[condition_index]))
-            vectors_KD = compose(first_KD, second_KD, self.config.compose).numpy()
-        return encoded(prepared, pair_index, vectors_KD, replace(work, tokens=tokens_apart(prepared, pair_index)))
+            conditions_KD, more = self._encode(prepared.bases[0], prepared.condition[pair_index])
+            vectors_KD, work = compose(vectors_KD, conditions_KD, self.config.compose), work + more
+        work = replace(work, tokens=int(tokens_of_pairs(prepared, pair_index).sum()))
+        return encoded(prepared, pair_index, vectors_KD.numpy(), work)
+
+    def _encode(self, texts: TokenBatch, index_K: np.ndarray) -> tuple[Tensor, Work]:
+        """The vector of each pair's text, (K, D), of which each is encoded once; and the work."""
+        distinct, row_K = np.unique(index_K, return_inverse=True)
+        vectors_D, work = self.encoder.encode(texts.take(distinct))
+        return torch.from_numpy(vectors_D[row_K]), work
 
 
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
@@ -191,10 +183,8 @@ def cross_encoder(model: str) -> CrossEncoderConfig:
 
 def _import_peft() -> Any:
     """The package peft, which makes adapters. Raises RequestError where it is not installed."""
-    try:
+    with needs_package("peft", "lora", "for LoRA"):
         import peft
-    except ImportError as error:
-        raise RequestError("LoRA: expected the package peft, got none; pip install 'raycase[lora]'") from error
     return peft
 
 
@@ -225,11 +215,13 @@ class LoraConfig(PromptEncoderConfig):
 
         def adapt(model: Any) -> None:
             with_dropout(model, dropout)
+            if not (maps := attention_maps(model)):
+                raise RequestError(f"--model: expected linear layers in the attention of {self.model}, got none")
             settings = peft.LoraConfig(
                 r=self.rank,
                 lora_alpha=self.alpha,
                 lora_dropout=self.adapter_dropout,
-                target_modules=attention_maps(model),
+                target_modules=maps,
                 bias="none",
             )
             adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
@@ -249,11 +241,6 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     _import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    encoder = library_config(spec.source)
-    if not attention_maps(without_weights(encoder)):
-        raise RequestError(
-            f"--model: expected an encoder with linear layers in its attention, got a {encoder.model_type}, without"
-        )
     config = LoraConfig(model=model, encoder=replace(spec, subtract=False), **choices)
     ranges = {"alpha": (config.alpha > 0, "above 0"), "adapter_dropout": (0 <= config.adapter_dropout < 1, "in [0, 1)")}
     check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | ranges)

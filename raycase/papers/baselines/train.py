@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TextFlags
-from raycase.models.fine_tuned import FineTunedConfig
+from raycase.models.contracts import SystemConfig
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.training.encoder_fit import RatedJob
 from raycase.training.losses import Loss
@@ -22,7 +22,7 @@ class BiEncoderJob(TextFlags, RatedJob):
     """Prompt of sentence and condition: a name, or a file NAME.json with your own template (docs/encoders.md).
     Default: concat-cs:all, which is "condition: sentence"."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return bi_encoder(self.model, **self.text_choices)
 
 
@@ -37,7 +37,7 @@ class TriEncoderJob(RatedJob):
     pooling: Pooling | None = None
     """Pooling of token vectors. Default: the encoder's."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
 
 
@@ -50,7 +50,7 @@ class CrossEncoderJob(RatedJob):
 
     SYSTEM = "cross-encoder"
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return cross_encoder(self.model)
 
 
@@ -72,7 +72,7 @@ class LoraJob(TextFlags, RatedJob):
     alpha: float = 32.0
     """The adapters' product is multiplied by alpha / rank."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return lora(self.model, **self.text_choices, rank=self.rank, alpha=self.alpha)
 
 

@@ -1,13 +1,7 @@
 """CSR, the condition-specified router (Lin et al., 2024, section 2): a condition weights the tokens of a sentence.
 
-Claim: in the last layers, the condition's [CLS] query attends to the sentence's keys, and the attention's output is
-weighted by the result. A tri-encoder, which encodes each text once, thus comes close to a bi-encoder with no added
-parameters.
-
-    score = q_c K_s^T / sqrt(d_k),  w = softmax(score),  h = (1 + w) * h'        (eq. 1)
-
-Everything before the first routed layer, and that layer's attention, is the same under every condition (appendix B):
-it is computed once a sentence, the rest once a pair.
+Eq. 1 is in README.md. What is before the first routed layer, and that layer's attention, is the same under every
+condition (appendix B): it is computed once a sentence, the rest once a pair.
 
 Shapes: N pairs, M distinct ones, B texts of a batch, P pairs of a batch, C conditions, T tokens, D hidden size.
 """
@@ -36,14 +30,11 @@ from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.encoder.transfers import Collector, send
 from raycase.errors import RequestError, check_ranges
-from raycase.models.embeds import WeighsWords
-from raycase.models.fine_tuned import ApartConfig, Embedder, starting_encoder
-from raycase.models.pairs import (
-    Encoded,
-    accepted_pairs,
-    encoded,
-    tokens_apart,
-)
+from raycase.models.contracts import EmbedderConfig
+from raycase.models.fine_tuned import Embedder, starting_encoder
+from raycase.models.pairs import Encoded, accepted_pairs, encoded, tokens_of_pairs
+
+PairBatch = tuple[np.ndarray, Tensor, Any]  # which pairs (P,), their vectors (P, D), w (P, T)
 
 
 class Router(StrEnum):
@@ -84,23 +75,12 @@ def words(real_BT: Tensor) -> Tensor:
     return inner_BT
 
 
-def router_weights(query_PD: Tensor, key_PTD: Tensor, among_PT: Tensor) -> Tensor:
-    """w of eq. 1 over the tokens of `among_PT`, never padding: (P, D), (P, T, D), (P, T) -> (P, T) fp32."""
-    score_PT = (key_PTD @ query_PD.unsqueeze(-1)).squeeze(-1).float() / math.sqrt(key_PTD.shape[-1])
-    return score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
-
-
-def weighted(attended_BTD: Tensor, w_BT: Tensor, among_BT: Tensor, asks: Asks) -> Tensor:
-    """h of eq. 1: (B, T, D), (B, T), (B, T) -> (B, T, D). `among_BT`: the tokens over which w sums to 1."""
-    factor_BT = 1 + w_BT if asks is Asks.CLS else w_BT * among_BT.sum(1, keepdim=True)
-    return attended_BTD * factor_BT.unsqueeze(-1).to(attended_BTD.dtype)
-
-
 @dataclass(frozen=True, kw_only=True)
-class CsrConfig(ApartConfig):
+class CsrConfig(EmbedderConfig):
     """A CSR system without its weights."""
 
     SYSTEM: ClassVar[str] = "csr"
+    weighs_words: ClassVar[bool] = True
 
     router: Router = Router.QUERY
     asks: Asks = Asks.CLS
@@ -111,15 +91,11 @@ class CsrConfig(ApartConfig):
         """CSR without training (Table 4), with the router that training takes by default; it pools by the mean."""
         return csr(model, **default_router(model))
 
-    @property
-    def weighs_words(self) -> bool:
-        return True
-
     def load(self, **options: Any) -> Csr:
-        return Csr(self, load_encoder(self.encoder, **options | {"unpadded": False}))
+        return Csr(self, load_encoder(self.encoder, **options))
 
 
-class Csr(Embedder, WeighsWords):
+class Csr(Embedder):
     """A loaded CSR system: (sentence, condition) -> vector."""
 
     def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:
@@ -140,7 +116,7 @@ class Csr(Embedder, WeighsWords):
 
     def forward(self, prepared: Prepared) -> Tensor:
         pair_index = np.arange(len(prepared.condition))
-        index, vectors = zip(*self._batches(prepared, pair_index), strict=True)
+        index, vectors, _ = zip(*self._routed(prepared, pair_index), strict=True)
         return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
 
     # ----------------------------------------------------------------------------------------------------- embedding
@@ -149,34 +125,13 @@ class Csr(Embedder, WeighsWords):
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
         collector = Collector(len(prepared.condition), like=torch.empty(0, self.dim, device=self.encoder.model.device))
-        works = [self._work(prepared, pair_index)]
-        for index, vectors in self._batches(prepared, pair_index, works):
+        batches = self._plain if prepared.conditions is None else self._routed
+        for index, vectors, _ in batches(prepared, pair_index):
             collector.add(index, vectors.float())
-        return encoded(prepared, pair_index, collector.result()[pair_index], sum(works, Work()))
-
-    def _batches(
-        self, prepared: Prepared, pair_index: np.ndarray, works: list[Work] | None = None
-    ) -> Iterator[tuple[np.ndarray, Tensor]]:
-        """Batches of pairs with their vectors. works: of which conditions are remembered, to which new ones add."""
-        if prepared.conditions is None:
-            return self._plain(prepared, pair_index)
-        if works is None:
-            conditions = self.condition_vectors(prepared.bases[0]), prepared.condition[pair_index]
-        else:
-            conditions = self._remembered(prepared, pair_index, works)
-        return ((rows, vectors) for rows, vectors, _ in self._routed(prepared, pair_index, *conditions))
-
-    def _remembered(self, prepared: Prepared, pair_index: np.ndarray, works: list[Work]) -> tuple[Tensor, np.ndarray]:
-        """`condition_vectors` of these pairs' conditions, and each pair's row of them; adds the work of new ones."""
-
-        def encode(new: np.ndarray) -> tuple[np.ndarray, Work]:
-            batch = prepared.bases[0].take(new)
-            tokens = int(batch.lengths.sum())
-            return self.condition_vectors(batch).float().cpu().numpy(), Work(processed=tokens, computed=tokens)
-
-        remembered, condition_index, work = self.memory.of(prepared, pair_index, encode)
-        works.append(work)
-        return torch.from_numpy(remembered).to(self.encoder.model.device, self.encoder.model.dtype), condition_index
+        texts = [(prepared.alone, prepared.sentence), (prepared.bases, prepared.condition)]
+        processed = sum(int(b.lengths[np.unique(index[pair_index])].sum()) for kind, index in texts for b in kind)
+        work = Work(tokens=int(tokens_of_pairs(prepared, pair_index).sum()), processed=processed, computed=processed)
+        return encoded(prepared, pair_index, collector.result()[pair_index], work)
 
     @torch.inference_mode()
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
@@ -185,17 +140,11 @@ class Csr(Embedder, WeighsWords):
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
         lengths = prepared.alone[0].lengths[prepared.sentence]
-        routed = self._routed(prepared, pair_index, *self._remembered(prepared, pair_index, []))
-        for rows, _, w_PT in routed:
+        for rows, _, w_PT in self._routed(prepared, pair_index):
             for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
                 of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
                 found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
         return found
-
-    def _work(self, prepared: Prepared, pair_index: np.ndarray) -> Work:
-        """Tokens: those of a sentence are processed once."""
-        processed = int(prepared.alone[0].lengths[np.unique(prepared.sentence[pair_index])].sum())
-        return Work(tokens=tokens_apart(prepared, pair_index), processed=processed, computed=processed)
 
     # --------------------------------------------------------------------------------------------------- a condition
 
@@ -215,14 +164,16 @@ class Csr(Embedder, WeighsWords):
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 
-    def _routed(
-        self, prepared: Prepared, pair_index: np.ndarray, condition_CD: Tensor, condition_index: np.ndarray
-    ) -> Iterator[tuple[np.ndarray, Tensor, Tensor]]:
-        """Batches of pairs with their vectors and w. condition_index: each pair's row of `condition_CD`.
+    def _routed(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
+        """Batches of pairs with their vectors and w.
 
         Each sentence passes the first layers, and the attention of the first routed layer, once.
         """
+        if not len(pair_index):
+            return
         alone, budget = prepared.alone[0], self.encoder.batch_tokens
+        conditions, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
+        condition_CD = self.condition_vectors(prepared.bases[0].take(conditions))
         order = np.argsort(prepared.sentence[pair_index], kind="stable")
         distinct, starts, counts = np.unique(
             prepared.sentence[pair_index][order], return_index=True, return_counts=True
@@ -250,28 +201,31 @@ class Csr(Embedder, WeighsWords):
         real_PT: Tensor,
         keep_PT: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        """What is computed for each pair: its vector, (P, D), and w, the mean over the routed layers, (P, T)."""
+        """What is computed for each pair, by eq. 1: its vector, (P, D), and the mean of w over the layers, (P, T)."""
         mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
-        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT
+        among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT  # w sums to 1 over these
         for number, layer in enumerate(self.layers):
             if number:
                 attended_PTD, keys_PTD = layer.attend(hidden_PTD, keep_PT)
             keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
-            w_PT = router_weights(condition_PD, keys_PTD, among_PT)
+            score_PT = (keys_PTD @ condition_PD.unsqueeze(-1)).squeeze(-1).float() / math.sqrt(keys_PTD.shape[-1])
+            w_PT = score_PT.masked_fill(~among_PT, float("-inf")).softmax(-1)
             mean_PT = mean_PT + w_PT.detach() / len(self.routed)
-            hidden_PTD = rest(layer.layer, hidden_PTD, weighted(attended_PTD, w_PT, among_PT, self.config.asks))
+            factor_PT = 1 + w_PT if self.config.asks is Asks.CLS else w_PT * among_PT.sum(1, keepdim=True)
+            weighted_PTD = attended_PTD * factor_PT.unsqueeze(-1).to(attended_PTD.dtype)
+            hidden_PTD = rest(layer.layer, hidden_PTD, weighted_PTD)
         return pool_mean(hidden_PTD, real_PT), mean_PT
 
     # --------------------------------------------------------------------------------------------------- no condition
 
-    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
         """f(s), without w."""
         texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(texts, text_K[batch])
             for layer in self.layers:
                 hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            yield pair_index[batch], pool_mean(hidden_BTD, real_BT)
+            yield pair_index[batch], pool_mean(hidden_BTD, real_BT), None
 
     # ----------------------------------------------------------------------------------------------------------- saving
 
@@ -302,14 +256,9 @@ def csr(model: str, **choices: Any) -> CsrConfig:
 
 def default_router(model: str) -> dict[str, Any]:
     """The paper's router; for an encoder that was published as averaged, one that sees the condition."""
-    if model in ENCODERS:
-        averaged = ENCODERS[model].pooling[0] is Pooling.MEAN
-    else:
-        try:
-            published = starting_encoder(model, prompted=False).published
-        except RequestError:  # `csr` says what cannot be read; what sentence-transformers adds to it is not used here
-            published = None
-        averaged = published is not None and published.pooling[0] is Pooling.MEAN_ALL
+    spec = starting_encoder(model, prompted=False)
+    was_published = model in ENCODERS or spec.published is not None
+    averaged = was_published and spec.pooling[0] in (Pooling.MEAN, Pooling.MEAN_ALL)
     return dict(PAPERS_ROUTER if not averaged else FOR_MINILM if model == "minilm" else FOR_AVERAGED)
 
 

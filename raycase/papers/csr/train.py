@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycase.models.fine_tuned import FineTunedConfig
+from raycase.models.contracts import SystemConfig
 from raycase.papers.csr.model import Asks, Router, csr, default_router
 from raycase.training.encoder_fit import RatedJob
 
@@ -28,7 +28,7 @@ class CsrJob(RatedJob):
     routed: int | None = None
     """Number of last layers with a router, T - t. Default: see above."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         choices = default_router(self.model)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, **choices)

@@ -1,8 +1,6 @@
 """DualCSE (Oda et al., 2025): two vectors of a sentence in one space, for its explicit and its implicit meaning.
 
-Claim: one vector per sentence loses the implicit meaning. Two vectors, learned from premises with explicit and implied
-entailments, recognise entailment better (80.2 and 80.4 % against SimCSE's 79.4), and their distance measures how
-implicit a sentence is.
+Both are learned from premises with explicit and implied entailments. Their distance says how implicit a sentence is.
 
 Shapes: N pairs, D dimensions.
 """
@@ -23,13 +21,13 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.tokenizer import separated
 from raycase.io.schema import Reason
 from raycase.io.vectors import cosines
 from raycase.models.contracts import EmbedderConfig, check_conditions
-from raycase.models.fine_tuned import Embedder, FineTunedConfig, starting_encoder
+from raycase.models.fine_tuned import Embedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
@@ -43,7 +41,7 @@ class DualCseForm(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualCseConfig(FineTunedConfig, EmbedderConfig):
+class DualCseConfig(EmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
@@ -117,14 +115,6 @@ class DualCse(Embedder):
         names = np.array(prepared.conditions)[prepared.condition[pair_index]]
         parts = [(encoder, pair_index[names == name]) for name, encoder in self.encoders.items()]
         return [(encoder, rows) for encoder, rows in parts if len(rows)]
-
-    def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """Vectors of sentences, each under explicit or implicit: N, N -> (N, dim) float32.
-
-        Raises ValueError for any other condition or none, lists of different length, and pairs that cannot be embedded.
-        """
-        check_conditions(self.config, [conditions] if isinstance(conditions, str) else conditions)
-        return super().embed(sentences, conditions)
 
     @property
     def extra(self) -> nn.Module | None:

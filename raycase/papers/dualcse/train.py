@@ -18,20 +18,12 @@ from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
-from raycase.models.fine_tuned import FineTunedConfig, sentence_encoder
+from raycase.models.contracts import SystemConfig, sentence_encoder
 from raycase.models.pairs import prepare_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
-from raycase.papers.dualcse.task import (
-    Inferences,
-    accuracies,
-    best_threshold,
-    check_apart,
-    entailment_scores,
-    read_inferences,
-)
-from raycase.training.encoder_fit import FineTuneJob, Objective
-from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather, unwrapped
-from raycase.training.recipe import TuneRecipe
+from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
+from raycase.training.encoder_fit import FineTuneJob, autocast
+from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather
 
 KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
 
@@ -57,74 +49,11 @@ class InferenceTexts:
         return self.prepared.take(conditions * (len(self.prepared.rows) // self.conditions) + texts)
 
 
-class Dual(nn.Module):
-    """The vectors of premises and hypotheses, from a system that embeds."""
-
-    def __init__(self, system: Any) -> None:
-        super().__init__()
-        self.system = system
-
-    def forward(self, prepared: Prepared, kinds: int) -> Tensor:
-        """K kinds in sequence, B texts each -> (B, K, D)."""
-        return self.system(prepared).float().unflatten(0, (kinds, -1)).transpose(0, 1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DualObjective(Objective):
-    """Eq. 2 of DualCSE; for a system with one vector, SimCSE's supervised loss."""
-
-    TASK = "inferences"
-    SELECT = "rte"
-
-    def texts(self, parts: Sequence[Inferences]) -> list[InferenceTexts]:
-        return [InferenceTexts.of(self.config, inferences) for inferences in parts]
-
-    def module(self, system: Any) -> Dual:
-        return Dual(system)
-
-    def batches(self, train: InferenceTexts, recipe: TuneRecipe, seed: int) -> Batches:
-        return epoch_batches(len(train.text_index), recipe.batch_size, seed)
-
-    def batch_loss(self, train: InferenceTexts, recipe: TuneRecipe) -> BatchLoss:
-        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b, count = computed_rows(batch)
-            conditions = np.repeat(np.arange(train.conditions), len(KINDS) * len(rows_b))
-            texts = np.tile(train.text_index[rows_b][:, KINDS].T.reshape(-1), train.conditions)
-            with self.autocast(module):
-                vectors_bKD = module(train.take(texts, conditions), train.conditions * len(KINDS))
-            return dual_loss(*gather(vectors_bKD[:count], len(batch)).transpose(0, 1).split(len(KINDS)))
-
-        return of_batch
-
-    def evaluation(self, train: InferenceTexts, validation: InferenceTexts) -> Evaluation:
-        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS; and eq. 3's threshold, the
-        best over all pairs."""
-
-        def evaluate(module: nn.Module) -> dict[str, float]:
-            system: Any = unwrapped(module).system
-            system.forget()
-            with self.autocast(module):
-                vectors = system.encode_prepared(validation.prepared).vectors
-            explicit_TD, *implicit = np.split(vectors, validation.conditions)
-            metrics = accuracies(explicit_TD, implicit[0] if implicit else None, validation.text_index)
-            if not np.isfinite(vectors).all():  # which would be told to be no entailments
-                return dict.fromkeys((*metrics, "threshold"), math.nan)
-            implicit_TD = implicit[0] if implicit else explicit_TD
-            scores_NH = entailment_scores(explicit_TD, implicit_TD, validation.text_index)
-            return metrics | {"threshold": best_threshold(scores_NH)}
-
-        return evaluate
-
-
 def dual_loss(explicit_4BD: Tensor, implicit_4BD: Tensor | None = None, temperature: float = 0.05) -> Tensor:
-    """DualCSE's loss (Oda et al., 2025, eq. 2), the mean over the batch. r and u: the vectors of premises, explicit and
-    implied entailments and contradictions.
+    """DualCSE's loss (Oda et al., 2025, eq. 2, in README.md), the mean over the batch. r and u: the vectors of
+    premises, explicit and implied entailments and contradictions.
 
-    -log v(r_i, r+_i1) / sum over j of (v(r_i, r+_j1) + v(r_i, r-_j) + v(r_i, u_j)), v = exp(cos / temperature),
-    -log v(u_i, r+_i2) / sum over j of (v(u_i, r+_j2) + v(u_i, r-_j) + v(u_i, r_j)), and, for both entailments and the
-    contradiction, -log v(r_i, u_i) / sum over j of v(r_i, u_j).
-
-    The last denominators are those of appendix F: as printed in eq. 2, v(r_j, u_j), nothing pulls r_i and u_i together.
+    The denominators between r and u are those of appendix F: as printed in eq. 2, nothing pulls r_i and u_i together.
     Without u, premises have r in its place and the terms between r and u are left out: SimCSE's supervised loss (Gao et
     al., 2021), with two positives.
     """
@@ -148,7 +77,7 @@ def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferencesJob(FineTuneJob, TuneRecipe):
+class InferencesJob(FineTuneJob):
     """Fine-tune an encoder on premises with explicit and implied entailments (INLI)."""
 
     train: str
@@ -163,15 +92,47 @@ class InferencesJob(FineTuneJob, TuneRecipe):
     pooling: Pooling = Pooling.CLS
     """How tokens become one vector: cls (the paper's), or mean, for mean-pooled encoders (MiniLM)."""
 
-    RECIPE = TuneRecipe
-
-    def objective(self, config: FineTunedConfig) -> DualObjective:
-        return DualObjective(config=config)
+    TASK = "inferences"
+    SELECT = "rte"
 
     def read_parts(self) -> tuple[Inferences, Inferences]:
         train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
         check_apart(validation, train, "--validation: expected premises that are not in --train")
         return train, validation
+
+    def prepared(self, shared: Sequence[Inferences]) -> tuple[InferenceTexts, InferenceTexts]:
+        config = self.config()
+        train, validation = (InferenceTexts.of(config, inferences) for inferences in shared)
+        return train, validation
+
+    def batches(self, train: InferenceTexts, seed: int) -> Batches:
+        return epoch_batches(len(train.text_index), self.batch_size, seed)
+
+    def batch_loss(self, train: InferenceTexts, compute: torch.dtype) -> BatchLoss:
+        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+            rows_b, count = computed_rows(batch)
+            conditions = np.repeat(np.arange(train.conditions), len(KINDS) * len(rows_b))
+            texts = np.tile(train.text_index[rows_b][:, KINDS].T.reshape(-1), train.conditions)
+            with autocast(module, compute):
+                vectors_VD = module(train.take(texts, conditions)).float()
+            vectors_bKD = vectors_VD.unflatten(0, (-1, len(rows_b))).transpose(0, 1)[:count]
+            return dual_loss(*gather(vectors_bKD, len(batch)).transpose(0, 1).split(len(KINDS)))
+
+        return of_batch
+
+    def evaluation(self, validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
+        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS; and eq. 3's threshold, the
+        best over all pairs."""
+
+        def evaluate(module: Any) -> dict[str, float]:
+            with autocast(module, compute):
+                vectors = module.encode_prepared(validation.prepared).vectors
+            metrics = accuracies(np.split(vectors, validation.conditions), validation.text_index)
+            if not np.isfinite(vectors).all():  # which would be told to be no entailments
+                return dict.fromkeys(metrics, math.nan)
+            return metrics
+
+        return evaluate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +147,7 @@ class DualCseJob(InferencesJob):
     form: DualCseForm = DualCseForm.CROSS
     """cross: one encoder, with the word explicit or implicit after the sentence. bi: two encoders."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return dualcse(self.model, form=self.form, pooling=self.pooling)
 
 
@@ -196,7 +157,7 @@ class SimCseJob(InferencesJob):
 
     SYSTEM = "simcse"
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return sentence_encoder(self.model, pooling=self.pooling)
 
 

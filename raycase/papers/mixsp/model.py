@@ -1,8 +1,7 @@
 """MixSP (Ponwitayarat et al., 2024): a mixture of specialised projectors that scores pairs of sentences.
 
-Claim: pairs with the same meaning (scores from 4 to 5) and all others are two classes, not one spectrum. A router that
-selects one of two projectors, one per class, ranks better than a weighted mean of both (88.3 against 82.9 Spearman on
-CDSC-R validation, from SimCSE-BERT).
+Pairs with the same meaning (scores from 4 to 5) and all others are two classes, each with a projector. A router selects
+one.
 
 Shapes: N pairs, D dimensions.
 """
@@ -20,10 +19,11 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.several_texts import separated
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.models.fine_tuned import Scorer, ScorerConfig, starting_encoder
+from raycase.encoder.tokenizer import separated
+from raycase.models.contracts import ScorerConfig
+from raycase.models.fine_tuned import Scorer, starting_encoder
 
 MOST, UPPER = 5.0, 4.0  # highest score of STS; lowest score of two sentences with the same meaning
 LOWEST = (0.0, UPPER)  # score of each range

@@ -6,7 +6,6 @@ Shapes: B pairs of a batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,42 +13,17 @@ from torch import Tensor
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
 from raycase.io.rated import SCORE, RatedPairs, read_rated, rows_in
-from raycase.models.fine_tuned import FineTunedConfig, sentence_encoder
+from raycase.models.contracts import SystemConfig, sentence_encoder
 from raycase.papers.mixsp.model import MOST, UPPER, mixsp
-from raycase.training.encoder_fit import FineTuneJob, PairObjective
+from raycase.training.encoder_fit import PairJob
 from raycase.training.losses import squared_error
-from raycase.training.recipe import TuneRecipe
 
 SCORE_WEIGHT, RANGE_WEIGHT = 7e-4, 1e-4  # alpha_1 and alpha_2 of eq. 5
 
 
-class ScoredObjective(PairObjective):
-    """Pairs get the scores, from 0 to 5, that people gave them without a condition."""
-
-    TASK = "scored"
-    PATIENCE = 10
-
-    def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
-        """Mean of (cos - score / 5)^2: sentence encoders on STS (Reimers and Gurevych, 2019)."""
-        return squared_error(scores_B, ratings_B / MOST)
-
-
-class MixSpObjective(ScoredObjective):
-    """MixSP's loss (Ponwitayarat et al., 2024, eq. 5)."""
-
-    def loss(self, scores_B: Tensor, ratings_B: Tensor, recipe: Any) -> Tensor:
-        """alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the pair's range from the first sentence + from the
-        second) / 2 (eqs. 4 and 2). scores: the outputs of `Heads`, (B, 5)."""
-        first_B2, second_B2 = scores_B[:, 1:].chunk(2, dim=1)
-        range_B = (ratings_B >= UPPER).long()
-        score_loss = F.binary_cross_entropy_with_logits(scores_B[:, 0], (ratings_B / MOST).to(scores_B))
-        range_loss = (F.cross_entropy(first_B2, range_B) + F.cross_entropy(second_B2, range_B)) / 2
-        return SCORE_WEIGHT * score_loss + RANGE_WEIGHT * range_loss
-
-
 @dataclass(frozen=True, kw_only=True)
-class ScoredJob(FineTuneJob, TuneRecipe):
-    """Fine-tune an encoder on pairs of sentences scored without a condition (STS)."""
+class ScoredJob(PairJob):
+    """Fine-tune an encoder on pairs of sentences scored from 0 to 5 without a condition (STS)."""
 
     train: str
     """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, score (0 to 5)."""
@@ -62,10 +36,8 @@ class ScoredJob(FineTuneJob, TuneRecipe):
     epochs: int = 10
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
-    RECIPE = TuneRecipe
-
-    def objective(self, config: FineTunedConfig) -> ScoredObjective:
-        return ScoredObjective(config=config)
+    TASK = "scored"
+    PATIENCE = 10
 
     def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
         flags = {"--train": self.train, "--validation": self.validation}
@@ -92,8 +64,11 @@ class SentenceEncoderJob(ScoredJob):
     pooling: Pooling | None = None
     """Pooling of token vectors. Default: the encoder's."""
 
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return sentence_encoder(self.model, pooling=self.pooling)
+
+    def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
+        return squared_error(scores_B, ratings_B / MOST)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +80,17 @@ class MixSpJob(ScoredJob):
 
     SYSTEM = "mixsp"
 
-    def objective(self, config: FineTunedConfig) -> MixSpObjective:
-        return MixSpObjective(config=config)
-
-    def config(self) -> FineTunedConfig:
+    def config(self) -> SystemConfig:
         return mixsp(self.model)
+
+    def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
+        """alpha_1 BCE(score / 5, G2) + alpha_2 (cross-entropy of the pair's range from the first sentence + from the
+        second) / 2 (eqs. 2, 4 and 5). scores: the outputs of `Heads`, (B, 5)."""
+        first_B2, second_B2 = scores_B[:, 1:].chunk(2, dim=1)
+        range_B = (ratings_B >= UPPER).long()
+        score_loss = F.binary_cross_entropy_with_logits(scores_B[:, 0], (ratings_B / MOST).to(scores_B))
+        range_loss = (F.cross_entropy(first_B2, range_B) + F.cross_entropy(second_B2, range_B)) / 2
+        return SCORE_WEIGHT * score_loss + RANGE_WEIGHT * range_loss
 
 
 JOBS = {"mixsp": MixSpJob, "sentence-encoder": SentenceEncoderJob}

@@ -32,7 +32,7 @@ def test_a_tri_encoder_composes_two_vectors(bert, how):
 
 def triple(config, *texts):
     batch = config.tokens(*([text] for text in texts))
-    return batch, batch.ids(np.array([0])).flat.tolist()
+    return batch, batch.sequences.take(np.array([0])).flat.tolist()
 
 
 def test_a_cross_encoder_reads_both_sentences_then_the_condition(bert):

@@ -15,11 +15,9 @@ from raycase.encoder.pooling import Pooling
 from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import lora
-from raycase.training.encoder_fit import PairObjective, TunePairs, fit_tuned
+from raycase.papers.baselines.train import LoraJob
 from raycase.training.loop import FitState, restore
-from raycase.training.losses import Loss
 from raycase.training.projector import ProjectorJob
-from raycase.training.recipe import RatedRecipe
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.
@@ -62,7 +60,7 @@ def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
     config = made(kind)
     prepared = config.prepare(SENTENCES, CONDITIONS[:1] * len(SENTENCES))
     module = config.trainable()
-    base = system(config, unpadded=False)
+    base = system(config)
     with torch.no_grad():
         assert torch.equal(module.eval()(prepared), base(prepared))
     wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.pairs[0])[0]
@@ -85,17 +83,17 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
-    config = made(kind)
-    train, validation = (TunePairs.of(config, small.rated(seed=seed)) for seed in (0, 1))
-    recipe = RatedRecipe(loss=Loss.PEARSON, epochs=2, batch_size=8, learning_rate=1e-2)
-    *_, state = fit_tuned(train, validation, recipe, PairObjective(config=config))
+    config, validation = made(kind), small.rated(seed=1)
+    recipe = {"rank": 4, "alpha": 12.0, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2}
+    job = small.job(LoraJob, config.model, **recipe, **CHOICES[kind])
+    *_, state = small.fit(job, [small.rated(), validation])
     assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
     assert len(state.to_bytes()) < 4 * 5 * LAYERS * 4 * WIDTHS[kind] + 20_000
     assert all(t.abs().max() > 0 for name, t in state.weights.items() if "lora_B" in name)
     module = pair_scores(config.trainable())
     restore(module, FitState.from_bytes(state.to_bytes()).best)
-    wanted = 100 * spearmanr(module.eval().scores(validation.texts), validation.ratings).statistic
+    wanted = 100 * spearmanr(module.eval().scores(config.rated(validation)), validation.ratings).statistic
     assert state.history[state.best_epoch - 1]["spearman"] == pytest.approx(wanted, abs=1e-3)
 
 

@@ -180,8 +180,6 @@ def test_the_default_router_is_by_what_was_published_with_an_encoder(mpnet, tmp_
     (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": pooling, "embedding_dimension": 32}))
     config = resolve(f"csr:{folder}")
     assert (config.router, config.asks, config.routed) == (Router.QUERY, asks, 3 if asks is Asks.WORDS else 1)
-    (folder / "modules.json").write_text(json.dumps([*modules, modules[1] | {"type": "mine.Custom"}]))
-    assert resolve(f"csr:{folder}").asks is Asks.CLS, "what follows the encoder is not used"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,4 @@
-"""Entailment and implicitness: the figures of models with two vectors a sentence and with one, thresholds of another
-file and of a model's training, pairs of any kind."""
+"""Entailment: the figures of models with two vectors a sentence and with one, a threshold of another file, scores."""
 
 import math
 from dataclasses import replace
@@ -13,16 +12,15 @@ from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.tasks.catalogue import evaluate
+from raycase.evaluation.procedure import evaluate
 from raycase.job.score_request import ScoreJob
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import (
     KINDS,
     entailment_scores,
     half_thresholds,
     is_correct,
-    more_implicit,
     read_inferences,
 )
 
@@ -44,23 +42,16 @@ def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tin
         expected = 100 * is_correct(scores, half_thresholds(scores)).mean(0)
         assert [figures[k] for k in ("explicit", "implied", "neutral", "contradiction")] == pytest.approx(expected)
         assert figures["all"] == pytest.approx(expected.mean())
-    metrics = evaluate(replace(job, model=models[:1], task="eis"), vectors_of=vectors_of)
-    dual, length = (s["figures"]["all"]["accuracy"]["value"] for s in metrics["systems"])
-    lengths = np.array([len(text) for text in data.distinct])
-    assert length == pytest.approx(100 * more_implicit(lengths, data.text_index).mean())
-    model = raycase.load(models[0], dtype=torch.float32)
-    r, u = (model.embed(data.distinct, name) for name in ("explicit", "implicit"))
-    assert dual == pytest.approx(100 * more_implicit(implicitness(r, u), data.text_index).mean())
 
 
 @pytest.fixture
 def asked(evaluation, tiny_model, tmp_path):
-    """Makes a job about the folder of a random DualCSE, with data of these columns and rows."""
+    """Makes a job about the folder of a random DualCSE, with data of these rows."""
     dualcse(str(tiny_model)).trainable().save(tmp_path / "dualcse")
 
-    def job(task, columns, rows, **options):
-        data = write_csv(tmp_path / "data.csv", columns, rows)
-        return evaluation(tmp_path / "dualcse", data=data, task=task, **options)
+    def job(rows, **options):
+        data = write_csv(tmp_path / "data.csv", KINDS, rows)
+        return evaluation(tmp_path / "dualcse", data=data, task="rte", **options)
 
     return job
 
@@ -80,7 +71,7 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
     is between these cosines: of the tested pairs those at 25 and 30 degrees are above it, that at 35 is below."""
     tuned = [(f"a{n} 0 90", "b 20 0", "c 70 0", "d 40 0", "e 200 0") for n in range(2)]
     tested = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
-    job = asked("rte", KINDS, tested, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, tuned))
+    job = asked(tested, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, tuned))
     metrics = evaluate(job, vectors_of=planted)
     threshold = (math.cos(math.radians(20)) + math.cos(math.radians(40))) / 2
     assert metrics["thresholds"] == {"dualcse": [pytest.approx(threshold)]}
@@ -97,27 +88,11 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
 
 def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_path):
     rows = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
-    job = asked("rte", KINDS, rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
+    job = asked(rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
     with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
         evaluate(job, vectors_of=planted)
     with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):
-        evaluate(replace(job, task="eis"), vectors_of=planted)
-
-
-def test_pairs_of_an_implicit_and_an_explicit_sentence_by_hand(asked, tmp_path):
-    """By vectors: right, a tie, wrong, right. By length: right, right, a tie, right."""
-    rows = [("aaaaa 0 60", "b 0 10"), ("cccc 0 30", "d 0 30"), ("e 0 20", "f 0 50"), ("gggg 0 90", "hh 0 80")]
-    job = asked("eis", ("implicit", "explicit"), rows)
-    metrics = evaluate(job, vectors_of=planted)
-    assert [(system["name"], figures(system)) for system in metrics["systems"]] == [
-        ("dualcse", {"all": pytest.approx(62.5)}),
-        ("length", {"all": pytest.approx(87.5)}),
-    ]
-    assert metrics["groups"] == [{"name": "all", "queries": 4}] and metrics["data"]["pairs"] == 4
-    assert "4 pairs of an implicit and an explicit sentence" in (tmp_path / "report" / "report.md").read_text()
-    half = write_csv(tmp_path / "half.csv", ("implicit", "text"), rows)
-    with pytest.raises(RequestError, match="expected the column 'explicit'"):
-        evaluate(replace(job, data=half), vectors_of=planted)
+        evaluate(replace(job, task="sts"), vectors_of=planted)
 
 
 def test_a_score_is_the_entailment_and_how_implicit_each_sentence_is(evaluation, inferences, tiny_model, tmp_path):

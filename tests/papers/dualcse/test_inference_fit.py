@@ -10,12 +10,10 @@ import torch
 
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
-from raycase.papers.dualcse.train import Dual, DualObjective, InferenceTexts, dual_loss
-from raycase.training.encoder_fit import fit_tuned
-from raycase.training.recipe import TuneRecipe
+from raycase.papers.dualcse.train import DualCseJob, SimCseJob, dual_loss
 
 
 def angles(*degrees):
@@ -68,7 +66,7 @@ def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
     small.close(found, wanted)
     if form is DualCseForm.CROSS:
         assert np.abs(found[:5] - found[5:]).max() > 0.01
-        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].ids(np.arange(1)).flat == 3
+        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].sequences.flat == 3
         assert separators.sum() == 2, "words of the sentence are no separators"
 
 
@@ -85,9 +83,11 @@ def test_other_conditions_are_refused(make, tmp_path):
     config = make(small.save_bert(tmp_path / "bert"))
     known = config.known_conditions
     system = small.system(config)
-    for conditions in (["color"], None if known else ["explicit"]):
-        with pytest.raises(RequestError, match="expected explicit or implicit" if known else "expected none"):
-            system.embed(["a dog"], conditions)
+    given, said = (None, "expected explicit or implicit") if known else (["explicit"], "expected none")
+    with pytest.raises(RequestError, match=said):
+        system.embed(["a dog"], given)
+    with pytest.raises(ValueError, match="condition unknown to the model: 'a dog' under 'color'" if known else "none"):
+        system.embed(["a dog"], ["color"])
     if known:
         found = system.encode_prepared(config.prepare(["a dog", "a dog", ""], ["color", "explicit", "implicit"]))
         assert [str(r) for r in found.refused] == ["condition unknown to the model", "None", "empty text"]
@@ -101,39 +101,39 @@ def test_scores_and_implicitness_by_hand():
     values = implicitness(r, u)
     assert values == pytest.approx([1 - cos(70), 0, 1 - cos(30)], abs=1e-12)
     assert more_implicit(values, places).tolist() == [[1.0, 1.0, 0.5, 1.0]]
-    assert accuracies(r, None, places.repeat(2, 0)).keys() == {"rte", *(f"rte_{k}" for k in HYPOTHESES.values())}
+    metrics = accuracies([r], places.repeat(2, 0))
+    assert metrics.keys() == {"rte", "threshold", *(f"rte_{k}" for k in HYPOTHESES.values())}
 
 
-SYSTEMS = {
-    "cross": dualcse,
-    "bi": lambda model: dualcse(model, form=DualCseForm.BI),
-    "simcse": lambda model: sentence_encoder(model, pooling="cls"),
-}
+JOBS = {"cross": (DualCseJob, {}), "bi": (DualCseJob, {"form": DualCseForm.BI}), "simcse": (SimCseJob, {})}
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+def job_of(name, folder, **flags):
+    kind, choices = JOBS[name]
+    return small.job(kind, small.save_bert(folder / "bert"), dropout=0.0, **choices, **flags)
+
+
+@pytest.mark.parametrize("name", JOBS)
 def test_a_batch_loss_is_that_of_its_vectors(name, inferences, tmp_path):
-    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
-    train = read_inferences(inferences["train"], "")
-    texts = InferenceTexts.of(config, train)
-    module = small.disturb(Dual(config.trainable(0.0))).eval()
+    job, train = job_of(name, tmp_path), read_inferences(inferences["train"], "")
+    config = job.config()
+    texts, _ = job.prepared([train, train])
+    module = small.disturb(config.trainable(0.0)).eval()
     batch = np.array([3, 0, 11])
-    found = DualObjective(config=config).batch_loss(texts, TuneRecipe())(module, batch)
+    found = job.batch_loss(texts, torch.float32)(module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None,)
-    vectors = ([torch.from_numpy(module.system.embed(k, name)) for k in kinds] for name in names)
+    vectors = ([torch.from_numpy(module.embed(k, name)) for k in kinds] for name in names)
     wanted = dual_loss(*map(torch.stack, vectors))
     assert found.item() == pytest.approx(wanted.item(), rel=1e-4)
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == "bi" else pytest.param(name, marks=pytest.mark.cluster) for name in SYSTEMS]
+    "name", [name if name == "bi" else pytest.param(name, marks=pytest.mark.cluster) for name in JOBS]
 )
 def test_it_learns(name, inferences, tmp_path):
-    config = SYSTEMS[name](small.save_bert(tmp_path / "bert"))
-    data = [InferenceTexts.of(config, read_inferences(uri, "")) for uri in inferences.values()]
-    recipe = TuneRecipe(epochs=12, batch_size=12, learning_rate=2e-3, dropout=0.0)
-    *_, state = fit_tuned(*data, recipe, DualObjective(config=config))
+    job = job_of(name, tmp_path, epochs=12, batch_size=12, learning_rate=2e-3)
+    *_, state = small.fit(job, [read_inferences(uri, "") for uri in inferences.values()])
     assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
     best = state.history[state.best_epoch - 1]
     assert best["rte"] == max(line["rte"] for line in state.history)

@@ -1,6 +1,7 @@
 """MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, saved and loaded, training."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,12 +9,8 @@ import small
 import tiny
 import torch
 
-from raycase.io.rated import SCORE, read_rated
-from raycase.models.fine_tuned import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
-from raycase.papers.mixsp.train import MixSpObjective, ScoredObjective
-from raycase.training.encoder_fit import TunePairs, fit_tuned
-from raycase.training.recipe import TuneRecipe
+from raycase.papers.mixsp.train import MixSpJob, SentenceEncoderJob
 
 
 @pytest.fixture
@@ -70,7 +67,7 @@ def test_equations_2_4_and_5():
     similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
     ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
     ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
-    found = MixSpObjective(config=None).loss(outputs, ratings, None)
+    found = small.job(MixSpJob).loss_of(outputs, ratings)
     assert found.item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
 
 
@@ -127,14 +124,9 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
     assert set(lowest.tolist()) == {0.0, 4.0}
 
 
-@pytest.mark.parametrize(
-    ("make", "objective"),
-    [(mixsp, MixSpObjective), pytest.param(sentence_encoder, ScoredObjective, marks=pytest.mark.cluster)],
-)
-def test_it_learns(make, objective, folder, scored):
-    config = make(folder)
-    recipe = TuneRecipe(epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
-    data = [TunePairs.of(config, read_rated(scored[part], "", None, SCORE)) for part in ("train", "validation")]
-    *_, state = fit_tuned(*data, recipe, objective(config=config))
+@pytest.mark.parametrize("kind", [MixSpJob, pytest.param(SentenceEncoderJob, marks=pytest.mark.cluster)])
+def test_it_learns(kind, folder, scored):
+    job = small.job(kind, folder, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
+    *_, state = small.fit(job, replace(job, train=scored["train"], validation=scored["validation"]).read_parts())
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40

@@ -1,7 +1,5 @@
 """Pairs of sentences without a condition: figures against SciPy, data that is refused."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
 import torch
@@ -10,9 +8,8 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.metrics import auc
-from raycase.evaluation.tasks.catalogue import evaluate
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.evaluation.procedure import evaluate
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
 
 
@@ -33,20 +30,10 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
             assert figures[name] == pytest.approx(100 * spearmanr(scores[rows], frame.score[rows])[0], abs=1e-2)
     report = (tmp_path / "report" / "report.md").read_text()
     assert "Minus mixsp" in report
-    job = replace(job, task="pairs", data=scored["pairs"], output=str(tmp_path / "auc"))
-    metrics = evaluate(job, vectors_of=vectors_of)
-    frame = pd.read_csv(scored["pairs"])
-    expected = 100 * auc(scorer.score(frame.sentence1, frame.sentence2), frame.label.to_numpy())
-    assert metrics["systems"][0]["figures"]["all"]["auc"]["value"] == pytest.approx(expected, abs=1e-3)
 
 
 def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
-    for task, file, column in (("pairs", "train", "label"), ("sts", "pairs", "score")):
-        asked = evaluation("minilm", data=scored[file], task=task)
-        with pytest.raises(RequestError, match=f"expected the column '{column}'"):
-            evaluate(asked, vectors_of=vectors_of)
-    frame = pd.read_csv(scored["pairs"]).assign(score=lambda f: f.label, other=2)
-    frame.to_csv(scored["pairs"], index=False)
-    frame.assign(label=frame.other + frame.label).to_csv(scored["pairs"], index=False)
-    with pytest.raises(RequestError, match="expected the labels 0 and 1, got 2, 3"):
-        evaluate(replace(asked, task="pairs", data=scored["pairs"]), vectors_of=vectors_of)
+    frame = pd.read_csv(scored["validation"]).rename(columns={"score": "label"})
+    frame.to_csv(scored["validation"], index=False)
+    with pytest.raises(RequestError, match="expected the column 'score'"):
+        evaluate(evaluation("minilm", data=scored["validation"], task="sts"), vectors_of=vectors_of)

@@ -7,7 +7,7 @@ import pytest
 from input_files import columns_of, compressed, flat, read, read_from, spans_of, the_file, write
 
 from raycase.errors import RequestError
-from raycase.io import texts as room
+from raycase.io import formats as room
 from raycase.io.inputs import peek
 from raycase.io.reader import ID, ROW, TEXT, read_columns
 from raycase.io.schema import Reason

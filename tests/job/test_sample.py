@@ -6,9 +6,10 @@ import pytest
 import small
 from helpers import embed_here
 
-from raycase.job.dry_run import dry_run
+from raycase.job.request import check_embed
 from raycase.job.runner import Runner
-from raycase.models.fine_tuned import sentence_encoder
+from raycase.job.sample import dry_run
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder
 from raycase.papers.dualcse.model import dualcse
 
@@ -31,6 +32,6 @@ def test_it_counts_as_the_job_does(job, system, count, tiny_model, tmp_path):
         known = made.known_conditions
         job = replace(job, model=str(tmp_path / "model"), conditions=job.conditions if known is None else known[:count])
         job = replace(job, unconditional=not job.conditions)
-    estimate, done = dry_run(job, Runner()), embed_here(job)
+    estimate, done = dry_run(check_embed(job), Runner()), embed_here(job)
     assert estimate["pairs"] == done["pairs"]
     assert estimate["tokens"] == pytest.approx(done["tokens"], rel=0.1)

@@ -1,32 +1,137 @@
-"""CSV and JSONL, in bounded memory.
+"""Parquet, of which a span is some row groups; stored tokens, which are Parquet files of an output; CSV and JSONL.
 
-A span of JSONL is a range of bytes. A CSV file is one span, for where a row begins is not known, and so is a file that
-is compressed as a whole.
+Text is read in bounded memory. A span of JSONL is a range of bytes. A CSV file is one span, for where a row begins is
+not known, and so is a file that is compressed as a whole.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+import posixpath
+import re
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from decimal import Decimal
+from functools import cached_property
+from itertools import islice
 from math import inf
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
+from raycase.errors import WorkError
 from raycase.io.columns import INT64, Columns, check_columns
+from raycase.io.json_values import loads
 from raycase.io.schema import Reason
-from raycase.io.source import Line, Span, SpanRows, TextFile
+from raycase.io.source import CODECS, Line, Source, Span, SpanRows
 
+MEND = "remove the file and run its job again"
+FOOTER_BYTES = 2**16  # fetched from the end of a file; most footers are shorter
 BLOCK_BYTES = 2**24  # of CSV that are parsed at a time; no row is larger
 MOST_INVALID = 2**20  # rows with other columns than the header that are held at a time
 PEEK_ROWS = 1000  # of JSONL, from which types come
 PART_BYTES = 2**20  # of JSONL that are parsed at a time
 LINE_BYTES = 2**27  # no line of JSONL has as many
+
+
+class Parquet(Source):
+    """A Parquet file."""
+
+    @cached_property
+    def footer(self) -> pq.FileMetaData:
+        """Row groups and columns, read from the end of the file: one request, two where they are longer."""
+
+        def end(count: int) -> bytes:
+            return self.location.read(max(0, self.file.size - count), self.file.size)
+
+        tail = end(FOOTER_BYTES)
+        length = int.from_bytes(tail[-8:-4], "little") + 8
+        return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
+
+    def open(self) -> Any:
+        """The file, to be read."""
+        return self.location.open()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self.footer.schema.to_arrow_schema()
+
+    def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
+        check_columns(self.schema, columns, self.file.uri)
+        start = rows = at = size = 0
+        for group in range(self.footer.num_row_groups):
+            rows += self.footer.row_group(group).num_rows
+            size += self.footer.row_group(group).total_byte_size
+            if rows >= unit_rows or (rows and group == self.footer.num_row_groups - 1):
+                yield self.span(start, rows, at, group + 1 - at, size)
+                start, at, rows, size = start + rows, group + 1, 0, 0
+
+    def read(self, names: Sequence[str], span: Span | None = None) -> Iterator[SpanRows]:
+        with self.open() as handle:
+            parquet = pq.ParquetFile(handle, page_checksum_verification=True)
+            groups = range(span.at, span.at + span.length) if span else range(parquet.num_row_groups)
+            table = parquet.read_row_groups([*groups], columns=list(names))
+        yield self.planned(table, span)
+
+
+class TokenFile(Parquet):
+    """A file of an output of `raycase embed --any-condition`, marked by its checksum in the manifest."""
+
+    MARK = re.compile(r"sha256 ([0-9a-f]{64})")
+
+    def open(self) -> Any:
+        """Raises WorkError where it is not the file of this checksum."""
+        data = self.location.read()
+        if self.file.mark != f"sha256 {hashlib.sha256(data).hexdigest()}":
+            uri = self.file.uri
+            raise WorkError(f"expected {uri} as its manifest says, got: {uri}: checksum differs; {MEND}")
+        return pa.BufferReader(data)
+
+
+class TextFile(Source):
+    """A file of text, UTF-8, plain or compressed."""
+
+    may_be_compressed = True
+
+    @property
+    def codec(self) -> str | None:
+        return CODECS.get(posixpath.splitext(self.file.ending)[1])
+
+    @contextmanager
+    def stream(self) -> Iterator[io.BufferedReader]:
+        """The text, decompressed to the last member or frame.
+
+        Raises ValueError for a compressed file without a byte, and for another encoding that its first bytes tell; a
+        compressed file that is cut off raises OSError when it is read.
+        """
+        with self.location.open() as handle:
+            stream = handle if isinstance(handle, io.BufferedReader) else io.BufferedReader(handle, 2**22)
+            if self.codec:
+                if not stream.peek(1):
+                    raise ValueError("no bytes; even an empty compressed file has some, so it may be cut off")
+                decompressed: Any = pa.CompressedInputStream(pa.PythonFile(stream, "r"), self.codec)
+                stream = io.BufferedReader(decompressed, 2**20)
+            start = stream.peek(4)
+            encoding = json.detect_encoding(start[:4]).upper().replace("-LE", "LE").replace("-BE", "BE")  # as of iconv
+            if not encoding.startswith("UTF-8"):
+                raise ValueError(f"text in {encoding}; convert it: iconv -f {encoding} -t UTF-8")
+            yield stream
+
+    def one_span(self, counts: Iterable[int], most_rows: float) -> Iterator[Span]:
+        """The file as one span, of at most so many rows; `counts`: of rows, some at a time."""
+        rows = 0
+        for count in counts:
+            if (rows := int(min(rows + count, most_rows))) == most_rows:
+                break
+        if rows:
+            yield self.span(0, rows, 0, self.file.size, self.file.size)
 
 
 class Csv(TextFile):
@@ -121,7 +226,9 @@ class Jsonl(TextFile):
     def schema(self) -> pa.Schema:
         values: dict[str, set[type]] = {}
         with self.stream() as stream:
-            for raw, _ in zip(_rows(stream), range(PEEK_ROWS), strict=False):
+            for row, raw in enumerate(islice(_rows(stream), PEEK_ROWS)):
+                if not row and raw.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+                    raise ValueError("a JSON array, and no object on each line; convert it: jq -c '.[]'")
                 for name, value in (_line(raw).values or {}).items():
                     is_long = type(value) is int and value not in INT64
                     values.setdefault(name, set()).add(Decimal if is_long else type(value))
@@ -148,10 +255,6 @@ class Jsonl(TextFile):
         else:
             with self.stream() as stream:
                 yield from _line_parts(stream, 0)
-
-    def problem(self, start: str) -> str:
-        is_array = start.lstrip().startswith("[")
-        return "a JSON array, and no object on each line; convert it: jq -c '.[]'" if is_array else ""
 
 
 def _line_parts(stream: BinaryIO, start: int) -> Iterator[SpanRows]:
@@ -182,26 +285,14 @@ def _rows(stream: BinaryIO) -> Iterator[bytes]:
 def _line(raw: bytes) -> Line:
     content = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
     try:
-        values = _decode(raw.decode("utf-8-sig"))
+        values = loads(raw.decode("utf-8-sig"))
         if isinstance(values, dict):
-            "".join(values).encode()  # half of a surrogate pair in a name: no name of a column
             return Line(raw=content, values=values)
     except UnicodeError as error:
         return Line(raw=content, problem=Reason.INVALID_UTF8, detail=str(error))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return Line(raw=content, detail=str(error))
     return Line(raw=content, detail=f"expected an object, got {type(values).__name__}")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the name {next(name for name in values if names.count(name) > 1)!r} twice in an object")
-    return values
-
-
-_decode = json.JSONDecoder(object_pairs_hook=_object).decode
 
 
 def _type(kinds: set[type]) -> pa.DataType:

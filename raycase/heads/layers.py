@@ -1,0 +1,44 @@
+"""Layers that are trained above an encoder: how wide they may be, their non-linearities, and their weights in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Interval
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import nn
+
+from raycase.errors import RequestError
+from raycase.io.storage import locate
+
+MOST_WIDTH = 2**16  # of a layer
+Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
+Share = Annotated[float, Interval(ge=0, lt=1)]
+Activation = Literal["relu", "gelu", "silu", "leaky_relu"]  # those of Table 7
+ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "leaky_relu": nn.LeakyReLU,
+}
+
+
+def save_weights(module: nn.Module, file: Path, dtype: torch.dtype | None = None) -> None:
+    """Write all weights of a module, as numbers of this type."""
+    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in module.state_dict().items()}
+    locate(str(file)).put(save(weights))
+
+
+def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
+    """Load all weights of a module. Raises RequestError, which says what was expected, for a file without them, and for
+    numbers that are not real and, where that is asked for, finite."""
+    try:
+        module.load_state_dict(load_file(file))
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[-1].strip()
+        raise RequestError(f"{file}: expected {expected}, got: {reason}") from error
+    if finite and not all(torch.isfinite(tensor).all() for tensor in module.state_dict().values()):
+        raise RequestError(f"{file}: expected finite weights, got NaN or infinity")

@@ -1,0 +1,325 @@
+"""The vectors of an index's rows under a condition: stored, or pooled from stored tokens without the encoder; in memory
+where they fit.
+
+Shapes: N rows under a condition in blocks of B, D dimensions, A axes of sketches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import torch
+from torch import Tensor
+
+from raycase.heads.condition_head import ConditionQueries, Says
+from raycase.heads.token_pooling import (
+    AXES_ROWS,
+    LEVELS,
+    SketchPooler,
+    TokenPooler,
+    UnpackedTokens,
+    principal_axes,
+    unpack_tokens,
+)
+from raycase.index.filters import Filter
+from raycase.index.lance_files import OFFSET, offsets_of, scan, sql_equals, vectors_of
+from raycase.index.metadata import IndexMetadata
+from raycase.index.token_files import read_basis, read_sketch
+from raycase.index.topk import Block, joined
+from raycase.io.schema import CONDITION, PLAIN, VECTOR
+from raycase.io.storage import Location
+from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, StoredTokens
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
+
+BATCH_ROWS = 16384  # rows read at a time where the vectors of a condition do not fit into memory
+FEW = 8  # where a filter leaves at most one in so many rows, these alone are pooled
+TOKEN_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose tokens or sketches are read at a time
+CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
+POOLERS = 16  # that are remembered, of a basis and a condition: a few megabytes each
+
+RowBatch = tuple[np.ndarray, str, UnpackedTokens]  # row offsets (B,), basis, tokens
+Ask = Callable[[str], tuple[ConditionQueries, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
+
+
+# ------------------------------------------------------------------------------------------- pooled from stored tokens
+
+
+class StoredRows:
+    """The stored tokens of all rows, or their sketches; cached if they fit into `memory_bytes`, else read each time."""
+
+    def __init__(
+        self,
+        dataset: LanceDataset,
+        root: Location,
+        metadata: IndexMetadata,
+        column: str,
+        memory_bytes: int,
+        fragments: Sequence[int] | None = None,
+    ) -> None:
+        """column: CODES or SKETCH; fragments: whose rows alone are there; None: all."""
+        self.dataset, self.column, self.memory_bytes, self.fragments = dataset, column, memory_bytes, fragments
+        self.count = metadata.words
+        self.cached: list[RowBatch] | None = None
+        self.codes = cache(partial(read_basis, root))
+        self.sketch = cache(lambda basis: read_sketch(root, metadata.sketches[basis]))
+
+    def batches(self) -> Iterator[RowBatch]:
+        """Offsets, basis and tokens of all rows, batch by batch. Raises RequestError."""
+        if self.cached is not None:
+            yield from self.cached
+            return
+        kept: list[RowBatch] = []
+        size = 0
+        rows = {"columns": [OFFSET, self.column, PLAIN_PART, BASIS], "filter": f"{BASIS} IS NOT NULL"}
+        at_once = TOKEN_ROWS if self.column == CODES else SKETCHED_ROWS
+        for read in scan(self.dataset, self.fragments, **rows, batch_size=at_once).to_batches():
+            for batch in self._by_basis(pa.table(read)):
+                size += batch[2].nbytes
+                kept.append(batch)
+                if size > self.memory_bytes:
+                    kept.clear()
+                yield batch
+        if size <= self.memory_bytes:
+            self.cached = kept
+
+    def at(self, offsets_B: np.ndarray) -> Iterator[RowBatch]:
+        """The rows at these offsets."""
+        for start in range(0, len(offsets_B), TOKEN_ROWS):
+            offsets = offsets_B[start : start + TOKEN_ROWS]
+            rows = self.dataset.take(offsets, columns=[self.column, PLAIN_PART, BASIS])
+            yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
+
+    def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:
+        for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
+            rows = table.filter(pc.equal(table[BASIS], basis))
+            codes = self.codes(basis)
+            form = codes.form if self.column == CODES else replace(codes.form, token_bytes=LEVELS)
+            stored = StoredTokens.from_arrow(rows, form, self.column)
+            yield offsets_of(rows), basis, unpack_tokens(stored, codes if self.column == CODES else None)
+
+
+class TokenVectors:
+    """Vectors of rows that have stored tokens, in one way or another."""
+
+    def __init__(self, rows: StoredRows) -> None:
+        self.rows = rows
+
+    def blocks(self, condition: str) -> Iterator[Block]:
+        """Row offsets and unit vectors of all rows under a condition. Raises RequestError."""
+        return (self._block(condition, *batch) for batch in self.rows.batches())
+
+    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
+        """The same of the rows at these offsets."""
+        return (self._block(condition, *batch) for batch in self.rows.at(offsets_B))
+
+    def _block(self, condition: str, offsets_B: np.ndarray, basis: str, tokens: UnpackedTokens) -> Block:
+        raise NotImplementedError
+
+
+class PooledVectors(TokenVectors):
+    """The vectors, (B, D)."""
+
+    def __init__(self, rows: StoredRows, ask: Ask) -> None:
+        super().__init__(rows)
+
+        @lru_cache(POOLERS)
+        def pooler(basis: str, condition: str, dtype: torch.dtype = torch.float32) -> TokenPooler:
+            return TokenPooler(rows.codes(basis), *ask(condition), dtype)
+
+        self.pooler = pooler
+
+    def float64_at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
+        """The unit vectors of the rows at these offsets, ascending: (B, D) float64, whichever are pooled at once."""
+        return joined(self._block(condition, *batch, torch.float64) for batch in self.rows.at(offsets_B))[1]
+
+    def stated_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
+        """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
+        stated_B = np.empty(len(offsets_B), np.float32)
+        for found_N, basis, tokens in self.rows.at(offsets_B):
+            stated_N = self.pooler(basis, condition).states(tokens, says)[:, 0]
+            stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
+        return stated_B
+
+    def _block(
+        self,
+        condition: str,
+        offsets_B: np.ndarray,
+        basis: str,
+        tokens: UnpackedTokens,
+        dtype: torch.dtype = torch.float32,
+    ) -> Block:
+        return offsets_B[tokens.order], _unit(self.pooler(basis, condition, dtype).pool(tokens)[:, 0])
+
+
+class SketchedVectors(TokenVectors):
+    """Approximate vectors, (B, A), from their sketches, along the axes of each condition: of queries that are
+    projected on these, the nearest rows are candidates to be pooled."""
+
+    def __init__(self, rows: StoredRows, ask: Ask) -> None:
+        super().__init__(rows)
+
+        def whole(basis: str, condition: str) -> SketchPooler:
+            return SketchPooler(rows.sketch(basis), rows.codes(basis), *ask(condition))
+
+        @lru_cache(CONDITIONS)
+        def axes(condition: str) -> Tensor:
+            """The axes of a condition, (D, A), by a sample of all rows."""
+            pooler_of, step = cache(partial(whole, condition=condition)), -(-rows.count // AXES_ROWS)
+            pooled = [pooler_of(basis).pool(tokens.sample(step)) for _, basis, tokens in rows.batches()]
+            return principal_axes(torch.cat(pooled))
+
+        @lru_cache(POOLERS)
+        def pooler(basis: str, condition: str) -> SketchPooler:
+            return whole(basis, condition).along(axes(condition))
+
+        self.axes, self.pooler = axes, pooler
+
+    def _block(self, condition: str, offsets_B: np.ndarray, basis: str, tokens: UnpackedTokens) -> Block:
+        return offsets_B[tokens.order], _unit(self.pooler(basis, condition).pool(tokens))
+
+
+def _unit(vectors_BD: Tensor) -> Tensor:
+    return vectors_BD.div_(torch.linalg.vector_norm(vectors_BD, dim=-1, keepdim=True).clamp(min=1e-12))
+
+
+# ----------------------------------------------------------------------------------------------------------- in memory
+
+
+class RememberedVectors:
+    """Unit vectors of rows under each of the last conditions: in a few blocks by offsets, each larger than the next:
+    one block would be copied with each query."""
+
+    def __init__(self) -> None:
+        self.conditions: dict[str, list[Block]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(vectors_ND.nbytes for blocks in self.conditions.values() for _, vectors_ND in blocks)
+
+    def of(self, condition: str, offsets_B: np.ndarray) -> tuple[np.ndarray, list[Block]]:
+        """Which of the rows are remembered, (B,) bool, and these, block by block; their condition is now the last."""
+        is_known_B = np.zeros(len(offsets_B), bool)
+        self.conditions[condition] = self.conditions.pop(condition, [])
+        found = []
+        for offsets_N, vectors_ND in self.conditions[condition]:
+            place_B = np.searchsorted(offsets_N, offsets_B).clip(max=len(offsets_N) - 1)
+            is_there_B = offsets_N[place_B] == offsets_B
+            is_known_B |= is_there_B
+            found.append((offsets_B[is_there_B], vectors_ND[torch.from_numpy(place_B[is_there_B])]))
+        return is_known_B, found
+
+    def add(self, condition: str, offsets_B: np.ndarray, vectors_BD: Tensor) -> None:
+        """Remember rows that are not yet; their condition is now the last."""
+        blocks = [*self.conditions.pop(condition, []), joined([(offsets_B, vectors_BD)])]
+        while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
+            blocks[-2:] = [joined(blocks[-2:])]
+        self.conditions[condition] = blocks
+
+    def forget(self, nbytes: int) -> None:
+        """Forget the oldest conditions until the others take no more bytes than this."""
+        while self.conditions and self.nbytes > nbytes:
+            del self.conditions[next(iter(self.conditions))]
+
+
+class ConditionVectors:
+    """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`.
+
+    pooled: gives them for a condition that the index does not have; of those the oldest leave the cache first. Where
+    some rows alone are pooled, these are remembered in what room is left.
+    """
+
+    def __init__(
+        self,
+        dataset: LanceDataset,
+        metadata: IndexMetadata,
+        memory_bytes: int,
+        pooled: TokenVectors,
+        fragments: Sequence[int] | None = None,
+    ) -> None:
+        """fragments: whose rows alone are there; None: all."""
+        self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
+        self.scan = partial(scan, dataset, fragments)
+        self.cached: dict[str | None, Block] = {}
+        self.remembered = RememberedVectors()
+
+    def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
+        """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
+        pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
+        of_kind = f"{BASIS} IS NOT NULL" if self.metadata.is_pooled(condition) else sql_equals(CONDITION, condition)
+        passing = f"{of_kind} AND {where}" if where else of_kind
+        if condition not in self.cached and not self.metadata.is_pooled(condition):
+            column = PLAIN if condition is None else VECTOR
+            size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
+            if self._cached_bytes + size > self.memory_bytes:
+                rows = self.scan(columns=[OFFSET, column], filter=passing, batch_size=BATCH_ROWS)
+                yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
+                return
+            table = self.scan(columns=[OFFSET, column], filter=of_kind).to_table()
+            self._cache(condition, (offsets_of(table), vectors_of(table[column])))
+        selected = offsets_of(self.scan(columns=[OFFSET], filter=passing).to_table()) if where else None
+        if condition in self.cached:
+            yield _among(self.cached[condition], selected)
+        elif condition is not None:
+            yield from self._pooled(condition, selected)
+
+    def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
+        """The unit vectors of rows under a condition that the index has, at these offsets, in float64: (B, D)."""
+        if condition in self.cached:
+            offsets_N, vectors_ND = self.cached[condition]
+            return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
+        column = PLAIN if condition is None else VECTOR
+        return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
+
+    def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
+        """Offsets and vectors of some rows, by offsets ascending, under a condition that the index does not have."""
+        is_remembered_B, found = self.remembered.of(condition, offsets_B)
+        yield from found
+        for block in self.pooled.at(condition, offsets_B[~is_remembered_B]):
+            self.remembered.add(condition, *block)
+            self.remembered.forget(self.memory_bytes - self._cached_bytes)
+            yield block
+
+    def _pooled(self, condition: str, selected: np.ndarray | None) -> Iterator[Block]:
+        """The blocks of a condition that the index does not have; cached where all rows are pooled, and fit."""
+        if selected is not None and len(selected) * FEW <= self.metadata.words:
+            yield from self.pooled_at(condition, np.sort(selected))
+            return
+        blocks: list[Block] = []
+        size = 0
+        for block in self.pooled.blocks(condition):
+            size += block[1].nbytes
+            blocks.append(block)
+            if size > self.memory_bytes:
+                blocks.clear()
+            yield _among(block, selected)
+        others = [name for name in self.cached if self.metadata.is_pooled(name)]
+        while others and self._cached_bytes + size > self.memory_bytes:
+            del self.cached[others.pop(0)]
+        if blocks and self._cached_bytes + size <= self.memory_bytes:
+            offsets, vectors = zip(*blocks, strict=True)
+            self._cache(condition, (np.concatenate(offsets), torch.cat(vectors)))
+
+    def _cache(self, condition: str | None, block: Block) -> None:
+        self.cached[condition] = block
+        self.remembered.forget(self.memory_bytes - self._cached_bytes)
+
+    @property
+    def _cached_bytes(self) -> int:
+        return sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
+
+
+def _among(block: Block, selected: np.ndarray | None) -> Block:
+    """The rows of a block with these offsets; all for None."""
+    if selected is None:
+        return block
+    offsets_N, vectors_ND = block
+    is_selected_N = np.isin(offsets_N, selected)
+    return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
