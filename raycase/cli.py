@@ -70,22 +70,20 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
     gc.set_threshold(50_000)  # imports make objects that stay; to look for garbage among them takes a tenth of a start
     words = sys.argv[1:] if arguments is None else list(arguments)
     quiet, words = QUIET in words, [word for word in words if word != QUIET]
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # letters that the terminal's encoding has not
-    if words == ["--version"]:
-        print(f"raycase {__version__}")
-        return
-    name = subcommand(words)
-    with stopping_at_once():
-        job = parse(words)
-        if quiet:
-            os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
-        assert name is not None, "parse exits without a subcommand"
-        begins_again = getattr(job, "FROZEN", False)
-        with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
-            result = _run(work or COMMANDS[name].work, job)
-    _print_result(result)
+    with _printing():
+        if words == ["--version"]:
+            print(f"raycase {__version__}")
+            return
+        name = subcommand(words)
+        with stopping_at_once():
+            job = parse(words)
+            if quiet:
+                os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
+            assert name is not None, "parse exits without a subcommand"
+            begins_again = getattr(job, "FROZEN", False)
+            with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
+                result = _run(work or COMMANDS[name].work, job)
+        _print_result(result)
 
 
 def with_config(words: Sequence[str]) -> Sequence[str]:
@@ -101,14 +99,50 @@ def with_config(words: Sequence[str]) -> Sequence[str]:
         text = Path(file).read_text(encoding="utf-8")
         for name, value in yaml.load(text, yaml.BaseLoader).items():  # noqa: S506 which reads every value as a string
             flag = str(name).replace("_", "-")
+            values = value if isinstance(value, list) else [value]
+            if wrong := [each for each in values if not isinstance(each, str) or not each]:
+                raise ValueError(f"{wrong[0] or 'nothing'} for {name}; quote it if it is a text")
             if value in ("true", "false"):
                 given.append(f"--{flag}" if value == "true" else f"--no-{flag}")
             else:
-                given += [f"--{flag}", *map(str, value if isinstance(value, list) else [value])]
+                given += [f"--{flag}", *values]
     except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
         _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
     command = list(takewhile(lambda word: not word.startswith("-"), words))
     return [*command, *given, *words[len(command) : at], *words[at + 2 :]]
+
+
+class _Printed(io.FileIO):
+    """A stream of this process: what it refuses is dropped, and ends no work."""
+
+    refused: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.refused = error
+            return memoryview(data).nbytes
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Letters that a terminal's encoding has not become escapes. Exits with 1 where standard output had no room; that
+    its reader is gone changes nothing."""
+    printed: dict[str, _Printed] = {}
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if isinstance(stream, io.TextIOWrapper) and stream is getattr(sys, f"__{name}__"):  # not closed, nor captured
+            raw = printed[name] = _Printed(stream.fileno(), "w", closefd=False)
+            settings: Any = {"encoding": stream.encoding, "line_buffering": stream.line_buffering}
+            setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), errors="backslashreplace", **settings))
+    try:
+        yield
+    finally:
+        if out := printed.get("stdout"):
+            sys.stdout.flush()
+            if out.refused and not isinstance(out.refused, BrokenPipeError):
+                _fail(f"standard output: expected room, got: {out.refused}; what was written to files is whole", 1)
 
 
 def subcommand(arguments: Sequence[str]) -> str | None:
@@ -193,12 +227,7 @@ def _print_result(result: Result) -> None:
     line = json.dumps(finite(result), allow_nan=False)
     if len(line) > LONG_LINE and sys.stdout.isatty():
         line = json.dumps(finite(result), indent=2)
-    try:
-        print(line, flush=True)
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python would try again at its end
-        if not isinstance(error, BrokenPipeError):  # whose reader is gone, as of `| head`
-            _fail(f"standard output: expected room, got: {error}; what was written to files is whole", 1)
+    print(line, flush=True)
 
 
 @contextmanager

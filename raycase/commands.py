@@ -53,11 +53,13 @@ class VerifyJob(RayFlag):
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
+    from raycase.errors import check_ranges
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
     from raycase.placement import AutoRunner
 
     check_paths(opens={"OUTPUT": job.output})
+    check_ranges(job)
     return verify(job.output, AutoRunner(job.ray)) | {"verified": True}
 
 

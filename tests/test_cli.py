@@ -81,6 +81,9 @@ def test_flags_from_a_file(tmp_path, capsys):
     assert (job.any_condition, job.actors) == (False, "3")
     for text, said in (
         ("- a", "a YAML file"),
+        ("a: {b: 1}", "{'b': '1'} for a; quote it"),
+        ("conditions:\n- role: of the person\n- place", "{'role': 'of the person'} for conditions"),
+        ("model:", "nothing for model"),
         ("inputs: a", "--inputs"),
         ("a: [", "while parsing"),
     ):
@@ -163,18 +166,19 @@ def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
     assert capsys.readouterr() == ("", line)
 
 
-def test_what_cannot_be_printed_is_escaped_and_a_result_without_room_is_an_error():
-    code = "from raycase.cli import main\nmain(['verify', 'out'], work=lambda job: print('café') or {'rows': 1})"
+@pytest.mark.parametrize("words", [["--help"], ["verify", "out"]])
+def test_what_cannot_be_printed_ends_no_work(words):
+    code = f"from raycase.cli import main\nmain({words}, work=lambda job: print('café') or {{'rows': 1}})"
 
     def done(out, encoding="utf-8"):
-        environment = os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUNBUFFERED": ""}
+        environment = os.environ | {"PYTHONIOENCODING": encoding}
         return subprocess.run([sys.executable, "-c", code], stdout=out, stderr=-1, text=True, cwd=ROOT, env=environment)
 
     reader, nobody = os.pipe()
     os.close(reader)
     for ended in (narrow := done(subprocess.PIPE, "ascii"), done(nobody)):
         assert (ended.returncode, ended.stderr) == (0, "")
-    assert narrow.stdout == 'caf\\xe9\n{"rows": 1}\n'
+    assert ("push" if "--help" in words else 'caf\\xe9\n{"rows": 1}\n') in narrow.stdout
     with open("/dev/full", "w") as full:
         ended = done(full)
     assert ended.returncode == 1 and len(ended.stderr.splitlines()) == 1

@@ -100,10 +100,10 @@ def in_context(
     chunk = 0
     for text, spans in documents:
         groups: list[list[Characters]] = []
-        used = room
+        used = 0
         for span in spans:
             used += int(count_K[chunk])
-            if used > room:
+            if not groups or used > room:
                 groups.append([])
                 used = int(count_K[chunk])
             groups[-1].append(span)
@@ -120,4 +120,6 @@ def in_context(
         lone = len(prompts[shared_K[k]]) == 1
         if lone or tokens.refused or tokens.truncated or tokens.end == 0 or alone.refused[k] >= 0:
             found[k], shared_K[k] = alone.prompt(k), len(prompts) + k
-    return replace(TokenBatch.of(*[found] * alone.start.shape[1]), shared=shared_K)
+    batch, stays_K1 = TokenBatch.of(*[found] * alone.start.shape[1]), (shared_K >= len(prompts))[:, None]
+    first, stop = (np.where(stays_K1, a, b) for a, b in ((alone.start, batch.start), (alone.end, batch.end)))
+    return replace(batch, start=first, end=stop, shared=shared_K)

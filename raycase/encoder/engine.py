@@ -126,7 +126,8 @@ class TextEncoder:
         Where the GPU runs out of memory, the token budget is halved for good; the prompts that remain are computed,
         those of the failed batch again. Raises torch.OutOfMemoryError where a single prompt does not fit.
         """
-        work = Work(tokens=int(batch.lengths.sum()))
+        counts = batch.lengths if batch.shared is None else batch.end[:, -1] - batch.start[:, -1]
+        work = Work(tokens=int(counts.sum()))
         remaining = np.arange(len(batch))
         while len(remaining):
             done = np.zeros(len(batch), dtype=bool)
@@ -195,7 +196,7 @@ class TextEncoder:
         every: the states of all tokens are asked for, else those from the first pooled token of any view to the last.
         """
         first, stop = self.spans(batch, rows)
-        narrow = self.last_layer is not None and not every
+        narrow = self.last_layer is not None and self.after is None and not every  # modules count positions
         begin = first.min(0) if narrow else np.zeros_like(rows)
         places = (rows, first - begin, stop - begin, *beside)
         read, of_B = batch.encoded_once(rows)

@@ -87,7 +87,8 @@ def check_request(job: EvaluateJob) -> Path:
 def open_report_folder(output: str) -> Path:
     """The report's folder. Raises RequestError for one whose files a report would replace."""
     folder = Path(output).expanduser().absolute()
-    if (folder / MODEL_FILE).exists() or ((folder / METRICS).exists() and not (folder / REPORT).exists()):
+    metrics = folder / METRICS
+    if (folder / MODEL_FILE).exists() or (metrics.exists() and b'"task"' not in metrics.read_bytes()):
         raise RequestError(
             f"--output: expected a new folder or one with an earlier report, got one of another job: {folder}; "
             f"pass --output {folder / 'report'}"

@@ -69,5 +69,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: Callable[..., np.ndarray], task: T
     for system, names in undefined.items():
         note(f"undefined for {system}: {', '.join(names)}: {WHY_UNDEFINED}")
     if sum(map(len, undefined.values())) == sum(map(len, values.values())):
-        raise WorkError(f"expected a system with a figure that is a number, got none: {WHY_UNDEFINED}")
+        error = WorkError(f"expected a system with a figure that is a number, got none: {WHY_UNDEFINED}")
+        error.result = metrics  # type: ignore[attr-defined]
+        raise error
     return metrics

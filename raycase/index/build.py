@@ -193,7 +193,8 @@ def _check_sources(
         if (chunk := source.job.config.get(PairResult.CHUNK, [])) != metadata.chunk:
             wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
             raise RequestError(
-                f"--embeddings: expected the index's --chunk and --overlap ({wanted}), got others ({got}) {other}"
+                f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted}), got others "
+                f"({got}) {other}"
             )
         model = source.job.config["model"]
         if source.unconditional and not source.has_tokens and CUT in metadata.model:

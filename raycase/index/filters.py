@@ -133,6 +133,7 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
         if of_column or by_any or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
             has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
             raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
+    _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))
     for node in reversed(nodes):
@@ -147,6 +148,19 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
             node.replace(inner)
             inner.set("this", node)
     return str(parsed.sql(dialect=dialect, normalize_functions=False))
+
+
+def _check_parts(parsed: Any, exp: Any) -> None:
+    """Raise ValueError for a part that AND, OR and NOT join, or the whole, which reads no column, as 'text' != 'a'."""
+    waiting = [parsed]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (exp.And, exp.Or)):
+            waiting += [node.expression, node.this]
+        elif isinstance(node, (exp.Not, exp.Paren)):
+            waiting.append(node.this)
+        elif node.find(exp.Column) is None:
+            raise ValueError(f"{_shown(node)} reads no column, so it is the same for every row")
 
 
 def _named(identifier: Any, schema: pa.Schema) -> str:

@@ -119,6 +119,8 @@ class Index(VectorIndex):
         sentences = [sentences] if isinstance(sentences, str) else sentences
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
+        elif conditions is not None and not isinstance(conditions, Mapping):
+            conditions = [*conditions]  # of an array or a series
         weighted = check_weights(conditions) if isinstance(conditions, Mapping) else ()
         if conditions is not None and (unconditional or (not weighted and len(conditions) != len(sentences))):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")

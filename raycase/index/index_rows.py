@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, note
+from raycase.errors import RequestError, expecting, note
 from raycase.index.answers import returned_columns
 from raycase.index.approximate import update_scalar_indices
 from raycase.index.filters import Filter, checked_filter
@@ -200,7 +200,8 @@ def keep_conditions(
 
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:
-        queries.ask(condition)  # refused before anything is deleted
+        with expecting(f"--keep-condition: expected one that the model can embed: {condition!r}", RequestError):
+            queries.ask(condition)  # before anything is deleted
         if metadata.conditions.pop(condition, 0):
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
@@ -264,7 +265,9 @@ def delete_same_ids(
 
 def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:
     """Delete the rows that a filter matches, and take them off the metadata's counts."""
-    gone = condition_counts(dataset.to_table(columns=[CONDITION], filter=where))
+    gone = Counter[str | None]()
+    for rows in dataset.to_batches(columns=[CONDITION], filter=where):
+        gone.update(condition_counts(rows))
     if gone:  # else Lance writes a version all the same
         if metadata.words:
             metadata.words -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")

@@ -5,6 +5,7 @@ Shapes: N rows, B of some of them, Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -125,7 +126,9 @@ class Shard:
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:
     """The metadata with the counts of these fragments alone; it names all conditions of the index."""
-    rows = scan(dataset, fragments, columns=[CONDITION, *[BASIS] * bool(metadata.words)]).to_table()
-    under, words = condition_counts(rows), len(rows) - rows[BASIS].null_count if metadata.words else 0
+    under, words = Counter[str | None](), 0
+    for rows in scan(dataset, fragments, columns=[CONDITION, *[BASIS] * bool(metadata.words)]).to_batches():
+        under.update(condition_counts(rows))
+        words += len(rows) - rows[BASIS].null_count if metadata.words else 0
     conditions = {name: under[name] for name in metadata.conditions}
     return replace(metadata, conditions=conditions, plain=under[None], words=words)

@@ -17,6 +17,7 @@ BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get sma
 BLOCK_OF_K = 16  # times k: rows at least of which the nearest k are merged with those so far
 MORE, MORE_AGAIN = 8, 16  # candidates beyond k; times as many where these do not suffice, as of many equal vectors
 RESCORED = 4096  # candidates scored again at a time
+HELD = 2**22  # candidates of the queries that are looked up again at a time
 LEAST_ERROR = 5e-5  # that a cosine in float32 may have
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
@@ -101,7 +102,8 @@ def exact_top_k(
 
     at: the rows' vectors at some offsets, ascending, in float64.
     """
-    scores_Qm, offsets_Qm = nearest_offsets(vectors_QD, blocks(), k + max(more, k // 8))
+    more = max(more, k // 8)
+    scores_Qm, offsets_Qm = nearest_offsets(vectors_QD, blocks(), k + more)
     exact_Qm = np.full_like(scores_Qm, -np.inf)
     query_H, rank_H = (offsets_Qm >= 0).nonzero()
     order = np.argsort(offsets_Qm[query_H, rank_H], kind="stable")
@@ -115,8 +117,10 @@ def exact_top_k(
     error = max(LEAST_ERROR, vectors_QD.shape[1] * 2.0**-23, 2 * differences_H.max(initial=0.0))
     last_Q = scores_Qm[:, -1]  # nothing that was left out has more
     unsure_U = np.flatnonzero(~np.isneginf(last_Q) & (last_Q + error >= exact_Qk[:, -1]))
-    if len(unsure_U):
-        exact_Qk[unsure_U], offsets_Qk[unsure_U] = exact_top_k(vectors_QD[unsure_U], blocks, k, at, MORE_AGAIN * more)
+    at_once = max(1, HELD // (k + MORE_AGAIN * more))
+    for start in range(0, len(unsure_U), at_once):
+        some_U = unsure_U[start : start + at_once]
+        exact_Qk[some_U], offsets_Qk[some_U] = exact_top_k(vectors_QD[some_U], blocks, k, at, MORE_AGAIN * more)
     return exact_Qk, offsets_Qk
 
 

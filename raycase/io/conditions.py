@@ -41,7 +41,8 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
 
 def conditions_file(values: Sequence[str]) -> str | None:
     """The file among the values; None where they are conditions."""
-    return next((value for value in values if value.lower().endswith((".txt", ".parquet", ".csv", ".jsonl"))), None)
+    files = (".txt", ".parquet", ".csv", ".jsonl")
+    return next((value for value in values if isinstance(value, str) and value.lower().endswith(files)), None)
 
 
 def _conditions_in(uri: str, flag: str, column: str) -> list[object]:

@@ -52,16 +52,24 @@ class Lines:
         """Add a line; save the new ones if they are many, or the last time is long ago."""
         self.new.append(line)
         if len(self.new) >= LINES_AT_ONCE or time.monotonic() - self.saved > LINES_SECONDS:
-            name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
-            (self.output.lines / name).put(parquet_bytes(lines_table(self.new)))
+            self._put(lines_table(self.new))
             self.new, self.saved = [], time.monotonic()
 
+    def _put(self, lines: pa.Table) -> str:
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.parquet"  # names sort by time
+        (self.output.lines / name).put(parquet_bytes(lines))
+        return name
+
     def begin(self, units: Units) -> None:
-        """Remove the manifest, which is no longer complete; and all saved lines where one is of none of these units:
-        that unit will be made again, perhaps with other bytes."""
+        """Remove the manifest, which is no longer complete, and the saved lines of other units than these: they will be
+        made again, perhaps with other bytes."""
         self.output.manifest.remove()
-        if not pc.all(pc.is_in(self._saved()["name"], pa.array(units.names, pa.string())), min_count=0).as_py():
-            self.output.lines.remove()
+        saved = self._saved()
+        kept = saved.filter(pc.is_in(saved["name"], pa.array(units.names, pa.string())))
+        if len(kept) < len(saved):
+            new = self._put(kept)
+            for name in self.output.lines.list().keys() - {new}:
+                (self.output.lines / name).remove()
             self.output.manifest_files.remove()
 
     def _saved(self) -> pa.Table:

@@ -48,7 +48,7 @@ class PairResult:
     of the output.
     """
 
-    CHUNK: ClassVar[str] = "chunk"  # of the configuration, where texts are cut: tokens of a chunk, of its overlap
+    CHUNK: ClassVar[str] = "chunk"  # of the configuration, where texts are cut: as `IndexMetadata.chunk`
     KEY: ClassVar[str]  # of the configuration in job.json, which no other kind has
     FOLDER: ClassVar[str] = EMBEDDINGS  # of the units
     UNIQUE: ClassVar[bool] = True  # whether an id is there once under a condition

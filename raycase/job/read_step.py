@@ -55,7 +55,7 @@ def _tokenised(config: Any, rows: pa.Table, kind: PairResult) -> Prepared | None
     """The prompts of a unit; None where the tokenizer fails by itself, as at a character that it has no token for."""
     try:
         return prepare_rows(config, rows, kind)
-    except (RequestError, WorkError):
+    except (RequestError, WorkError, OSError, MemoryError):
         raise
     except Exception:
         return None

@@ -64,7 +64,7 @@ class CorpusFlags:
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: the text."""
     chunk: int | None = None
-    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded by itself, under the id
+    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
     `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
     overlap: int = 0
     """Tokens, at most, that a chunk has in common with the one before."""
@@ -285,7 +285,7 @@ def _with_conditions(job: EmbedJob) -> EmbedJob:
     if job.input != SAMPLE and job.output == SAMPLE_OUTPUT:
         raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
     if job.input == SAMPLE and not flags:
-        return replace(job, conditions=(SAMPLE_CONDITIONS,))
+        job, flags = replace(job, conditions=(SAMPLE_CONDITIONS,)), ["--conditions"]
     if len(flags) != 1:
         raise RequestError(
             "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "

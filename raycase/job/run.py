@@ -24,7 +24,7 @@ from raycase.job.sample import choose_basis
 from raycase.job.score_request import ScoreJob, check_score
 from raycase.job.unit_files import Units, drop_strays, finished
 from raycase.job.units import UnitLine, WrittenUnit
-from raycase.job.verify import coverage_defects, listed_defects
+from raycase.job.verify import listed_defects
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
@@ -131,6 +131,9 @@ def _account(request: Request, opened: Job, progress: Progress, units: Units, li
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     progress.bar.close()
+    if gap := units.inner_gap():
+        file, start, end = gap
+        raise WorkError(f"rows {start} to {end} of {opened.files[file].uri} are missing; raise --limit")
     this_run = {
         "tokens": progress.work.tokens,
         "tokens_processed": progress.work.processed,
@@ -155,10 +158,7 @@ def _account(request: Request, opened: Job, progress: Progress, units: Units, li
         "run": this_run,
     }
     if progress.units or not output.manifest.exists():
-        table = lines.of(units)
-        for defect in coverage_defects(table):
-            raise WorkError(f"{output.root.uri}: {defect}; raise --limit")
-        write_manifest(output, table, values)
+        write_manifest(output, lines.of(units), values)
     for defect in listed_defects(output):
         raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
     manifest = read_manifest(output)

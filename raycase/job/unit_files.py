@@ -97,6 +97,12 @@ class Units:
         """Their file names, in the order of the input."""
         return (unit.name(self.print8) for unit in self)
 
+    def inner_gap(self) -> tuple[int, int, int] | None:
+        """The first rows that no unit covers before a later unit of their file: the file, first row and end."""
+        behind = np.where(np.diff(self.file, prepend=-1) != 0, 0, np.roll(self.end, 1))
+        at = np.flatnonzero(self.start != behind)[:1]
+        return next(((int(self.file[i]), int(behind[i]), int(self.start[i])) for i in at), None)
+
     def gaps(self, file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Parts of rows [start, end) of a file that no unit covers."""
         first, last = self._slices.get(file, (0, 0))

@@ -184,9 +184,11 @@ def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
         files = [Path(folder, str(part)) for part in range(parts)]
         for values in hashes:
             of_value = values % np.uint64(parts)
-            for part in np.unique(of_value).tolist():
+            order = np.argsort(of_value.astype(np.uint16), kind="stable")
+            there, first = np.unique(of_value[order], return_index=True)
+            for part, some in zip(there.tolist(), np.split(values[order], first[1:])):  # noqa: B905 none of no values
                 with files[part].open("ab") as end:
-                    values[of_value == part].tofile(end)
+                    some.tofile(end)
         for file in filter(Path.exists, files):
             values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
             found.append(values[counts > 1])

@@ -32,6 +32,8 @@ from raycase.models.model_card import case_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
 
+ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
+
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig(EmbedderConfig):
@@ -126,9 +128,10 @@ class Case(Embeds):
         else:
             views_KD, new_work = self._views(batches)
             with torch.inference_mode():
-                on_device = torch.from_numpy(views_KD).to(self.encoder.model.device)
-                index_K = torch.arange(len(views_KD), device=on_device.device)
-                vectors_KD = finish(index_K, on_device).cpu().numpy()
+                device, parts = self.encoder.model.device, []
+                for rows in np.array_split(np.arange(len(views_KD)), 1 + len(views_KD) // ROWS_AT_ONCE):
+                    parts.append(finish(torch.from_numpy(rows).to(device), torch.from_numpy(views_KD[rows]).to(device)))
+                vectors_KD = torch.cat([part.cpu() for part in parts]).numpy()
         return encoded(prepared, pair_index, vectors_KD, new_work + work)
 
     def _eq1(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[Finish, Work]:

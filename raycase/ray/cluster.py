@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -108,8 +108,11 @@ def own_token_file(file: Path) -> None:
     """
     with suppress(OSError):  # there by now; or nothing can be written, and Ray says so if it needs to
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with open(file, "x", opener=partial(os.open, mode=0o600)) as handle:
-            handle.write(secrets.token_hex(32))
+        if not file.exists():
+            with NamedTemporaryFile("w", dir=file.parent, prefix=file.name) as handle:  # for its owner alone
+                handle.write(secrets.token_hex(32))
+                handle.flush()
+                os.link(handle.name, file)  # no command finds one that is empty
     with suppress(OSError):  # another user's, as in a shared home
         file.chmod(0o600)
 

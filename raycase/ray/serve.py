@@ -224,7 +224,9 @@ def serve(job: ServeJob) -> NoReturn:
             drained.set()
     finally:
         if on_cluster:  # a Ray of its own ends with all that is in it
-            ray_serve.shutdown()
+            ray_serve.delete(NAME)
+            if not ray_serve.status().applications:
+                ray_serve.shutdown()
         ray.shutdown()
     sys.exit(128 + number)
 
@@ -254,6 +256,9 @@ def _failure(error: Exception) -> Exception:
     with suppress(RayServeException, KeyError):
         message = ray_serve.status().applications[NAME].deployments[NAME].message
         if raised := re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)", message, re.MULTILINE):
+            kind, _, said = raised[-1].partition(": ")
+            if kind.endswith("RequestError"):
+                return RequestError(said)
             return WorkError(f"expected a replica that loads its model, got {raised[-1]}")
     return cause(error)
 

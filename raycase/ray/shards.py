@@ -7,6 +7,7 @@ Shapes: Q queries, D dimensions, k neighbours.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -86,14 +87,19 @@ class ShardReplicas:
         self.actors = actors
         self.pings = [actor.ping.remote() for actor in actors]  # done once an actor is there, perhaps started again
         self.under_way: Counter[int] = Counter()
+        self.away = 0.0  # since when none is there
 
     def ask(self, request: Any, wait: float) -> Nearest | None:
         """The answer; None where `DEATHS` actors died of the request, or none is there within so many seconds."""
         for _ in range(DEATHS):
             pings = [*self.pings]
-            there = ray.wait(pings, num_returns=len(pings), timeout=0)[0] or ray.wait(pings, timeout=wait)[0]
+            there = ray.wait(pings, num_returns=len(pings), timeout=0)[0]
+            if not there:
+                self.away = self.away or time.monotonic()
+                there = ray.wait(pings, timeout=max(0.0, self.away + wait - time.monotonic()))[0]
             if not there:
                 return None
+            self.away = 0.0
             one = min(map(pings.index, there), key=self.under_way.__getitem__)
             self.under_way[one] += 1
             try:

@@ -67,7 +67,7 @@ def mcp_server(engine: Engine) -> Server[Any]:
         except ValidationError as error:
             return _said(": ".join(filter(None, first_problem(error.errors()))), is_error=True)
         except RequestError as error:
-            return _said(for_strangers(error), is_error=True)
+            return _said(for_strangers(error, engine.service.hidden), is_error=True)
         except Exception:
             log.exception("%s failed", asked.name)
             return _said("the server could not do it now; see the server's log", is_error=True)

@@ -159,7 +159,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return problem(error.status_code, error.detail, headers=error.headers)
     if not isinstance(error, RequestValidationError):
-        message = for_strangers(error)
+        message = for_strangers(error, _engine(request).service.hidden)
         return problem(422, message, param=message.partition(": ")[0] if ": " in message[:30] else None)
     first = error.errors()[0]
     if first["type"] == "json_invalid":

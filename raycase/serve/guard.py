@@ -94,10 +94,9 @@ class Guard:
             self.engine.requests -= 1
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._check_room()  # also before 8 MiB are read
         body = [await _body(Request(scope, receive))]
-        if self.working >= self.settings.queue:
-            said = f"expected at most {self.settings.queue:,} requests at once, got more; try again"
-            raise HTTPException(429, said, AGAIN)
+        self._check_room()
 
         async def read() -> Message:
             return {"type": "http.request", "body": body.pop()} if body else await receive()
@@ -107,6 +106,11 @@ class Guard:
             await self.app(scope, read, send)
         finally:
             self.working -= 1
+
+    def _check_room(self) -> None:
+        if self.working >= self.settings.queue:
+            said = f"expected at most {self.settings.queue:,} requests at once, got more; try again"
+            raise HTTPException(429, said, AGAIN)
 
     def _check_headers(self, scope: Scope) -> None:
         """Raise HTTPException for headers without the token, or with the name of another host, by which a stranger's

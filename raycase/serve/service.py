@@ -9,9 +9,9 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -87,6 +87,7 @@ class Service:
     name: str
     encoder: Embeds
     live: LiveIndex | None
+    hidden: Mapping[str, str] = field(default_factory=dict)  # a path that no message shows -> what stands there instead
 
     @classmethod
     def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
@@ -94,7 +95,8 @@ class Service:
         own. Raises RequestError."""
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
-            return cls(name=public_name(settings.model), encoder=resolve_embedder(settings.model).load(), live=None)
+            name, encoder = public_name(settings.model), resolve_embedder(settings.model).load()
+            return cls(name=name, encoder=encoder, live=None, hidden={settings.model: name})
         limits = Limits(token_memory=int(settings.memory * 2**30))
 
         def opened() -> Index:
@@ -102,7 +104,9 @@ class Service:
             return shard(index) if shard else index
 
         live = LiveIndex(opened)
-        return cls(name=public_name(live.index.metadata.name), encoder=live.index.encoder, live=live)
+        index, name = live.index, public_name(live.index.metadata.name)
+        hidden = dict.fromkeys((index.root.uri, index.root.path, settings.index), "the index") | {index.model: name}
+        return cls(name=name, encoder=index.encoder, live=live, hidden=hidden)
 
     # --------------------------------------------------------------------------------------------------- embeddings
 
@@ -243,9 +247,12 @@ class Engine:
         return await self.run(self.service.embed, texts, conditions)
 
 
-def for_strangers(error: BaseException) -> str:
-    """An error's message in one line, without paths of this machine and of its stores."""
-    return visible(_PATH.sub("...", with_arguments(str(error))), MOST_SHOWN)
+def for_strangers(error: BaseException, hidden: Mapping[str, str]) -> str:
+    """An error's message in one line, without paths of this machine and of its stores. hidden: of `Service`."""
+    message = with_arguments(str(error))
+    for path in sorted(hidden, key=len, reverse=True):
+        message = message.replace(path, hidden[path])
+    return visible(_PATH.sub("...", message), MOST_SHOWN)
 
 
 def public_name(model: str) -> str:

@@ -16,7 +16,7 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
     (tmp_path / "metrics.json").write_text("{}")
     with pytest.raises(RequestError, match=r"--output: .*got one of another job"):
         open_report_folder(str(tmp_path))
-    (tmp_path / "report.md").write_text("")
+    (tmp_path / "metrics.json").write_text('{"task": "csts"}')
     assert open_report_folder(str(tmp_path)) == tmp_path
     with pytest.raises(RequestError, match="on this machine"):
         check_request(EvaluateJob(model=("minilm",), data="data.csv", output="s3://bucket/report"))

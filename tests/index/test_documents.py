@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import storing
 import torch
-from helpers import embed_here, embedded, read_output, sentences, vectors
+from helpers import embed_here, embedded, read_output, read_rejected, sentences, vectors
 from indexed import refuse
 
 from raycase.encoder.chunks import Chunking
@@ -126,12 +126,14 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
     from transformers import AutoModel, AutoTokenizer
 
     rows = [*documents_of(12, seed=3), {"id": 12, "text": "A dog runs on a red ball today. " * 40, "year": 0}]
+    rows.append({"id": 13, "text": "\ufffd", "year": 0})  # a chunk without tokens
     late = {
         "model": f"condition-pooling:{tiny_model}",
         "prompt": None,
         "pooling": None,
         "dtype": "float32",
         "chunk": 12,
+        "max_rejected": 1,
     }
     apart, late = late, late | {"late_chunking": True}
     embedded(tmp_path / "u", tiny_model, rows, output=str(tmp_path / "plain"), unconditional=True, **late)
@@ -151,6 +153,8 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
             assert np.allclose(vector, states[document][inside].mean(0).numpy(), atol=1e-5)
             whole += 1
     assert whole > 20 and len(states) > 5
+    [rejected] = read_rejected(str(tmp_path / "plain"))
+    assert (rejected["id"], rejected["reason"]) == ("13", "empty text")
     embedded(tmp_path / "c", tiny_model, rows, output=str(tmp_path / "under"), conditions=CONDITIONS, **late)
     embedded(tmp_path / "a", tiny_model, rows, output=str(tmp_path / "any"), any_condition=True, **late)
     under, stored = read_output(str(tmp_path / "under")), read_output(str(tmp_path / "any"))
@@ -163,10 +167,13 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
         [alone["document"].to_pylist().count(d) == len(CONDITIONS) for d in alone["document"].to_pylist()]
     )
     assert single.any() and same[single].all() and same[~single].mean() < 0.1  # of a window of its own
-    assert verify(str(tmp_path / "under"))["rows_out"] == len(rows)
+    embedded(tmp_path / "f", tiny_model, rows, output=str(tmp_path / "p"), unconditional=True, **apart)
+    equal = np.isclose(vectors(table), vectors(read_output(str(tmp_path / "p"))), atol=1e-5).all(1)
+    assert (equal == same[:: len(CONDITIONS)]).all()
+    assert verify(str(tmp_path / "under"))["rows_out"] == 13
     build(IndexJob(embeddings=(str(tmp_path / "any"),), output=str(tmp_path / "i.lance")))
-    found = Index.open(str(tmp_path / "i.lance")).search(["a dog"], "color", len(rows), per="document")
-    assert sorted(found["document"].to_pylist()) == list(range(len(rows)))
+    found = Index.open(str(tmp_path / "i.lance")).search(["a dog"], "color", 20, per="document")
+    assert sorted(found["document"].to_pylist()) == list(range(13))
 
 
 def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tmp_path, monkeypatch):

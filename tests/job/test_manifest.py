@@ -5,10 +5,13 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here
 
 from raycase.errors import WorkError
+from raycase.io.schema import parquet_bytes
 from raycase.job.output import output_at
 from raycase.job.run import TooManyRejectedError
 from raycase.job.verify import verify
@@ -41,8 +44,21 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     embed_here(job)
     folder = output_at(job.output).embeddings
     (folder / sorted(folder.list())[2]).remove()
-    output_at(job.output).manifest.remove()
-    with pytest.raises(WorkError, match=r"input file 0: rows 200 to 300 are missing or twice; raise --limit"):
+    with pytest.raises(WorkError, match=r"rows 200 to 300 of .* are missing; raise --limit"):
         embed_here(replace(job, limit=100))
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
+
+
+def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
+    embed_here(job)
+    output = output_at(job.output)
+    first, second = sorted(output.embeddings.list())[:2]
+    other = pq.read_table(pa.BufferReader((output.embeddings / second).read()))
+    (output.embeddings / second).put(
+        parquet_bytes(other.take(list(range(len(other)))[::-1]).replace_schema_metadata(other.schema.metadata))
+    )
+    (output.embeddings / first).remove()
+    with pytest.raises(WorkError, match="embeddings/"):
+        embed_here(job)
+        verify(job.output)
