@@ -48,6 +48,8 @@ def test_queries_of_several_conditions_keep_their_order(index):
     assert found["condition"].to_pylist() == [c for c in asked for _ in range(2)]
     alone = index.search(["a red dress"], "color", 2)
     assert found["id"].to_pylist()[2:4] == alone["id"].to_pylist()
+    for array in (np.array(asked), pa.array(asked).to_pandas()):
+        assert index.search(["a", "a red dress", "b"], array, 2).equals(found)
 
 
 def test_queries_have_a_condition_of_their_own(index, home, model):
