@@ -65,10 +65,8 @@ def by_title(papers, args):
         found[way] = {name: round(100 * float(value), 1) for name, value in figures.items()}
         found[way] |= {"rows": sum(map(len, chunks[None])), "seconds": round(seconds, 1), "ranks": rank_N}
         print(way, {name: value for name, value in found[way].items() if name != "ranks"}, flush=True)
-    better, worse = (
-        (found["late chunks"]["ranks"] < found["chunks apart"]["ranks"]).sum(),
-        (found["late chunks"]["ranks"] > found["chunks apart"]["ranks"]).sum(),
-    )
+    apart_N, late_N = (found[way]["ranks"] for way in ("chunks apart", "late chunks"))
+    better, worse = (late_N < apart_N).sum(), (late_N > apart_N).sum()
     print(f"late chunks rank the right document better for {better} titles, worse for {worse}")
     return {way: {name: value for name, value in of.items() if name != "ranks"} for way, of in found.items()}
 

@@ -115,7 +115,7 @@ def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
     return call
 
 
-def refuse(problems: Mapping[str, object]) -> None:
+def check_problems(problems: Mapping[str, object]) -> None:
     """Raise RequestError for the first problem that there is; `problems`: message -> is it there?"""
     for message, is_there in problems.items():
         if is_there:

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.words import Word
-from raycase.errors import needs_package, refuse
+from raycase.errors import check_problems, needs_package
 from raycase.index.answers import TEXT
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import Index
@@ -94,7 +94,7 @@ def find_clusters(blocks: Callable[[], Iterable[Block]], clusters: int | None = 
         f"--clusters: expected at most the {rows:,} rows there are to group, got {clusters or 0:,}": few,
         f"--clusters: expected a number for {rows} rows, got none; 3 rows or more need none": not clusters and rows < 3,
     }
-    refuse(problems)
+    check_problems(problems)
     clusters = clusters or best_number(sample_SD[:TRIED])
     centres_KD = fit(sample_SD, clusters, STARTS)
     offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)

@@ -45,9 +45,8 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
             empty = import_lance().write_dataset(schema.empty_table(), "memory://filter")
             empty.scanner(filter=sql, limit=1).to_table()
     except (ValueError, RecursionError) as error:
-        reason = first_line(error).partition("got: ")[2].partition(". Valid fields")[0] or str(
-            error
-        )  # Lance's, or ours
+        of_lance = first_line(error).partition("got: ")[2].partition(". Valid fields")[0]
+        reason = of_lance or str(error)
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else reason
         known, got, why = (visible(each, MOST_LABEL) for each in (", ".join(columns), repr(where), reason))
         raise RequestError(f"{named}: expected a filter in SQL on {known}, got {got}: {why}") from error

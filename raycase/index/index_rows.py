@@ -200,7 +200,7 @@ def keep_conditions(
 
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:
-        with expecting(f"--keep-condition: expected one that the model can embed: {condition!r}", RequestError):
+        with expecting(f"--keep-condition {condition!r}: expected a condition that the model can embed", RequestError):
             queries.ask(condition)  # before anything is deleted
         if metadata.conditions.pop(condition, 0):
             dataset.delete(sql_equals(CONDITION, condition))
@@ -243,9 +243,7 @@ def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, 
     return _delete(dataset, metadata, matching)
 
 
-def delete_same_ids(
-    dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written], ids_at_once: int = IDS
-) -> int:
+def delete_same_ids(dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written]) -> int:
     """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many: all
     chunks of their documents, which may have had more, where the outputs have chunks.
 
@@ -258,7 +256,7 @@ def delete_same_ids(
     tables = (table for source in new for table in source.tables([of]))
     ids = (one for table in tables for one in table[of].unique().to_pylist())  # of several files, several times
     deleted = 0
-    while batch := list(islice(ids, ids_at_once)):
+    while batch := list(islice(ids, IDS)):
         deleted += _delete(dataset, metadata, Filter(f"({sql_in(of, batch)})"))
     return deleted
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, minutes_range, refuse
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_problems, check_ranges, minutes_range
 from raycase.flags import RayFlag
 from raycase.io.claim import begin, check_held, claim
 from raycase.io.places import Folder, check_paths
@@ -120,7 +120,7 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
         "--vectors: expected both under conditions or both without, got one of each": mixed,
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }
-    refuse(problems)
+    check_problems(problems)
     if not job.condition:
         return {}
     from raycase.index.combined import check_weights, weights_of  # takes seconds to import

@@ -22,9 +22,7 @@ class IndexMetadata:
     name: str  # the model's name when its vectors were written
     dtype: str
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
-    chunk: list[int] = field(
-        default_factory=list
-    )  # how texts were cut: tokens of a chunk, of its overlap, and 1 of late ones
+    chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, of its overlap; 1: late
     plain: int = 0  # rows without condition
     words: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from raycase.errors import RequestError, at_least, check_ranges, note, refuse
+from raycase.errors import RequestError, at_least, check_problems, check_ranges, note
 from raycase.flags import RayFlag
 from raycase.index.answers import TEXT
 from raycase.index.approximate import EFFORTS, search_kind
@@ -230,7 +230,7 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
         f"--hybrid: expected no --{beside} beside it, got both": job.hybrid and (job.stated or job.rerank),
         "--explain: expected one condition for each query, got conditions with weights": weights and job.explain,
     }
-    refuse(problems)
+    check_problems(problems)
     sentences, conditions = list(job.query or job.phrase), None
     if job.queries:
         sentences, conditions = read_queries(job.queries)

@@ -28,7 +28,7 @@ SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, th
 TASK_UNITS = 16  # of a task, at most, but for the units of one span
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
 
-KnownSpans = Mapping[str, list[Span]]  # all spans of a file, by what tells the file and the size of its units
+KnownSpans = Mapping[str, list[Span]]  # all spans of a file, by what tells it, its number and the size of its units
 
 
 def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:

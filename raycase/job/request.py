@@ -33,17 +33,8 @@ from raycase.models.registry import resolve_embedder, stores_tokens
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
 TOKEN_BYTES = 288  # of a token; 4 KB a caption
-OF_TEXTS = (
-    "chunk",
-    "overlap",
-    "late_chunking",
-    "text_column",
-    "id_column",
-    "dim",
-    "prompt",
-    "pooling",
-    "subtract",
-    "on_long",
+OF_TEXTS = (  # flags that stored tokens do not take
+    "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long".split()  # noqa: SIM905
 )
 ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raycase.errors import RequestError, WorkError
@@ -122,7 +123,7 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
             defects.extend(found)
             yield of_pairs
 
-    twice = repeated(hashes(), sum(lines["pairs"].to_pylist()))
+    twice = repeated(hashes(), pc.sum(lines["pairs"]).as_py())
     yield from sorted(defects)  # results come in any order
     yield from _duplicates(output, lines, twice)
 

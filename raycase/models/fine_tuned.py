@@ -26,7 +26,7 @@ from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.errors import RequestError, refuse
+from raycase.errors import RequestError, check_problems
 from raycase.heads.layers import save_weights
 from raycase.io.fetch import INSIDE, is_encoder_too, is_trained
 from raycase.io.vectors import pair_cosines
@@ -199,5 +199,5 @@ def starting_encoder(
         f"--model: expected an encoder without latent attention to fine-tune, got {model}": has_latent,
         f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}": sees_part,
     }
-    refuse(problems)
+    check_problems(problems)
     return spec

@@ -108,6 +108,7 @@ class Guard:
             self.working -= 1
 
     def _check_room(self) -> None:
+        """Raise HTTPException where as many requests as may be are under way."""
         if self.working >= self.settings.queue:
             said = f"expected at most {self.settings.queue:,} requests at once, got more; try again"
             raise HTTPException(429, said, AGAIN)

@@ -25,7 +25,7 @@ from raycase.io.json_values import figure, finite
 
 Weights = dict[str, Tensor]
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
-BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `shard` and `gather`
+BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `computed_rows` and `gather`
 Evaluation = Callable[[nn.Module], dict[str, float]]
 
 TITLES = {"spearman": "Spearman", "pearson": "Pearson", "rte": "RTE", "eis": "EIS"}
