@@ -126,7 +126,7 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command:
         trace(arguments.command)
-        return 0
+        os._exit(0)  # as `raycase` ends: threads of libraries that still run can abort Python's own way out
     figures = counted() | (traced() if arguments.trace else {})
     budget = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["raycase"]["budget"]
     over = [name for name, value in figures.items() if value > budget[name]]
