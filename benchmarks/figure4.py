@@ -22,7 +22,7 @@ from raycase.io.storage import json_bytes
 from raycase.job.vector_cache import VectorCache
 from raycase.placement import AutoRunner
 from raycase.ray import tune
-from raycase.training.projector import ProjectorJob, projector_evaluation
+from raycase.training.projector import ProjectorJob, projector_correlations
 from raycase.training.sweep import Sweep, by_cell
 
 TRAINED = "trained g"
@@ -53,7 +53,7 @@ def unlabelled(job, dims, vectors):
         seeds = job.trial_seeds if method is Method.RANDOM else [training.seed]
         whole = Projection(method=method, dim=train.dim, nested=nested)
         figures = [
-            projector_evaluation(validation, nested)(fit_projection(train.vectors, whole, seed=seed)[0])
+            projector_correlations(fit_projection(train.vectors, whole, seed=seed)[0], validation, nested)
             for seed in seeds
         ]
         names = {**{dim: f"spearman_{dim}" for dim in nested}, train.dim: "spearman"}

@@ -21,7 +21,7 @@ from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
 from raycase.training.condition_head_fit import fit_condition_head
 from raycase.training.condition_pairs import PairStates
-from raycase.training.loop import epoch_batches, fit, gather, shard, unwrapped
+from raycase.training.loop import epoch_batches, fit, gather, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector import ProjectorRecipe, fit_projector
 from raycase.training.recipe import HeadRecipe
@@ -102,7 +102,7 @@ def _states(rows, seed=0):
 
 def gathered(rows):
     """What `gather` gives for a batch of so many rows, and the gradient of this process's shard."""
-    part = torch.from_numpy(shard(whole(rows).numpy())).requires_grad_()
+    part = torch.from_numpy(np.array_split(whole(rows).numpy(), 2)[dist.get_rank()]).requires_grad_()
     batch = gather(part, rows)
     of_batch(batch).backward()
     return {"batch": batch.detach(), "gradient": part.grad}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +18,7 @@ import ray.train.torch
 import torch
 from pyarrow.fs import FSSpecHandler, PyFileSystem
 from ray.exceptions import RayError
-from ray.train import (
-    Checkpoint,
-    CheckpointConfig,
-    FailureConfig,
-    Result,
-    RunConfig,
-    ScalingConfig,
-    TrainingFailedError,
-    WorkerGroupError,
-)
-from ray.train.torch import TorchTrainer
+from ray.train import ScalingConfig, TrainingFailedError
 
 from raycase.errors import RequestError
 from raycase.io.storage import Location
@@ -35,8 +26,7 @@ from raycase.job.vector_cache import VectorCache
 from raycase.ray.cluster import Capacity, cause, join_cluster
 from raycase.ray.runner import RayRunner
 from raycase.training.loop import FitState, rank
-from raycase.training.track import Tracker
-from raycase.training.trainer import STATE, Fitting, Trainer
+from raycase.training.trainer import STATE, Fitting, Tracker, Trainer
 
 if TYPE_CHECKING:
     from raycase.training.job import TrainingJob
@@ -66,7 +56,7 @@ def fit_on_ray(
     if not checkpoints.is_local:
         storage["storage_filesystem"] = PyFileSystem(FSSpecHandler(checkpoints.fs))
     history = checkpoints / HISTORY
-    trainer = TorchTrainer(
+    trainer = ray.train.torch.TorchTrainer(
         _fit_worker,
         train_loop_config={
             "fitting": fitting,
@@ -77,20 +67,18 @@ def fit_on_ray(
             "history": history if resume else None,
         },
         scaling_config=scaling,
-        run_config=RunConfig(  # a run of this name and place goes on from its last checkpoint
+        run_config=ray.train.RunConfig(  # a run of this name and place goes on from its last checkpoint
             name="ray",
-            failure_config=FailureConfig(max_failures=FAILURES),
-            checkpoint_config=CheckpointConfig(num_to_keep=1),
+            failure_config=ray.train.FailureConfig(max_failures=FAILURES),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=1),
             **storage,
         ),
     )
-    ended: list[Result | Exception] = []
+    ended: list[Any] = []
 
     def fit() -> None:
         try:
             ended.append(trainer.fit())
-        except WorkerGroupError as error:
-            ended.append(next(iter(error.worker_failures.values()), error))
         except (RayError, TrainingFailedError) as error:
             ended.append(error)
 
@@ -105,7 +93,8 @@ def fit_on_ray(
             report(history.read_json() if history.exists() else [])
         [result] = ended
         if isinstance(result, Exception):
-            raise cause(result) from result
+            failures = getattr(result, "worker_failures", {})
+            raise cause(next(iter(failures.values()), result)) from result
         with result.checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
         report(state.history)
@@ -122,24 +111,16 @@ def _fit_worker(config: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
     wrap = ray.train.torch.prepare_model
-    fitting = config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap)
-    for state in fitting:
-        if history is not None:
-            _report(state)
-            if rank() == 0:
-                history.put_json(state.history)
-    if history is None:
-        assert state is not None, "a fit has an epoch"
-        _report(state)
-
-
-def _report(state: FitState) -> None:
-    """Give Ray Train the state as a checkpoint, in the first process."""
-    with tempfile.TemporaryDirectory() as folder:
-        if rank() == 0:
-            (Path(folder) / STATE).write_bytes(state.to_bytes())
-        checkpoint = Checkpoint.from_directory(folder) if rank() == 0 else None
-        ray.train.report({"epoch": len(state.history)}, checkpoint=checkpoint)
+    states = config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap)
+    is_first = rank() == 0
+    for state in states if history else deque(states, maxlen=1):
+        with tempfile.TemporaryDirectory() as folder:
+            if is_first:
+                (Path(folder) / STATE).write_bytes(state.to_bytes())
+            checkpoint = ray.train.Checkpoint.from_directory(folder) if is_first else None
+            ray.train.report({"epoch": len(state.history)}, checkpoint=checkpoint)
+        if history and is_first:
+            history.put_json(state.history)
 
 
 def open_trainer(job: TrainingJob) -> Trainer:

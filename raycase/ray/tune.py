@@ -25,18 +25,7 @@ from raycase.models.model_folder import METRICS
 from raycase.ray.cluster import capacity
 from raycase.ray.train import make_scaling, open_trainer
 from raycase.training.job import TrainingJob, train
-from raycase.training.sweep import (
-    BEST,
-    RESULTS,
-    SWEEP,
-    Choices,
-    Space,
-    Sweep,
-    by_cell,
-    changed,
-    text_of,
-    write_results,
-)
+from raycase.training.sweep import BEST, RESULTS, SWEEP, Choices, Space, Sweep, by_cell, changed, text_of
 
 FINALISTS = 3  # cells of a search that are run with every seed
 GRACE, REDUCTION = 8, 3  # ASHA: no trial is stopped before epoch 8; a third of the trials passes each rung
@@ -53,7 +42,7 @@ def tune(job: Sweep) -> dict[str, Any]:
     job.check()
     cells, space = (job.cells(), {}) if job.grid else ([], job.search_space())
     parts = training.read_parts()
-    sharing = {_shared_key(each): each for each in _sharing(training, cells, space)}
+    sharing = _sharing(training, cells, space)
     identity = training.identity(training.config(), parts) | {"cells": cells, "space": space}
     identity |= {"models": {key: each.config().describe() for key, each in sharing.items()}}
     identity |= {"fingerprint": fingerprint(identity)}
@@ -68,12 +57,12 @@ def tune(job: Sweep) -> dict[str, Any]:
         cells = [of[0]["choices"] for _, of in by_cell(searched)[:FINALISTS]]
     _run(job, shared, [(cell, seed) for seed in job.trial_seeds for cell in cells], "grid" if job.grid else "finals")
     trials = job.read_trials()
-    write_results(job, trials)
+    job.write_results(trials)
     scores, best = by_cell(trials)[0]
     if not scores:
         raise WorkError(f"expected trials that finish, got {len(trials)} that failed; the first: {best[0]['error']}")
-    cell = replace(changed(training, best[0]["choices"]), output=f"{training.folder}/{BEST}", overwrite=False)
-    cell = replace(cell, cache=training.cache_uri)
+    cell = changed(training, best[0]["choices"])
+    cell = replace(cell, output=f"{training.folder}/{BEST}", cache=training.cache_uri, overwrite=False)
     metrics = locate(cell.output) / METRICS
     if metrics.exists() and metrics.read_json()["fingerprint"] != fingerprint(cell.identity(cell.config(), parts)):
         locate(cell.output).remove()  # the best of fewer trials
@@ -93,12 +82,13 @@ def tune(job: Sweep) -> dict[str, Any]:
     }
 
 
-def _sharing(training: TrainingJob, cells: Sequence[Choices], space: Space) -> list[TrainingJob]:
-    """A job for each of what cells share: vectors, for one."""
+def _sharing(training: TrainingJob, cells: Sequence[Choices], space: Space) -> dict[str, TrainingJob]:
+    """A job for each of what cells share, as vectors, by its key."""
     if not cells:
         varied = {flag: space[flag]["choice"] for flag in training.SHARED_BY if flag in space}
         cells = [dict(zip(varied, values, strict=True)) for values in product(*varied.values())]
-    return [changed(training, {f: v for f, v in cell.items() if f in training.SHARED_BY}) for cell in cells]
+    jobs = [changed(training, {f: v for f, v in cell.items() if f in training.SHARED_BY}) for cell in cells]
+    return {_shared_key(job): job for job in jobs}
 
 
 def _shared_key(training: TrainingJob) -> str:
@@ -118,20 +108,18 @@ def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
     if missing <= 0:
         return
     samplers = {flag: next(iter(sampler.items())) for flag, sampler in space.items()}
+    domains = {
+        flag: ray.tune.choice(given) if kind == "choice" else getattr(ray.tune, kind)(*given)
+        for flag, (kind, given) in samplers.items()
+    }
     searcher = OptunaSearch(
-        space={
-            flag: ray.tune.choice(given) if kind == "choice" else getattr(ray.tune, kind)(*given)
-            for flag, (kind, given) in samplers.items()
-        },
-        metric="score",
-        mode="max",
         seed=(job.training.seed + len(earlier)) % (MOST_SEED + 1),  # else it would draw the first points again
         points_to_evaluate=[t["choices"] for t in told] or None,
         evaluated_rewards=[t["score"] for t in told] or None,
     )
     epochs = max([job.training.recipe.epochs, *samplers.get("epochs", ("", []))[1]])
     asha = ASHAScheduler(time_attr="epoch", max_t=epochs, grace_period=min(GRACE, epochs), reduction_factor=REDUCTION)
-    _tuned(job, shared, "search", {}, num_samples=missing, search_alg=searcher, scheduler=asha)
+    _tuned(job, shared, "search", domains, num_samples=missing, search_alg=searcher, scheduler=asha)
 
 
 def _run(job: Sweep, shared: Mapping[str, Any], trials: Sequence[tuple[Choices, int]], phase: str) -> None:

@@ -1,7 +1,8 @@
-"""Fitting the head of condition pooling on rated pairs, above a frozen encoder.
+"""Fitting the head of condition pooling on rated pairs, above a frozen encoder; then its plain part, and what tells
+whether a text says anything of a condition.
 
-Shapes: N rated pairs, B pairs of a batch, S sentences and C conditions (distinct), W of the states, P of f(s),
-D vectors, M dimensions: the nested ones and all.
+Shapes: N rated pairs, or texts with a condition each, B pairs of a batch, S sentences and C conditions (distinct),
+W of the states, P of f(s), D vectors, M dimensions: the nested ones and all, F features of `Says`.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, PlainPart
+from raycase.evaluation.metrics import auc
+from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, PlainPart, Says
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.training.condition_pairs import PairIndex, PairStates
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather
+from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
+from raycase.training.loop import Batches, BatchLoss, FitState, computed_rows, fit, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
 from raycase.training.recipe import DISTILLED_WEIGHT, HeadRecipe
 
@@ -26,6 +29,10 @@ PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
 DRAWN_ALONE = 512  # pairs of a batch where none are rated
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
+# Of the fit of `Says`
+EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
+LEFT = 5  # one text in so many calibrates, and is not trained on
+BINS = 10  # of the expected calibration error
 
 
 class HeadCosine(nn.Module):
@@ -72,79 +79,63 @@ def fit_condition_head(
     *,
     pseudo_labelled: PairIndex | None = None,
     seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
+    **how: Any,
 ) -> Iterator[FitState]:
-    """Fit the head; yields the state after each epoch. Pairs labelled -1 are not trained on.
+    """`fit` the head; `how`: its state and wrap. Pairs labelled -1 are not trained on.
 
-    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_pairs`). `wrap` moves the
-    module to its device and wraps it for several processes.
+    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_pairs`).
     """
     torch.manual_seed(seed)
     head = ConditionHead(recipe.head(train.dim))
     if recipe.activation is None:
         head.start_from_states(train.dim // len(recipe.layers))
-    module = wrap(HeadCosine(head))
     settings = recipe.settings | ({} if pseudo_labelled is None else {"patience": recipe.epochs})
     rated = train.rated[train.ratings[train.rated] != NOT_APPLICABLE]
-    batches = group_batches(train.groups, rated, recipe.batch_size, seed)
-    if pseudo_labelled is not None:
-        batches = with_pseudo_labelled(batches, train, len(pseudo_labelled.ratings), seed)
-    if (train.epochs > 0).any():
-        batches = with_drawn(batches, train.epochs)
-    loss, evaluate = _loss(train, recipe, pseudo_labelled), head_evaluation(validation)
-    return fit(module, batches, loss, evaluate, **settings, seed=seed, state=state)
+    more = 0 if pseudo_labelled is None else len(pseudo_labelled.ratings)
+    return fit(
+        HeadCosine(head),
+        head_batches(train, rated, recipe.batch_size, seed, more),
+        _loss(train, recipe, pseudo_labelled),
+        lambda module: head_correlations(module.head, validation, head.config.nested),
+        **settings,
+        seed=seed,
+        **how,
+    )
 
 
-def group_batches(groups_N: np.ndarray, rated: np.ndarray, batch_size: int, seed: int) -> Batches:
+def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int = 0) -> Batches:
     """The rows `rated` once an epoch, in an order that seed and epoch determine.
 
-    Pairs of the same two sentences stand together, so that their words go through the head once.
+    Pairs of the same two sentences stand together, so that their words go through the head once. pseudo_labelled:
+    number of these rows, which follow all others in the order of the groups of rated ones; each batch has
+    `MORE_CONDITIONS` of them for each of its pairs of sentences, whose words it reads anyway. Each batch also has a
+    part of the rows that are drawn for the epoch; without rated pairs, batches have `DRAWN_ALONE` of these. After the
+    last epoch that has some, those of the first come again.
     """
+    names, group_R = np.unique(train.groups[train.rated], return_inverse=True)  # rated rows stand first
+    each = pseudo_labelled // max(1, len(names))
+    last = int(train.epochs.max(initial=0))
+
+    def further(epoch: int, step: int, rows: np.ndarray) -> np.ndarray:
+        random = np.random.default_rng([seed, epoch, step])
+        groups = np.unique(group_R[rows])
+        orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
+        return len(train.ratings) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)
 
     def batches(epoch: int) -> Iterator[np.ndarray]:
-        key = np.random.default_rng([seed, epoch]).permutation(int(groups_N.max()) + 1)
-        rows = rated[np.argsort(key[groups_N[rated]], kind="stable")]
-        for start in range(0, len(rows), batch_size):
-            yield rows[start : start + batch_size]
+        key = np.random.default_rng([seed, epoch]).permutation(int(train.groups.max()) + 1)
+        rows = rated[np.argsort(key[train.groups[rated]], kind="stable")]
+        parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        if pseudo_labelled:
+            parts = [np.concatenate([part, further(epoch, step, part)]) for step, part in enumerate(parts)]
+        if last > 0:
+            drawn = np.flatnonzero(train.epochs == (epoch - 1) % last + 1)
+            parts = parts or [rows] * -(-len(drawn) // DRAWN_ALONE)
+            shares = np.array_split(drawn, len(parts))
+            parts = [np.concatenate(both) for both in zip(parts, shares, strict=True)]
+        yield from parts
 
     return batches
-
-
-def with_drawn(batches: Batches, epochs_N: np.ndarray) -> Batches:
-    """The batches, each with a part of the rows that are drawn for the epoch; without batches, `DRAWN_ALONE` at a time.
-
-    After the last epoch that has some, those of the first come again.
-    """
-
-    def both(epoch: int) -> Iterator[np.ndarray]:
-        rows = np.flatnonzero(epochs_N == (epoch - 1) % int(epochs_N.max()) + 1)
-        rated = list(batches(epoch)) or [rows[:0]] * -(-len(rows) // DRAWN_ALONE)
-        for batch, part in zip(rated, np.array_split(rows, len(rated)), strict=True):
-            yield np.concatenate([batch, part])
-
-    return both
-
-
-def with_pseudo_labelled(batches: Batches, train: PairIndex, pseudo_labelled: int, seed: int) -> Batches:
-    """The batches, each with `MORE_CONDITIONS` pseudo-labelled rows of each of its pairs of sentences, whose words it
-    reads anyway.
-
-    pseudo_labelled: number of these rows, which follow the N others in the order of the groups of rated ones.
-    """
-    names, group_N = np.unique(train.groups[train.rated], return_inverse=True)  # rated rows stand first
-    each = pseudo_labelled // len(names)
-
-    def both(epoch: int) -> Iterator[np.ndarray]:
-        for step, rows in enumerate(batches(epoch)):
-            random = np.random.default_rng([seed, epoch, step])
-            groups = np.unique(group_N[rows])
-            orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
-            yield np.concatenate(
-                [rows, len(train.ratings) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)]
-            )
-
-    return both
 
 
 def _loss(train: PairStates, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
@@ -171,15 +162,6 @@ def _loss(train: PairStates, recipe: HeadRecipe, pseudo_labelled: PairIndex | No
         return found
 
     return of_batch
-
-
-def head_evaluation(validation: PairStates) -> Evaluation:
-    """The `head_correlations` of the module's head."""
-
-    def evaluate(module: Any) -> dict[str, float]:
-        return head_correlations(module.head, validation, module.dims[:-1])
-
-    return evaluate
 
 
 def head_correlations(head: Head, pairs: PairStates, nested: Sequence[int] = ()) -> dict[str, float]:
@@ -234,3 +216,77 @@ def _texts(part: PlainPart, pairs: PairStates) -> tuple[Tensor, Tensor]:
     read = pairs.states(np.unique(pairs.sentence_index))
     means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)
     return torch.cat(means), torch.cat(plain)
+
+
+# ------------------------------------------------------------------------------- whether a text says something
+
+
+def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
+    """The head with `Says`, in float16 as it is saved, and its figures on texts left out; itself where no data tells.
+
+    The log-odds of those texts are scaled and shifted to be calibrated (Platt, 1999, with his targets).
+    """
+    rows = np.flatnonzero(train.epochs == SAYS)
+    if not len(rows):
+        return head, {}
+    torch.manual_seed(seed)
+    whole = ConditionHead(replace(head.config, says=True))
+    whole.load_state_dict(head.state_dict(), strict=False)
+    assert whole.says is not None
+    features_NF, said_N = says_features(whole.eval(), train, rows), torch.tensor(train.ratings[rows])
+    left_N = torch.from_numpy(train.sentence_index[rows, 0] % LEFT == 0)
+    _fit_says(whole.says, features_NF[~left_N], said_N[~left_N])
+    _calibrate_says(whole.says, features_NF[left_N], said_N[left_N])
+    whole = whole.half().float().eval()
+    assert whole.says is not None
+    with torch.inference_mode():
+        probabilities = whole.says(features_NF[left_N]).sigmoid().numpy()
+    said = said_N[left_N].numpy()
+    error = calibration_error(probabilities, said)
+    return whole, {"auc": 100 * auc(probabilities, said), "calibration_error": error, "texts": len(said)}
+
+
+@torch.inference_mode()
+def says_features(head: ConditionHead, pairs: PairStates, rows: np.ndarray) -> Tensor:
+    """What `Says` sees of the first sentences of these pairs: (N, F)."""
+    parts = np.array_split(rows, -(-len(rows) // EVALUATED_AT_ONCE))
+    found = [head_pair_vectors(head, pairs, part, head.says_features).chunk(2)[0].cpu() for part in parts]
+    return torch.cat(found)
+
+
+def calibration_error(probabilities_N: np.ndarray, said_N: np.ndarray) -> float:
+    """Expected calibration error x 100, over `BINS` bins of equal width (Guo et al., 2017, eq. 3)."""
+    bins_N = np.minimum((probabilities_N * BINS).astype(int), BINS - 1)
+    members = [bins_N == b for b in np.unique(bins_N)]
+    return 100 * float(sum(m.mean() * abs(probabilities_N[m].mean() - said_N[m].mean()) for m in members))
+
+
+def _fit_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:
+    optimizer = torch.optim.AdamW(says.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for _ in range(max(EPOCHS, LEAST_STEPS // -(-len(said_N) // BATCH_SIZE))):
+        for rows in torch.randperm(len(said_N)).split(BATCH_SIZE):
+            optimizer.zero_grad()
+            log_odds = says(F.dropout(features_NF[rows], DROPOUT))
+            F.binary_cross_entropy_with_logits(log_odds, said_N[rows]).backward()
+            optimizer.step()
+
+
+def _calibrate_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:
+    with torch.no_grad():
+        log_odds_N = says(features_NF)
+    ones = said_N.sum()
+    targets_N = torch.where(said_N == 1, (ones + 1) / (ones + 2), 1 / (len(said_N) - ones + 2))
+    factor, offset = torch.ones((), requires_grad=True), torch.zeros((), requires_grad=True)
+    optimizer = torch.optim.LBFGS([factor, offset], max_iter=100)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(factor * log_odds_N + offset, targets_N)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    last: Any = says.net[-1]
+    with torch.no_grad():
+        last.weight.mul_(factor)
+        last.bias.mul_(factor).add_(offset)

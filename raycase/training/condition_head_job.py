@@ -13,7 +13,7 @@ import numpy as np
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
-from raycase.heads.condition_head import ConditionHead, Head, ZeroShotHead
+from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.io.fetch import model_folder
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.io.places import Paths
@@ -25,7 +25,13 @@ from raycase.models.condition_pooling import ConditionPoolingConfig, condition_p
 from raycase.models.model_card import head_card
 from raycase.models.pairs import Indexed
 from raycase.models.registry import resolve
-from raycase.training.condition_head_fit import fit_condition_head, head_correlations, head_vectors, with_plain_part
+from raycase.training.condition_head_fit import (
+    fit_condition_head,
+    head_correlations,
+    head_vectors,
+    with_plain_part,
+    with_says,
+)
 from raycase.training.condition_pairs import (
     FURTHER,
     FURTHER_OF_MODELS,
@@ -33,13 +39,13 @@ from raycase.training.condition_pairs import (
     PairStates,
     further_pairs,
     on_the_scale_of_ratings,
+    parted,
     pseudo_labelled_pairs,
+    with_pairs_of,
 )
 from raycase.training.job import TrainingJob, fit_metrics
-from raycase.training.labelled_pairs import parted, with_pairs_of
 from raycase.training.loop import FitState
 from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
-from raycase.training.says_fit import with_says
 from raycase.training.trainer import Fitting, Trainer
 
 
@@ -142,7 +148,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             ]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
                 teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints))
-                said.append(said_by_head(best_head(teachers[-1], recipe, train.dim), rated, further))
+                vectors = head_vectors(best_head(teachers[-1], recipe, train.dim), replace(rated, **vars(further)))
+                said.append(cosines(*vectors))
             fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
             recipe = replace(recipe, epochs=DISTILLED_EPOCHS)
         return [*teachers, fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints)]
@@ -213,11 +220,6 @@ def pair_states(
         ratings=rated.ratings,
         epochs=rated.epochs,
     )
-
-
-def said_by_head(head: Head, train: PairStates, further: PairIndex) -> np.ndarray:
-    """The cosines of a head: (N,)."""
-    return cosines(*head_vectors(head, replace(train, **vars(further))))
 
 
 def indexed_texts(rated: RatedPairs) -> tuple[Indexed, Indexed]:

@@ -32,36 +32,6 @@ from raycase.training.trainer import Fitting
 POOL = 16  # batches whose pairs are sorted by length together
 
 
-def fit_tuned(
-    train: Any,
-    validation: Any,
-    recipe: TuneRecipe,
-    *,
-    job: FineTuneJob,
-    config: SystemConfig,
-    compute: torch.dtype,
-    seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
-) -> Iterator[FitState]:
-    """Fine-tune the system of a job; yields the state after each epoch.
-
-    config: the job's; compute: of matrix products. `wrap` moves the module to its device and wraps it for several
-    processes.
-    """
-    torch.manual_seed(seed)
-    return fit(
-        wrap(job.module(config.trainable(recipe.dropout, compute))),
-        job.batches(train, seed),
-        job.batch_loss(train, compute),
-        job.evaluation(validation, compute),
-        **job.settings,
-        select=job.SELECT,
-        seed=seed,
-        state=state,
-    )
-
-
 def autocast(module: nn.Module, compute: torch.dtype) -> torch.autocast:
     """Autocast of matrix products to `compute`; weights stay in 32 bits."""
     device = next(module.parameters()).device
@@ -82,10 +52,6 @@ class FineTuneJob(TrainingJob, TuneRecipe):
     RECIPE = TuneRecipe
     TASK: ClassVar[str]  # what it is trained for, in fingerprints and `metrics.json`
     SELECT: ClassVar[str]  # the metric of early stopping
-
-    @abstractmethod
-    def config(self) -> SystemConfig:
-        """The system before training. Raises RequestError."""
 
     def module(self, system: Any) -> Any:
         """The module to train, around what `config().trainable` returns."""
@@ -111,7 +77,31 @@ class FineTuneJob(TrainingJob, TuneRecipe):
         return super().identity(config, parts) | {"task": self.TASK}
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
-        return partial(fit_tuned, job=self, config=self.config(), compute=compute_of(self, on_gpu=on_gpu))
+        return partial(self._fit, self.config(), compute_of(self, on_gpu=on_gpu))
+
+    def _fit(
+        self,
+        config: SystemConfig,
+        compute: torch.dtype,
+        train: Any,
+        validation: Any,
+        recipe: TuneRecipe,
+        *,
+        seed: int = 0,
+        **how: Any,
+    ) -> Iterator[FitState]:
+        """`fit` the job's system; `compute`: of matrix products, `how`: its state and wrap."""
+        torch.manual_seed(seed)
+        return fit(
+            self.module(config.trainable(recipe.dropout, compute)),
+            self.batches(train, seed),
+            self.batch_loss(train, compute),
+            self.evaluation(validation, compute),
+            **self.settings,
+            select=self.SELECT,
+            seed=seed,
+            **how,
+        )
 
     def save(
         self, config: SystemConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
@@ -142,11 +132,6 @@ class TunePairs:
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
     groups: np.ndarray
 
-    @classmethod
-    def of(cls, config: Any, rated: RatedPairs) -> TunePairs:
-        """Tokenise rated pairs. Raises RequestError for a text that cannot be encoded."""
-        return cls(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
-
 
 @dataclass(frozen=True, kw_only=True)
 class PairJob(FineTuneJob):
@@ -159,8 +144,10 @@ class PairJob(FineTuneJob):
         """The loss over what the module gives for a whole batch."""
 
     def prepared(self, shared: Sequence[RatedPairs]) -> tuple[TunePairs, TunePairs]:
-        config = self.config()
-        train, validation = (TunePairs.of(config, rated) for rated in shared)
+        config: Any = self.config()
+        train, validation = (
+            TunePairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups) for rated in shared
+        )
         return train, validation
 
     def module(self, system: Any) -> Any:

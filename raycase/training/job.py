@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +25,7 @@ from raycase.models.contracts import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
 from raycase.training.recipe import FitRecipe
-from raycase.training.track import Track, Tracker, check_track
-from raycase.training.trainer import Fitting, Trainer
+from raycase.training.trainer import Fitting, Track, Tracker, Trainer, check_track
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +113,7 @@ class TrainingJob(RayFlag, ABC):
     @property
     def recipe(self) -> Any:
         """Everything that determines the weights besides the data, the system and the seed."""
-        return self.RECIPE.of(self)
+        return self.RECIPE(**{f.name: getattr(self, f.name) for f in fields(self.RECIPE)})
 
     @abstractmethod
     def config(self) -> Any:
@@ -127,7 +126,15 @@ class TrainingJob(RayFlag, ABC):
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and the validation data, with their hashes as `data_sha256`. Raises RequestError."""
         train, validation = read_rated(self.train, "--train"), read_rated(self.validation, "--validation")
-        _check_rated(train, validation)
+        invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
+        if invalid:
+            raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
+        shared = rows_in(validation, train)
+        if len(shared):
+            raise RequestError(
+                f"--validation: expected pairs that are not in --train, got {len(shared)} of {len(validation)} in "
+                f"{train.uri}, the first in row {shared[0]}"
+            )
         return train, validation
 
     def identity(self, config: Any, parts: Sequence[Any]) -> dict[str, Any]:
@@ -238,16 +245,3 @@ def data_metrics(parts: dict[str, Any]) -> dict[str, Any]:
             found[part] |= {"rows": int((read.epochs == 0).sum()), "drawn": int((read.epochs != 0).sum())}
             found[part]["not_applicable"] = int((read.ratings == NOT_APPLICABLE).sum())
     return found
-
-
-def _check_rated(train: RatedPairs, validation: RatedPairs) -> None:
-    """Raise RequestError for ratings that cannot be learned, or pairs that are in both."""
-    invalid = sorted({float(r) for r in train.ratings if r != NOT_APPLICABLE and not 1 <= r <= 5})
-    if invalid:
-        raise RequestError(f"--train: expected labels from 1 to 5 (or -1: does not apply), got {invalid[0]:g}")
-    shared = rows_in(validation, train)
-    if len(shared):
-        raise RequestError(
-            f"--validation: expected pairs that are not in --train, got {len(shared)} of {len(validation)} in "
-            f"{train.uri}, the first in row {shared[0]}"
-        )

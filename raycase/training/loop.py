@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from raycase.io.json_values import figure, finite
 Weights = dict[str, Tensor]
 Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `computed_rows` and `gather`
-Evaluation = Callable[[nn.Module], dict[str, float]]
+Evaluation = Callable[[Any], dict[str, float]]  # of the module
 
 TITLES = {"spearman": "Spearman", "pearson": "Pearson", "rte": "RTE", "eis": "EIS"}
 
@@ -85,7 +86,7 @@ def show(line: dict[str, float]) -> None:
     )
 
 
-def best_epoch_of(history: Sequence[dict[str, float]], select: str = "spearman") -> int:
+def best_epoch_of(history: Sequence[dict[str, float]], select: str) -> int:
     """The first epoch with the highest value of `select`, counted from 1; 0 where no epoch has a finite one."""
     epochs = [i for i, line in enumerate(history) if finite(line[select]) is not None]
     return 1 + max(epochs, key=lambda i: history[i][select]) if epochs else 0
@@ -105,16 +106,19 @@ def fit(
     seed: int = 0,
     select: str = "spearman",
     state: FitState | None = None,
+    wrap: Any = lambda module: module,
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
     warmup: share of the steps up to the peak learning rate, then down to 0; None: constant. select: the metric of early
-    stopping and of the best epoch (larger is better).
+    stopping and of the best epoch (larger is better). `wrap` moves the module to its device and may wrap it in
+    DistributedDataParallel.
     A state holds the trained weights themselves, not a copy: use it before the next epoch begins.
-    `module` may be wrapped in DistributedDataParallel. Dropout is seeded by (seed, epoch, rank), so a fit that resumes
-    from a saved state equals one that was never stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights
-    that are not finite, and where no epoch has a number of `select`.
+    Dropout is seeded by (seed, epoch, rank), so a fit that resumes from a saved state equals one that was never
+    stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights that are not finite, and where no epoch has a
+    number of `select`.
     """
+    module = wrap(module)
     inner = unwrapped(module)
     trained = [weight for weight in inner.parameters() if weight.requires_grad]
     not_finite_before = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
@@ -256,17 +260,12 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
 
 
-def shard(batch: np.ndarray) -> np.ndarray:
-    """This process's rows of a batch: contiguous, of sizes that differ by at most one, possibly none."""
-    return np.array_split(batch, world_size())[rank()]
-
-
 def computed_rows(batch: np.ndarray) -> tuple[np.ndarray, int]:
-    """The rows of a batch that this process computes, and how many of them count.
+    """The rows of a batch that this process computes, contiguous, and how many of them count.
 
     One without rows computes a row and drops its result, for DistributedDataParallel waits for every process.
     """
-    rows = shard(batch)
+    rows = np.array_split(batch, world_size())[rank()]
     return (rows, len(rows)) if len(rows) else (batch[:1], 0)
 
 

@@ -25,7 +25,7 @@ from raycase.models.contracts import PromptEncoderConfig
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.job import TrainingJob, fit_metrics
-from raycase.training.loop import BatchLoss, Evaluation, FitState, computed_rows, epoch_batches, fit, gather
+from raycase.training.loop import BatchLoss, FitState, computed_rows, epoch_batches, fit, gather
 from raycase.training.losses import (
     Loss,
     nested_correlations,
@@ -105,20 +105,21 @@ def fit_projector(
     recipe: ProjectorRecipe,
     *,
     seed: int = 0,
-    state: FitState | None = None,
-    wrap: Any = lambda module: module,
+    **how: Any,
 ) -> Iterator[FitState]:
-    """Fit g by eq. 2 with a frozen encoder; yields the state after each epoch. Pairs labelled -1 are not trained on.
-
-    `wrap` moves the module to its device and wraps it for several processes.
-    """
+    """`fit` g by eq. 2 with a frozen encoder; `how`: its state and wrap. Pairs labelled -1 are not trained on."""
     train = train.applicable()
     torch.manual_seed(seed)
     shape = recipe.projector(train.dim)
-    module = wrap(Projector(shape))
-    batches = epoch_batches(len(train.ratings), recipe.batch_size, seed)
-    loss, evaluate = pair_loss(train, recipe), projector_evaluation(validation, shape.nested)
-    return fit(module, batches, loss, evaluate, **recipe.settings, seed=seed, state=state)
+    return fit(
+        Projector(shape),
+        epoch_batches(len(train.ratings), recipe.batch_size, seed),
+        pair_loss(train, recipe),
+        lambda g: projector_correlations(g, validation, shape.nested),
+        **recipe.settings,
+        seed=seed,
+        **how,
+    )
 
 
 def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
@@ -139,14 +140,9 @@ def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
     return of_batch
 
 
-def projector_evaluation(validation: PairVectors, nested: Sequence[int] = ()) -> Evaluation:
+def projector_correlations(g: nn.Module, pairs: PairVectors, nested: Sequence[int] = ()) -> dict[str, float]:
     """The `nested_correlations` of g's vectors."""
-
-    def evaluate(module: nn.Module) -> dict[str, float]:
-        vectors_PK = project(module, validation.vectors)
-        return nested_correlations(vectors_PK, validation.pair_index, validation.ratings, nested)
-
-    return evaluate
+    return nested_correlations(project(g, pairs.vectors), pairs.pair_index, pairs.ratings, nested)
 
 
 def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
@@ -205,7 +201,7 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         metrics = {
             **record,
             **fit_metrics(fitted),
-            "zero_shot": projector_evaluation(validation)(torch.nn.Identity()),
+            "zero_shot": projector_correlations(nn.Identity(), validation),
             "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
         }
         g = best_projector(fitted, shape)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Self
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from raycase.errors import at_least, check_ranges
 from raycase.heads.condition_head import HeadConfig
@@ -30,11 +30,6 @@ class FitRecipe:
     PATIENCE: ClassVar[int] = 0  # epochs without a better one, after which a fit stops
     WEIGHT_DECAY: ClassVar[float] = 0.0  # decoupled (AdamW)
     WARMUP: ClassVar[float | None] = None  # share of the steps up to the peak learning rate, then down to 0
-
-    @classmethod
-    def of(cls, flags: Any) -> Self:
-        """The recipe among the flags of a job."""
-        return cls(**{f.name: getattr(flags, f.name) for f in fields(cls)})
 
     @property
     def record(self) -> dict[str, Any]:

@@ -131,6 +131,25 @@ class Sweep(TuneFlags):
         name = fingerprint(trial["choices"])[:10]
         (self.root / TRIALS / f"{name}-{trial['seed']}.json").put_json(trial)
 
+    def write_results(self, trials: Sequence[Trial]) -> None:
+        """Write `results.parquet`, a row for each trial, and `results.md`, one for each cell."""
+        rows = [t | {f"config/{name}": v for name, v in t["choices"].items()} for _, of in by_cell(trials) for t in of]
+        table = pd.DataFrame(rows).drop(columns="choices")
+        (self.root / "results.parquet").put(table.to_parquet(index=False))
+        made, metric = provenance(), next((t["metric"] for t in trials if "metric" in t), "score")
+        lines = [
+            "# Sweep\n",
+            f"{len(trials)} trials. Figures: {metric} x 100 on the validation data, of the best epoch; mean ± sample "
+            "standard deviation over the seeds. These data also chose epoch and cell, so the best are optimistic.\n",
+            f"    {made['command']}\n\nCommit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}.\n",
+            f"| {metric} | seeds | failed | cell |\n|---|---|---|---|",
+        ]
+        for scores, of in by_cell(trials):
+            mean = f"{statistics.fmean(scores):.2f}" if scores else ""
+            spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
+            lines.append(f"| {mean}{spread} | {len(scores)} | {len(of) - len(scores)} | {text_of(of[0]['choices'])} |")
+        (self.root / "results.md").put(("\n".join(lines) + "\n").encode())
+
 
 def changed(job: TrainingJob, choices: Choices) -> TrainingJob:
     """The job with some flags replaced. Raises RequestError for unknown flags and values out of range."""
@@ -166,23 +185,3 @@ def by_cell(trials: Sequence[Trial]) -> list[tuple[list[float], list[Trial]]]:
         cells.setdefault(text_of(trial["choices"]), []).append(trial)
     scored = [([t["score"] for t in of if t["score"] is not None], of) for of in cells.values()]
     return sorted(scored, key=lambda cell: (len(cell[0]), statistics.fmean(cell[0] or [0])), reverse=True)
-
-
-def write_results(job: Sweep, trials: Sequence[Trial]) -> None:
-    """Write `results.parquet`, a row for each trial, and `results.md`, one for each cell."""
-    rows = [t | {f"config/{name}": v for name, v in t["choices"].items()} for _, of in by_cell(trials) for t in of]
-    table = pd.DataFrame(rows).drop(columns="choices")
-    (job.root / "results.parquet").put(table.to_parquet(index=False))
-    made, metric = provenance(), next((t["metric"] for t in trials if "metric" in t), "score")
-    lines = [
-        "# Sweep\n",
-        f"{len(trials)} trials. Figures: {metric} x 100 on the validation data, of the best epoch; mean ± sample "
-        "standard deviation over the seeds. These data also chose epoch and cell, so the best are optimistic.\n",
-        f"    {made['command']}\n\nCommit {made['commit'] or 'unknown'}, {made['date']}, {made['machine']}.\n",
-        f"| {metric} | seeds | failed | cell |\n|---|---|---|---|",
-    ]
-    for scores, of in by_cell(trials):
-        mean = f"{statistics.fmean(scores):.2f}" if scores else ""
-        spread = f" ± {statistics.stdev(scores):.2f}" if len(scores) > 1 else ""
-        lines.append(f"| {mean}{spread} | {len(scores)} | {len(of) - len(scores)} | {text_of(of[0]['choices'])} |")
-    (job.root / "results.md").put(("\n".join(lines) + "\n").encode())

@@ -1,24 +1,41 @@
-"""What a training job runs by: vectors of texts and fits, in this process or on Ray (`raycase.ray.train`)."""
+"""What a training job runs by: vectors of texts, fits in this process or on Ray (`raycase.ray.train`), and where each
+epoch is reported: TensorBoard, MLflow or Weights & Biases.
+
+MLflow and W&B read from the environment where the figures go (MLFLOW_TRACKING_URI, WANDB_MODE and others).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Literal
 
 from torch import nn
 
 from raycase.encoder.loading import best_device
+from raycase.errors import RequestError, WorkError, lacks_package, named, visible
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
 from raycase.job.vector_cache import VectorCache
-from raycase.training.loop import FitState
-from raycase.training.track import Tracker
+from raycase.training.loop import FitState, show
 
 STATE = "state.safetensors"  # of a fit that may resume
 
 Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, seed, state, wrap), as `fit_projector`
+Track = Literal["tensorboard", "mlflow", "wandb"]
+Report = Callable[[Sequence[dict[str, float]]], None]  # takes the history of a fit after each epoch
+Put = Callable[[dict[str, float], int], object]  # takes the figures of an epoch, and its number
+
+PROJECT = "raycase"  # of W&B, and the experiment of MLflow, where the environment names none
+EVENTS = "tensorboard"  # folder in the output
+CLIENTS = {"tensorboard": "tensorboardX:SummaryWriter", "mlflow": "mlflow:MlflowClient", "wandb": "wandb:init"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +79,109 @@ def local_trainer(gpus_per_worker: float | None) -> Trainer:
     """That of this process."""
     device = best_device() if gpus_per_worker is None else "cuda" if gpus_per_worker else "cpu"
     return Trainer(on_gpu=device == "cuda", fit=partial(fit_here, device=device), vectors=VectorCache(Runner()))
+
+
+# ------------------------------------------------------------------------------------------------------- tracking
+
+
+def check_track(to: Track | None) -> None:
+    """Name the project where the environment names none.
+
+    Raises RequestError for a package or a key that is missing, and for a service that does not answer.
+    """
+    if to is None:
+        return
+    try:
+        client = resolve_name(CLIENTS[to])
+    except (ImportError, AttributeError) as error:  # a folder `wandb` of runs can be imported, too
+        raise lacks_package(CLIENTS[to].split(":")[0], "track", f"for --track {to}") from error
+    if not {"MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"} & {*os.environ}:
+        os.environ["MLFLOW_EXPERIMENT_NAME"] = PROJECT
+    os.environ.setdefault("WANDB_PROJECT", PROJECT)
+    has_key = to != "wandb" or os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    with _answering(to, RequestError):
+        if to == "mlflow":
+            client().search_experiments(max_results=1)
+        has_key = has_key or resolve_name("wandb:login")(prompt=False)
+    if not has_key:
+        raise RequestError("--track wandb: expected a key of W&B, got none; set WANDB_API_KEY or run: wandb login")
+
+
+class Tracker:
+    """Prints the epochs of a job's fits and sends them to a service, where one is named, each fit as a run.
+
+    folder: the job's output; facts: parameters that all its fits share.
+    """
+
+    def __init__(self, to: Track | None, folder: Path, facts: Mapping[str, Any]) -> None:
+        self.to, self.folder, self.facts = to, folder, facts
+        self.fits = 0
+
+    @contextmanager
+    def fit(self, parameters: Mapping[str, Any], shown: int = 0) -> Iterator[Report]:
+        """Open a run; gives what takes the history of a fit that grows. shown: epochs that were printed before.
+
+        Raises WorkError where the service fails.
+        """
+        if not self.fits and self.to:
+            shutil.rmtree(self.folder / EVENTS, ignore_errors=True)  # of an earlier job; one that resumes sends all
+        self.fits += 1
+        sent = 0
+        with ExitStack() as stack:
+            with _answering(self.to, WorkError):
+                put = stack.enter_context(RUNS[self.to](self.folder, self.fits, {**self.facts, **parameters}))
+
+            def report(history: Sequence[dict[str, float]]) -> None:
+                nonlocal sent
+                for line in history[sent:]:
+                    if sent >= shown:
+                        show(line)
+                    with _answering(self.to, WorkError):
+                        put(line, int(line["epoch"]))
+                    sent += 1
+
+            yield report
+
+
+@contextmanager
+def _tensorboard(folder: Path, fit: int, parameters: dict[str, Any]) -> Iterator[Put]:
+    from tensorboardX import SummaryWriter
+
+    with SummaryWriter(str(folder / EVENTS / f"fit-{fit}")) as writer:
+        writer.add_text("parameters", json.dumps(parameters))
+        yield lambda figures, epoch: [writer.add_scalar(name, value, epoch) for name, value in figures.items()]
+
+
+@contextmanager
+def _mlflow(folder: Path, fit: int, parameters: dict[str, Any]) -> Iterator[Put]:
+    import mlflow
+
+    with mlflow.start_run(run_name=f"{folder.name}-{fit}", nested=True):
+        mlflow.log_params(parameters)
+        yield lambda figures, epoch: mlflow.log_metrics(figures, step=epoch)
+
+
+@contextmanager
+def _wandb(folder: Path, fit: int, parameters: dict[str, Any]) -> Iterator[Put]:
+    import wandb
+
+    settings = wandb.Settings(console="off")  # it would send what is printed
+    with wandb.init(name=f"{folder.name}-{fit}", group=folder.name, config=parameters, settings=settings) as run:
+        yield lambda figures, epoch: run.log(figures, step=epoch)
+
+
+RUNS: dict[Track | None, Callable[[Path, int, dict[str, Any]], AbstractContextManager[Put]]] = {
+    None: lambda *_: nullcontext(lambda figures, epoch: None),
+    "tensorboard": _tensorboard,
+    "mlflow": _mlflow,
+    "wandb": _wandb,
+}
+
+
+@contextmanager
+def _answering(to: Track | None, kind: type[Exception]) -> Iterator[None]:
+    """Raise an error of this kind where a service does not take what it is given."""
+    try:
+        yield
+    except Exception as error:
+        raise kind(f"--track {to}: expected it to take the figures, got {visible(named(error))}") from error

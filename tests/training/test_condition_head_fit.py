@@ -12,10 +12,9 @@ from random_pairs import RECIPE, WIDTH, head_of, pairs
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.io.stored_tokens import StoredStates
 from raycase.training.condition_head_fit import (
-    HeadCosine,
     fit_condition_head,
-    group_batches,
-    head_evaluation,
+    head_batches,
+    head_correlations,
     head_pair_vectors,
     head_vectors,
 )
@@ -61,15 +60,15 @@ def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
 
 
 def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together():
-    groups, rated = np.arange(40) // 4, np.delete(np.arange(40), [0, 5, 6])
+    data, rated = replace(pairs(), groups=np.arange(40) // 4), np.delete(np.arange(40), [0, 5, 6])
     orders = set()
     for seed, epoch in ((0, 1), (0, 2), (1, 1)):
-        found = list(group_batches(groups, rated, 9, seed)(epoch))
+        found = list(head_batches(data, rated, 9, seed)(epoch))
         assert [len(batch) for batch in found] == [9, 9, 9, 9, 1]
         order = np.concatenate(found)
         assert sorted(order) == rated.tolist()
-        assert (np.diff(groups[order]) != 0).sum() == 9
-        assert order.tolist() == np.concatenate(list(group_batches(groups, rated, 9, seed)(epoch))).tolist()
+        assert (np.diff(data.groups[order]) != 0).sum() == 9
+        assert order.tolist() == np.concatenate(list(head_batches(data, rated, 9, seed)(epoch))).tolist()
         orders.add(tuple(order))
     assert len(orders) == 3
 
@@ -104,8 +103,7 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     found, wanted = (last(fit_condition_head(d, pairs(seed=1), RECIPE)) for d in (other, data))
     assert worst(found.weights, wanted.weights) == 0
     rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
-    module = HeadCosine(head_of())
-    assert head_evaluation(data)(module)["spearman"] != head_evaluation(rated)(module)["spearman"]
+    assert head_correlations(head_of(), data)["spearman"] != head_correlations(head_of(), rated)["spearman"]
 
 
 def test_the_best_head_is_rounded_as_it_is_saved():
@@ -114,5 +112,5 @@ def test_the_best_head_is_rounded_as_it_is_saved():
     assert not head.training
     for name, tensor in head.state_dict().items():
         assert torch.equal(tensor, state.best[f"head.{name}"].half().float())
-    figures = head_evaluation(pairs(seed=1))(HeadCosine(head))
+    figures = head_correlations(head, pairs(seed=1))
     assert figures["spearman"] == pytest.approx(state.history[state.best_epoch - 1]["spearman"], abs=0.5)

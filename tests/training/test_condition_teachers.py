@@ -12,12 +12,13 @@ from random_pairs import RECIPE, head_of, pairs
 
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
+from raycase.io.vectors import cosines
 from raycase.models.contracts import score_pairs
 from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import fit_condition_head
-from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts, said_by_head
+from raycase.training.condition_head_fit import fit_condition_head, head_vectors
+from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
 from raycase.training.condition_pairs import FURTHER, further_pairs, on_the_scale_of_ratings, pseudo_labelled_pairs
 
 TRAINED = {"train.csv": 100, "validation.csv": 40}
@@ -32,7 +33,8 @@ def train():
 @pytest.fixture(scope="module")
 def pseudo_labelled(train):
     further = further_pairs(train, 0)
-    return pseudo_labelled_pairs(further, [said_by_head(head, train, further) for head in HEADS])
+    under = replace(train, **vars(further))
+    return pseudo_labelled_pairs(further, [cosines(*head_vectors(head, under)) for head in HEADS])
 
 
 def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):

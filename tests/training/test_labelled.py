@@ -17,11 +17,11 @@ from raycase.evaluation.metrics import auc
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.labelled import ALL, nearest
 from raycase.io.labelled import labels_of, read_labelled
+from raycase.training import condition_pairs
 from raycase.training import job as jobs
-from raycase.training import labelled_pairs
+from raycase.training.condition_head_fit import calibration_error
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.labelled_pairs import with_pairs_of
-from raycase.training.says_fit import calibration_error
+from raycase.training.condition_pairs import with_pairs_of
 
 train = partial(jobs.train, open_trainer=open_trainer)
 ABOUT = {
@@ -37,7 +37,7 @@ ABOUT = {
 @pytest.fixture
 def few(monkeypatch):
     """Of few clusters that are drawn."""
-    monkeypatch.setattr(labelled_pairs, "LEAST_CLUSTERS", 128)
+    monkeypatch.setattr(condition_pairs, "LEAST_CLUSTERS", 128)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from raycase.training.projector import (
     best_projector,
     fit_projector,
     pair_loss,
-    projector_evaluation,
+    projector_correlations,
 )
 
 
@@ -125,8 +125,8 @@ def test_figures_over_all_pairs_and_over_those_with_a_rating():
     )
     vectors = data.vectors[:, :2]
     nested = 100 * spearmanr(pair_cosines(vectors, data.pair_index), data.ratings).statistic
-    assert projector_evaluation(data, (2,))(nn.Identity())["spearman_2"] == pytest.approx(nested)
-    found = projector_evaluation(data)(nn.Identity())
+    assert projector_correlations(nn.Identity(), data, (2,))["spearman_2"] == pytest.approx(nested)
+    found = projector_correlations(nn.Identity(), data)
     assert found == {
         "spearman": pytest.approx(100 * spearmanr(scores, data.ratings).statistic),
         "pearson": pytest.approx(100 * pearsonr(scores, data.ratings).statistic),
@@ -153,8 +153,8 @@ def planted(rows, seed):
 @pytest.mark.parametrize("loss", Loss)
 def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
-    assert projector_evaluation(held_out)(nn.Identity())["spearman"] < 30
+    assert projector_correlations(nn.Identity(), held_out)["spearman"] < 30
     shape = {"dim": 12, "layers": 0, "dropout": 0.0}
     recipe = ProjectorRecipe(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
     state = last(fit_projector(train, validation, recipe))
-    assert projector_evaluation(held_out)(best_projector(state, recipe.projector(12)))["spearman"] > 95
+    assert projector_correlations(best_projector(state, recipe.projector(12)), held_out)["spearman"] > 95

@@ -8,7 +8,7 @@ import pytest
 
 from raycase.errors import RequestError
 from raycase.training.catalogue import TRAIN_JOBS
-from raycase.training.sweep import Sweep, by_cell, changed, text_of, write_results
+from raycase.training.sweep import Sweep, by_cell, changed, text_of
 
 
 def sweep(system="case", folder=None, grid=None, space=None, **options):
@@ -120,7 +120,7 @@ def test_cells_are_ranked_by_their_mean_among_those_with_the_most_seeds(tmp_path
     for each in trials:
         job.put_trial(each)
     assert sorted(map(repr, job.read_trials())) == sorted(map(repr, trials))
-    write_results(job, job.read_trials())
+    job.write_results(job.read_trials())
     table = pd.read_parquet(tmp_path / "results.parquet")
     assert table["config/dim"].tolist() == [3, 3, 1, 1, 5, 5, 2, 4]
     assert table["error"].tolist()[-1] == "it diverged"

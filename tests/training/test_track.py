@@ -13,7 +13,7 @@ from tracked import mlflow_runs, scalars
 
 from raycase.errors import RequestError, WorkError
 from raycase.training import job as jobs
-from raycase.training.track import Tracker, check_track
+from raycase.training.trainer import Tracker, check_track
 
 train = partial(jobs.train, open_trainer=open_trainer)
 KEY = "0123456789" * 4
