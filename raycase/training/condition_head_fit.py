@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.evaluation.metrics import auc
-from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, PlainPart, Says
+from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, Says
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
@@ -57,7 +57,7 @@ def head_pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray, pool: Poo
     device = head.temperatures.device
     sentences, sentence_2B = np.unique(pairs.sentence_index[rows].T.reshape(-1), return_inverse=True)
     conditions, condition_B = np.unique(pairs.condition_index[rows], return_inverse=True)
-    questions = head.ask(pairs.means(conditions).to(device))
+    questions = head.ask(torch.from_numpy(pairs.conditions[conditions]).to(device))
     condition_2B = np.tile(condition_B, 2)
     parts, order = [], []
     for members, *part in pairs.states(sentences):
@@ -205,17 +205,16 @@ def with_plain_part(
     whole.load_state_dict(head.state_dict(), strict=False)
     part = whole.plain
     assert part is not None
-    vectors = torch.from_numpy(np.concatenate(head_vectors(head, train)))
-    means_SW, plain_SP = _texts(part, train)
-    part.fit(means_SW, plain_SP, _texts(part, validation)[0], vectors)
+
+    def texts(pairs: PairStates) -> tuple[Tensor, Tensor]:
+        """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
+        read = pairs.states(np.unique(pairs.sentence_index))
+        means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)
+        return torch.cat(means), torch.cat(plain)
+
+    means_SW, plain_SP = texts(train)
+    part.fit(means_SW, plain_SP, texts(validation)[0], torch.from_numpy(np.concatenate(head_vectors(head, train))))
     return whole.half().float().eval()
-
-
-def _texts(part: PlainPart, pairs: PairStates) -> tuple[Tensor, Tensor]:
-    """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
-    read = pairs.states(np.unique(pairs.sentence_index))
-    means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)
-    return torch.cat(means), torch.cat(plain)
 
 
 # ------------------------------------------------------------------------------- whether a text says something

@@ -122,7 +122,26 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         return with_pairs_of(None, taught, self.epochs, self.seed), validation, *sets
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairStates]:
-        return [pair_states(rated, config, vectors, self) for rated in parts[:2]]
+        """Rated pairs with states of their sentences and conditions. Raises RequestError for a text without any."""
+        config = replace(config, keep=TokenSpan.SENTENCE)
+        states_of = partial(vectors.states_of, cache=self.cache_location, compute=self.compute)
+        found = []
+        for rated in parts[:2]:
+            sentences, conditions = indexed_texts(rated)
+            sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
+            condition_states, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
+            pairs = PairStates(
+                sentences=sentence_states,
+                plain=plain,
+                conditions=condition_states.means,
+                sentence_index=sentences.codes.reshape(2, -1).T,
+                condition_index=conditions.codes,
+                groups=rated.groups,
+                ratings=rated.ratings,
+                epochs=rated.epochs,
+            )
+            found.append(pairs)
+        return found
 
     def fitting(self, *, on_gpu: bool) -> Fitting:
         return fit_condition_head
@@ -199,27 +218,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         card = head_card(self.folder.name, trained, metrics)
         write_head_folder(self.folder, trained, head, metrics, card)
         return metrics
-
-
-def pair_states(
-    rated: RatedPairs, config: ConditionPoolingConfig, vectors: VectorCache, job: TrainingJob
-) -> PairStates:
-    """States of the sentences and conditions of rated pairs. Raises RequestError for a text without any."""
-    sentences, conditions = indexed_texts(rated)
-    config = replace(config, keep=TokenSpan.SENTENCE)
-    states_of = partial(vectors.states_of, cache=job.cache_location, compute=job.compute)
-    sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
-    condition_states, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
-    return PairStates(
-        sentences=sentence_states,
-        plain=plain,
-        conditions=condition_states.means,
-        sentence_index=sentences.codes.reshape(2, -1).T,
-        condition_index=conditions.codes,
-        groups=rated.groups,
-        ratings=rated.ratings,
-        epochs=rated.epochs,
-    )
 
 
 def indexed_texts(rated: RatedPairs) -> tuple[Indexed, Indexed]:

@@ -74,10 +74,6 @@ class PairStates(PairIndex):
         """Numbers of a state, W."""
         return self.conditions.shape[1]
 
-    def means(self, conditions: np.ndarray) -> Tensor:
-        """Mean states of these conditions: (C, W)."""
-        return torch.from_numpy(self.conditions[conditions])
-
     def states(self, sentences: np.ndarray) -> Iterator[SentencePart]:
         """States of these sentences and f of them, those of similar length together."""
         for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):

@@ -69,11 +69,6 @@ class ProjectorRecipe(FitRecipe):
     PATIENCE: ClassVar[int] = 10
 
     @property
-    def dropout_share(self) -> float:
-        """`dropout`, or its default."""
-        return DROPOUT * (self.layers > 0) if self.dropout is None else self.dropout
-
-    @property
     def expected(self) -> Ranges:
         return super().expected | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
@@ -92,7 +87,7 @@ class ProjectorRecipe(FitRecipe):
             layers=self.layers,
             hidden=HIDDEN,
             activation=self.activation,
-            dropout=self.dropout_share,
+            dropout=DROPOUT * (self.layers > 0) if self.dropout is None else self.dropout,
             dropout_at=self.dropout_at,
             bias=self.bias,
             nested=tuple(sorted(set(self.nested))),
@@ -182,8 +177,8 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         read_prompt(self.prompt)
 
     def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        self.recipe.projector(config.views_dim)  # whose dimensions bound the nested ones
-        recipe = self.recipe.record | {"dropout": self.recipe.dropout_share}
+        shape = self.recipe.projector(config.views_dim)  # whose dimensions bound the nested ones
+        recipe = self.recipe.record | {"dropout": shape.dropout}
         return super().identity(config, parts) | {"recipe": recipe}
 
     def shared(self, config: CaseConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairVectors]:

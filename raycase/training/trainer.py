@@ -107,15 +107,17 @@ def check_track(to: Track | None) -> None:
         raise RequestError("--track wandb: expected a key of W&B, got none; set WANDB_API_KEY or run: wandb login")
 
 
+@dataclass
 class Tracker:
     """Prints the epochs of a job's fits and sends them to a service, where one is named, each fit as a run.
 
     folder: the job's output; facts: parameters that all its fits share.
     """
 
-    def __init__(self, to: Track | None, folder: Path, facts: Mapping[str, Any]) -> None:
-        self.to, self.folder, self.facts = to, folder, facts
-        self.fits = 0
+    to: Track | None
+    folder: Path
+    facts: Mapping[str, Any]
+    fits: int = 0  # so far
 
     @contextmanager
     def fit(self, parameters: Mapping[str, Any], shown: int = 0) -> Iterator[Report]:
