@@ -95,12 +95,7 @@ class ProjectorRecipe(FitRecipe):
 
 
 def fit_projector(
-    train: PairVectors,
-    validation: PairVectors,
-    recipe: ProjectorRecipe,
-    *,
-    seed: int = 0,
-    **how: Any,
+    train: PairVectors, validation: PairVectors, recipe: ProjectorRecipe, *, seed: int = 0, **how: Any
 ) -> Iterator[FitState]:
     """`fit` g by eq. 2 with a frozen encoder; `how`: its state and wrap. Pairs labelled -1 are not trained on."""
     train = train.applicable()

@@ -101,6 +101,19 @@ def test_a_loss_that_is_not_finite_ends_the_fit():
         next(states)
 
 
+def test_weights_lost_by_the_last_step_are_an_error():
+    """The loss before the step was finite."""
+    one_step = {"batch_size": 50, "learning_rate": 3e38, "evaluation": scripted(1.0)}
+    with pytest.raises(WorkError, match="epoch 1: expected finite weights"):
+        list(fitting(module=nn.Linear(3, 1), loss=lambda m, rows: m.weight.sum() - m.bias.sum(), **one_step))
+
+
+@pytest.mark.parametrize(("patience", "epochs"), [(2, 2), (9, 5)])
+def test_a_fit_without_a_number_in_any_epoch_is_an_error_after_its_patience(patience, epochs):
+    with pytest.raises(WorkError, match=f"whose score on the validation data is a number, got none in {epochs}"):
+        list(fitting(evaluation=scripted(*[float("nan")] * 5), epochs=5, patience=patience))
+
+
 @pytest.fixture
 def rates(monkeypatch):
     """The learning rate of every step that is taken."""

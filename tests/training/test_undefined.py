@@ -1,4 +1,4 @@
-"""Figures that are no numbers, and states and folders of fits that were altered or killed."""
+"""Figures and labels that are no numbers, or none that can be told apart."""
 
 import json
 import math
@@ -6,39 +6,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
-from helpers import open_trainer, rated_rows, to_csv, vectors_of
+from helpers import rated_rows, to_csv, vectors_of
 
 from raycase.cli import main
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError
 from raycase.evaluation import procedure as tasks
 from raycase.io.rated import read_rated
 from raycase.io.storage import json_bytes
-from raycase.training import job as jobs
-from raycase.training.loop import fit
 
 NAN = math.nan
-train = partial(jobs.train, open_trainer=open_trainer)
-
-
-def fitted(scores, patience=9, epochs=None, state=None, rate=0.1, loss=lambda m, rows: m.weight.square().sum()):
-    following = iter(scores)
-    torch.manual_seed(0)
-    options = {"epochs": epochs or len(scores), "patience": patience, "learning_rate": rate, "select": "score"}
-    batches = lambda epoch: [np.arange(2)]  # noqa: E731
-    return fit(torch.nn.Linear(2, 1), batches, loss, lambda m: {"score": next(following)}, **options, state=state)
-
-
-@pytest.mark.parametrize(("patience", "epochs"), [(2, 2), (9, 5)])
-def test_a_fit_without_a_number_in_any_epoch_is_an_error_after_its_patience(patience, epochs):
-    with pytest.raises(WorkError, match=f"whose score on the validation data is a number, got none in {epochs}"):
-        list(fitted([NAN] * 5, patience=patience))
-
-
-def test_weights_lost_by_the_last_step_are_an_error():
-    """The loss before the step was finite."""
-    with pytest.raises(WorkError, match="epoch 1: expected finite weights"):
-        list(fitted([1.0], rate=3e38, loss=lambda m, rows: (m.weight * 2).sum() * 1e3 - m.bias.sum()))
 
 
 def test_json_has_null_for_what_is_no_number(capsys):
