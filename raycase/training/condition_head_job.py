@@ -105,6 +105,8 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         super().check_flags()
         if not (self.train or self.labelled) or (self.train and not self.validation):
             raise RequestError("expected --train and --validation, or --labelled, or all three")
+        if (self.teachers or self.teacher_models) and not self.train:
+            raise RequestError("--train: expected rated pairs for --teachers and --teacher-models, got none")
 
     def read_parts(self) -> tuple[Any, ...]:
         """Rated pairs and those drawn from labelled texts to train on, rated pairs to validate with, and the labelled

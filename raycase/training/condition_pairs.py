@@ -160,7 +160,9 @@ class _Column:
     def cluster(self, random: np.random.Generator) -> Iterator[tuple[str, str, float]]:
         """Pairs of a cluster, with ratings."""
         items: dict[str, Label] = {}
-        for label in self._some_labels(random):
+        groups = random.permutation(len(self.groups))
+        drawn = [str(label) for i in groups for label in random.permutation(self.groups[i])[:2]]  # two of a group
+        for label in drawn[:LABELS]:
             answers = self.column.answers.get(label, ())
             for _ in range(TEXTS_OF_EACH):
                 if answers and random.random() < ANSWERS:
@@ -171,11 +173,6 @@ class _Column:
         for (first, labels), (second, others) in combinations(items.items(), 2):
             near = bool(self.column.coarse(labels) & self.column.coarse(others))
             yield first, second, SAME if labels & others else SAME_GROUP if near else OTHER
-
-    def _some_labels(self, random: np.random.Generator) -> list[str]:
-        """Two of a group, if it has as many, of each of some groups."""
-        order = random.permutation(len(self.groups))
-        return [str(label) for i in order for label in random.permutation(self.groups[i])[:2]][:LABELS]
 
 
 # ------------------------------------------------------------------------------------------------------------ teachers

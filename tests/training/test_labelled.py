@@ -175,6 +175,13 @@ def test_without_data_there_is_no_fit(tables, tmp_path, flags):
         train(ConditionPoolingJob(**flags, output=str(tmp_path / "m")))
 
 
+@pytest.mark.parametrize("teachers", [{"teachers": 1}, {"teacher_models": ("minilm-conditional-v2",)}])
+def test_teachers_without_rated_pairs_are_refused(tables, tmp_path, teachers):
+    """They rate the sentences of these pairs under further conditions."""
+    with pytest.raises(RequestError, match="--train: expected rated pairs for --teachers"):
+        train(ConditionPoolingJob(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
+
+
 @pytest.mark.parametrize("names", [(("a.csv", "b/a.csv"), ()), (("a.csv",), ("a.json", "b/a.json"))])
 def test_tables_of_one_name_are_refused(names):
     with pytest.raises(RequestError, match="of different names, got a twice"):
