@@ -13,7 +13,6 @@ Prints a line a round, and one JSON object. Exit status 1 where a round lost a r
 import argparse
 import json
 import logging
-import os
 import random
 import sys
 import tempfile
@@ -29,29 +28,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from disturbed import Disturbed
 from helpers import embed_here, flags_of, same_output, save_tiny_model, sentences, small_job, wait_for
+from s3_proxy import FAULTS, Proxy, serving
 
 from raycase.job.output import output_at
 
 KINDS = ("actor", "task", "machine", "driver")
-FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
 ROUND_SECONDS = 900  # a loaded machine takes minutes to start a driver
 
 
 @contextmanager
 def failing_store(seed):
     """An S3 server, and the URL of a proxy to it that fails one request in twenty."""
-    import boto3
-    from moto.server import ThreadedMotoServer
-    from s3_proxy import Proxy
-
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # else a line for each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    os.environ["AWS_ENDPOINT_URL"] = "http://{}:{}".format(*server.get_host_and_port())
-    boto3.client("s3").create_bucket(Bucket="corpus")
-    with Proxy(os.environ["AWS_ENDPOINT_URL"], failing=0.05, faults=FAULTS, seed=seed) as proxy:
+    with serving() as url, Proxy(url, failing=0.05, faults=FAULTS, seed=seed) as proxy:
         yield proxy.url
-    server.stop()
 
 
 def play(number, seed, head, environment, home):

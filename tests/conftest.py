@@ -113,16 +113,10 @@ def data():
 @pytest.fixture(scope="session")
 def s3_server():
     """A real HTTP S3 server with the bucket `corpus`; gives its URL."""
-    import boto3
-    from moto.server import ThreadedMotoServer
+    import s3_proxy
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    url = "http://{}:{}".format(*server.get_host_and_port())
-    os.environ["AWS_ENDPOINT_URL"] = url
-    boto3.client("s3").create_bucket(Bucket="corpus")
-    yield url
-    server.stop()
+    with s3_proxy.serving() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -186,12 +180,32 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    """The folder's name of a random three-layer BERT whose every token changes every other one."""
+    import small
+
+    return small.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
 def rated(tmp_path_factory):
     """A folder with train.csv (101 pairs), validation.csv and a cache that the tests share."""
     folder = tmp_path_factory.mktemp("rated")
     rated_rows(101, 0).to_csv(folder / "train.csv", index=False)
     rated_rows(40, 1).to_csv(folder / "validation.csv", index=False)
     return folder
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """Makes a job that evaluates models."""
+    from raycase.evaluation.job import EvaluateJob
+
+    def job(*models, **options):
+        defaults = {"output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
+        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
+
+    return job
 
 
 @pytest.fixture

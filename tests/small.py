@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import tiny
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from raycase.io.rated import RatedPairs
@@ -25,19 +24,10 @@ EVERY = [(s, c) for s in SENTENCES for c in CONDITIONS]
 
 
 def words():
-    """BERT's tokenizer over a vocabulary that is the same in every process, as a trained one is not."""
+    """BERT's tokenizer over the words and letters of the texts above, and the options that it is saved with."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789:.,-"
     whole = sorted({word.lower() for text in SENTENCES + CONDITIONS for word in text.split() if word.isalpha()})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *whole]
-    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
-    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    special = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    return made, {"tokenizer_class": "BertTokenizer"}
+    return tiny.wordpiece([*letters, *(f"##{c}" for c in letters), *whole])
 
 
 def save_bert(folder, layers=3, seed=0):

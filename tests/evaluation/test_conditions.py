@@ -3,14 +3,11 @@
 import json
 from argparse import Namespace
 
-from conditions import (
-    main,
-    render,
-)
+from conditions import main, render
 from helpers import write_csv
 
 
-def test_the_report_has_what_was_measured(models, pairs, tmp_path, capsys):
+def test_the_report_has_what_was_measured(models, pairs, tmp_path):
     header = ["sentence1", "sentence2", "condition", "label"]
     rows = [["a dog", "a cat", "Type of dog ", label] for label in (1, 2)]
     rows += [["a dog", "a cat", "number of people", 1]] * 4

@@ -1,12 +1,11 @@
 """The input of a job: what is left out of it, what changes beside it, and when a file counts as changed."""
 
-import csv
 import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import embed_here, read_output
+from helpers import embed_here, read_output, write_csv
 
 from raycase.errors import RequestError
 from raycase.job.output import output_at
@@ -23,8 +22,7 @@ def folder(job, tmp_path):
 
 
 def write(path, texts):
-    with path.open("w", newline="") as handle:
-        csv.writer(handle).writerows([["text"], *([text] for text in texts)])
+    write_csv(path, ["text"], [[text] for text in texts])
 
 
 def texts_of(job):

@@ -24,9 +24,9 @@ HEAD = {"activation": "gelu", "heads": 3, "head_dim": 5, "output_dim": 7}
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory):
+def encoders(bert, tmp_path_factory):
     qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
-    return {"bert": small.save_bert(tmp_path_factory.mktemp("bert")), "qwen": str(qwen)}
+    return {"bert": bert, "qwen": str(qwen)}
 
 
 def save_head(folder, config, **options):
