@@ -1,6 +1,7 @@
 """A job notices what happens to its output: another job in it, a folder that is gone, units that are damaged."""
 
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from helpers import embed_here, meanwhile, read_output, stop_after
 
 from raycase.encoder.token_batch import Work
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 from raycase.job.output import output_at
 from raycase.job.run import Progress
 from raycase.job.units import UnitLine, WrittenUnit
@@ -62,6 +63,31 @@ def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
     file.remove()
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
+
+
+def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no right to mount a small disk here")
+    try:
+        (disk / "other").write_bytes(bytes(120_000))  # the vectors alone would fit beside it, their texts do not
+        job = replace(job, output=str(disk / "out"))
+        with pytest.raises(WorkError, match=r"writing input file 0, from row .*No space left on device") as error:
+            embed_here(job)
+        assert "\n" not in str(error.value)
+        assert not output_at(job.output).manifest.exists()
+        (disk / "other").unlink()
+        assert embed_here(job)["units_resumed"] > 0
+        with (disk / "other").open("wb", buffering=0) as rest, pytest.raises(OSError, match="No space"):
+            while True:
+                rest.write(bytes(4096))
+        with pytest.raises(RequestError, match=r"--output: expected a place to write at .*No space left on device"):
+            embed_here(replace(job, output=str(disk / "more")))
+        verify(job.output)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 # -------------------------------------------------------------------------------------------------------- progress

@@ -93,6 +93,15 @@ def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind):
     assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
 
 
+def test_the_vector_is_the_sum_of_the_words(encoders):
+    """Without training: sum_t w_t(c) h_t over the tokens of the text."""
+    loaded, text = system(condition_pooling(encoders["bert"])), SENTENCES[0]
+    states_TD = small.states(encoders["bert"], text)[1:-1].numpy()
+    for condition in CONDITIONS:
+        (words,) = loaded.word_weights([text], condition)
+        close(np.array([w.weight for w in words]) @ states_TD, loaded.embed([text], condition)[0], atol=1e-5)
+
+
 def test_without_a_condition_it_is_the_encoder(encoders, trained):
     wanted = [small.mean(encoders["bert"], text) for text in SENTENCES]
     close(opened(trained["bert"]).embed(SENTENCES, None), wanted)
