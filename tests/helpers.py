@@ -312,6 +312,26 @@ def vectors_of(texts, config, *, name, cache, **_):
     return VectorCache(Runner()).vectors_of(texts, config, name=name, cache=cache, compute="float32")
 
 
+def plain_fit(job):
+    """The fit of a projector's job without the job: the validation pairs, their vectors, the last state, and g of the
+    best epoch."""
+    from raycase.io.rated import read_rated
+    from raycase.job.vector_cache import VectorCache
+    from raycase.training.projector import best_projector, fit_projector
+
+    pairs, cache = [read_rated(uri, "") for uri in (job.train, job.validation)], VectorCache(Runner())
+    data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
+    state = last(fit_projector(*data, job.recipe, seed=job.seed))
+    return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
+
+
+def projector_of(job):
+    """The weights of g that a job saved."""
+    from safetensors.torch import load_file
+
+    return load_file(job.folder / "projector.safetensors")
+
+
 def open_trainer(job):
     """Training in this process, without Ray."""
     from raycase.training.trainer import local_trainer

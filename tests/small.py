@@ -112,11 +112,6 @@ def figures(loaded):
     return loaded.score(*zip(*[(s, t, c) for s in SENTENCES for t in SENTENCES for c in CONDITIONS], strict=True))
 
 
-def length(folder, texts):
-    """Tokens of some texts."""
-    return sum(ids(folder, text).shape[1] for text in texts)
-
-
 def disturb(module, seed=0, scale=0.05):
     """Change everything that is trained, as training would; gives the module."""
     random = torch.Generator().manual_seed(seed)
@@ -156,18 +151,6 @@ def job(kind, model="", **flags):
 def fit(job, parts, **options):
     """The states of the job's fit on these parts."""
     return job.fitting(on_gpu=False)(*job.prepared(parts), job.recipe, **options)
-
-
-def seen(encoder, monkeypatch):
-    """The real tokens of every padded batch that goes through the encoder's layers, as they come."""
-    tokens, original = [], encoder.states
-
-    def states_of(batch, rows, *sent):
-        tokens.append(int(batch.lengths[rows].sum()))
-        return original(batch, rows, *sent)
-
-    monkeypatch.setattr(encoder, "states", states_of)
-    return tokens
 
 
 def no_signs(text):
