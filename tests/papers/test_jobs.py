@@ -142,7 +142,7 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 def parts(rated, scored, inferences):
     """Training and validation data of each kind of job."""
     pairs = {part: f"{rated}/{part}.csv" for part in ("train", "validation")}
-    return {DualCseJob: inferences, MixSpJob: scored, BiEncoderJob: pairs}
+    return {DualCseJob: inferences, MixSpJob: scored, BiEncoderJob: pairs, CsrJob: pairs}
 
 
 @pytest.mark.parametrize(
@@ -170,6 +170,7 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
     ("kind", "change", "said"),
     [
         (BiEncoderJob, {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
+        (CsrJob, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
         (DualCseJob, {"validation": "train"}, "premises that are not in --train, got 24"),
         (MixSpJob, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
     ],
