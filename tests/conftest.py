@@ -119,23 +119,6 @@ def s3_server():
         yield url
 
 
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """Built from a copy, without the network, by the setuptools that is installed."""
-    import shutil
-    import subprocess
-
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "raycase", source / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(source)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = source.glob("dist/*.whl")
-    return file
-
-
 @pytest.fixture
 def through(monkeypatch, s3_server):
     """Sends what this process asks of S3 to another URL, where a request is waited for a second."""

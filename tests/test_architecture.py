@@ -1,11 +1,16 @@
-"""What a linter cannot say of the package: the cost of its imports, no pickle, no remote code."""
+"""What a linter cannot say of the package: the cost of its imports, no pickle, no remote code; its wheel."""
 
 import ast
+import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import raycase
 
@@ -69,3 +74,31 @@ def check_call(module, node):
     assert options.get("trust_remote_code", "False") == "False", where
     if called in ("AutoConfig.from_pretrained", "AutoModel.from_pretrained", "AutoTokenizer.from_pretrained"):
         assert "trust_remote_code" in options, where
+
+
+def test_every_file_of_the_package_is_in_the_wheel(tmp_path):
+    """Built from a copy, without the network, by the setuptools that is installed."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "raycase", tmp_path / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = tmp_path.glob("dist/*.whl")
+    package = [file for file in (ROOT / "raycase").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    with zipfile.ZipFile(wheel) as files:
+        names = [name for name in files.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(file.relative_to(ROOT).as_posix() for file in package)
+
+
+def test_every_dependency_has_a_tested_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    tested = {name: rs for name, rs in project["optional-dependencies"].items() if name not in ("gcs", "azure")}
+    requirements = project["dependencies"] + [r for rs in tested.values() for r in rs]
+    names = {re.split(r"[\[<=>]", r)[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
+    assert names <= pins
