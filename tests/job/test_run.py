@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import embed_here, meanwhile, read_output, stop_after
+from helpers import embed_here, meanwhile, read_output, sentences, stop_after
 
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError
+from raycase.job import runner
 from raycase.job.output import output_at
 from raycase.job.run import Progress
+from raycase.job.runner import Runner
 from raycase.job.units import UnitLine, WrittenUnit
 from raycase.job.verify import verify
 
@@ -88,6 +90,26 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         verify(job.output)
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_what_the_write_step_raises_ends_the_job_and_the_next_run_resumes(job, monkeypatch):
+    written = []
+
+    def fails(unit, **place):
+        if len(written) == 2:
+            raise OSError("the disk is full")
+        written.append(unit)
+        return write(unit, **place)
+
+    write = runner.write_encoded
+    monkeypatch.setattr(runner, "write_encoded", fails)
+    with pytest.raises(OSError, match="the disk is full"):
+        embed_here(job, Runner())
+    monkeypatch.setattr(runner, "write_encoded", write)
+    result = embed_here(job, Runner())
+    assert (result["rows_out"], result["units_done"]) == (500, 3)
+    assert read_output(job.output)["text"].to_pylist() == [s for s in sentences(500) for _ in job.conditions]
+    verify(job.output)
 
 
 # -------------------------------------------------------------------------------------------------------- progress
