@@ -31,11 +31,7 @@ def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
 
 
 @pytest.mark.parametrize(
-    ("name", "causal", "max_tokens"),
-    [
-        ("simcse-roberta-large", False, 512),
-        ("qwen3-embedding-0.6b", True, 512),
-    ],
+    ("name", "causal", "max_tokens"), [("simcse-roberta-large", False, 512), ("qwen3-embedding-0.6b", True, 512)]
 )
 def test_an_encoder_outside_the_table_is_read_from_its_folder(folder_of, copied, name, causal, max_tokens):
     """Its direction and length; and a tokenizer that says a shorter one is heeded."""

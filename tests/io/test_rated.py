@@ -110,8 +110,7 @@ def test_a_missing_column(file, missing="sentence2"):
 
 
 @pytest.mark.parametrize(
-    ("column", "text"),
-    [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")],
+    ("column", "text"), [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")]
 )
 def test_a_text_that_cannot_serve(file, column, text):
     rows = [[*row[:3], str(row[3])] for row in ROWS]

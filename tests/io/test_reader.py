@@ -162,8 +162,7 @@ def test_ids_of_every_type_with_one_text_form_are_taken_in_it(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "ids",
-    [pa.array([{"a": 1}]), pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))],
+    "ids", [pa.array([{"a": 1}]), pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))]
 )
 def test_ids_without_a_text_form_are_refused_before_any_row_is_read(tmp_path, ids):
     path = write(tmp_path / "x.parquet", pa.table({"id": ids, "text": ["a"]}))

@@ -23,12 +23,7 @@ serve = Later("raycase.ray.serve")
         ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
         ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
         ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
-        (
-            [{"CPU": 2}],
-            False,
-            {"actors": "8:8"},
-            "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with",
-        ),
+        ([{"CPU": 2}], False, {"actors": "8:8"}, "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with"),
         ([{"CPU": 0}], True, {}, "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
     ],
 )
