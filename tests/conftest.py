@@ -113,33 +113,10 @@ def data():
 @pytest.fixture(scope="session")
 def s3_server():
     """A real HTTP S3 server with the bucket `corpus`; gives its URL."""
-    import boto3
-    from moto.server import ThreadedMotoServer
+    import s3_proxy
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    url = "http://{}:{}".format(*server.get_host_and_port())
-    os.environ["AWS_ENDPOINT_URL"] = url
-    boto3.client("s3").create_bucket(Bucket="corpus")
-    yield url
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    """Built from a copy, without the network, by the setuptools that is installed."""
-    import shutil
-    import subprocess
-
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
-        shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "raycase", source / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(source)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (file,) = source.glob("dist/*.whl")
-    return file
+    with s3_proxy.serving() as url:
+        yield url
 
 
 @pytest.fixture
@@ -186,12 +163,32 @@ def tiny_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    """The folder's name of a random three-layer BERT whose every token changes every other one."""
+    import small
+
+    return small.save_bert(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="session")
 def rated(tmp_path_factory):
     """A folder with train.csv (101 pairs), validation.csv and a cache that the tests share."""
     folder = tmp_path_factory.mktemp("rated")
     rated_rows(101, 0).to_csv(folder / "train.csv", index=False)
     rated_rows(40, 1).to_csv(folder / "validation.csv", index=False)
     return folder
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    """Makes a job that evaluates models."""
+    from raycase.evaluation.job import EvaluateJob
+
+    def job(*models, **options):
+        defaults = {"output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
+        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
+
+    return job
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What tests share: small corpora, outputs read back, jobs run in this process or in one of their own."""
 
+import json
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -64,6 +65,30 @@ def to_csv(frame, path):
     return str(path)
 
 
+def change_json(file, **values):
+    """Put values into the object of a JSON file."""
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def last(states):
+    """The last of a fit's states."""
+    *_, state = states
+    return state
+
+
+def in_threads(work, asked):
+    """What eight threads that change places all the time get for each."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(work, asked))
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def worst(a, b):
     """The largest difference of two sets of weights."""
     assert a.keys() == b.keys()
@@ -86,20 +111,19 @@ def wait_for(what, seconds=90):
 
 def save_tiny_model(folder):
     """Save a random two-layer BERT of 32 dimensions whose vectors of "poison" are not finite; gives the folder."""
+    import tiny
     import torch
-    from transformers import BertConfig, BertModel, BertTokenizerFast
+    from transformers import BertConfig, BertModel
 
     folder.mkdir(exist_ok=True)
     letters = "abcdefghijklmnopqrstuvwxyz0123456789.,"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    vocabulary = [*special, "poison", *WORDS, *letters, *(f"##{c}" for c in letters)]
-    (folder / "vocab.txt").write_text("\n".join(vocabulary))
-    BertTokenizerFast(vocab=str(folder / "vocab.txt"), model_max_length=64).save_pretrained(folder)
+    tokenizer, options = tiny.wordpiece(["poison", *WORDS, *letters, *(f"##{c}" for c in letters)])
+    tiny.save_tokenizer(folder, (tokenizer, options | {"model_max_length": 64}))
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    model = BertModel(BertConfig(vocab_size=len(vocabulary), max_position_embeddings=64, **sizes))
+    sizes = tiny.SIZES | {"max_position_embeddings": 64, "initializer_range": 0.02}
+    model = BertModel(BertConfig(vocab_size=tokenizer.get_vocab_size(), **sizes))
     with torch.no_grad():
-        model.embeddings.word_embeddings.weight[vocabulary.index("poison")] = float("nan")
+        model.embeddings.word_embeddings.weight[tokenizer.token_to_id("poison")] = float("nan")
     model.save_pretrained(folder)
     return folder
 
@@ -286,6 +310,26 @@ def vectors_of(texts, config, *, name, cache, **_):
     from raycase.job.vector_cache import VectorCache
 
     return VectorCache(Runner()).vectors_of(texts, config, name=name, cache=cache, compute="float32")
+
+
+def plain_fit(job):
+    """The fit of a projector's job without the job: the validation pairs, their vectors, the last state, and g of the
+    best epoch."""
+    from raycase.io.rated import read_rated
+    from raycase.job.vector_cache import VectorCache
+    from raycase.training.projector import best_projector, fit_projector
+
+    pairs, cache = [read_rated(uri, "") for uri in (job.train, job.validation)], VectorCache(Runner())
+    data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
+    state = last(fit_projector(*data, job.recipe, seed=job.seed))
+    return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
+
+
+def projector_of(job):
+    """The weights of g that a job saved."""
+    from safetensors.torch import load_file
+
+    return load_file(job.folder / "projector.safetensors")
 
 
 def open_trainer(job):

@@ -15,10 +15,10 @@ from raycase.io.source import CODECS
 OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}
 
 
-def write(path, rows):
-    """Write rows (dictionaries) in the format of the path's ending."""
+def write(path, rows, names=None):
+    """Write rows (dictionaries) in the format of the path's ending; gives the path."""
     if path.suffix in CODECS:
-        plain = write(path.with_suffix(""), rows)
+        plain = write(path.with_suffix(""), rows, names)
         path.write_bytes(compressed(plain.read_bytes(), path.suffix))
         plain.unlink()
     elif path.suffix == ".parquet":
@@ -27,7 +27,7 @@ def write(path, rows):
         path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     else:
         with path.open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, rows[0].keys())
+            writer = csv.DictWriter(handle, names or rows[0].keys())
             writer.writeheader()
             writer.writerows(rows)
     return path

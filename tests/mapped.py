@@ -25,16 +25,9 @@ def some_maps(texts, neighbours=4):
     """Two maps of these texts, without a condition and under one that weighs the second word of each."""
     maps = []
     for seed, condition in enumerate([None, 'the "animal" </script>']):
-        draw = np.random.default_rng(seed)
-        positions = draw.uniform(-0.9, 0.9, (len(texts), 2)).astype(np.float32)
-        if len(texts) < 5000:
-            vectors = positions / np.linalg.norm(positions, axis=1, keepdims=True)
-            cosines, rows = nearest_rows(vectors, neighbours)
-        else:
-            cosines, rows = (
-                draw.random((len(texts), neighbours)),
-                draw.integers(len(texts), size=(len(texts), neighbours)),
-            )
+        positions = np.random.default_rng(seed).uniform(-0.9, 0.9, (len(texts), 2)).astype(np.float32)
+        vectors = positions / np.linalg.norm(positions, axis=1, keepdims=True)
+        cosines, rows = nearest_rows(vectors, neighbours)
         words = [[Word(len(text.split(" ")[0]) + 1, len(" ".join(text.split(" ")[:2])), 0.7)] for text in texts]
         maps.append(
             ConditionMap(

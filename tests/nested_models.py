@@ -12,9 +12,9 @@ from raycase.models import case, condition_pooling
 NESTED = (2, 4)
 
 
-def save_case(folder, encoder, nested=NESTED, seed=0, **options):
+def save_case(folder, encoder, nested=NESTED, seed=0, *, dim=8, **options):
     """CASE with a projector on the encoder's folder; gives the model folder's name."""
-    shape = ProjectorConfig(input_dim=32, output_dim=8, nested=nested)
+    shape = ProjectorConfig(input_dim=32, output_dim=dim, nested=nested)
     config = replace(case.resolve(str(encoder), prompt="concat-sc", pooling="mean"), projector=shape, **options)
     torch.manual_seed(seed)
     case.save(folder, config, Projector(shape).eval())

@@ -1,10 +1,11 @@
-"""Rated pairs with random states, and random heads of condition pooling."""
+"""Rated pairs with random states or vectors, and random heads of condition pooling."""
 
 import numpy as np
 import torch
 
 from raycase.heads.condition_head import ConditionHead
 from raycase.io.stored_tokens import StoredStates
+from raycase.models.pairs import PairVectors
 from raycase.training.condition_pairs import PairStates
 from raycase.training.recipe import HeadRecipe
 
@@ -20,17 +21,31 @@ def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5
         sentences=StoredStates.of(parts, WIDTH),
         plain=np.stack([part.astype(np.float32).mean(0) for part in parts]),
         conditions=random.standard_normal((7, WIDTH)).astype(np.float32),
-        sentence_index=random.integers(0, sentences, (rows // 2, 2)).repeat(2, axis=0),
+        sentence_index=random.integers(0, sentences, ((rows + 1) // 2, 2)).repeat(2, axis=0)[:rows],
         condition_index=random.integers(0, 7, rows),
         groups=np.arange(rows) // 2,
         ratings=random.choice(ratings, rows).astype(np.float32),
         epochs=np.zeros(rows, np.int64),
     )
-    arrays = vars(made) | vars(made.sentences)
-    for array in arrays.values():
-        if isinstance(array, np.ndarray):
-            array.flags.writeable = False
-    return made
+    return read_only(made, made.sentences)
+
+
+def vector_pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
+    """Random vectors and ratings, read-only."""
+    random = np.random.default_rng(seed)
+    made = PairVectors(
+        vectors=random.standard_normal((vectors, dim)).astype(np.float32),
+        pair_index=random.integers(0, vectors, (rows, 2)),
+        ratings=random.choice(ratings, rows).astype(np.float32),
+    )
+    return read_only(made)
+
+
+def read_only(*made):
+    """The first one; the arrays of all are read-only from now on."""
+    for array in [value for each in made for value in vars(each).values() if isinstance(value, np.ndarray)]:
+        array.flags.writeable = False
+    return made[0]
 
 
 def head_of(recipe=RECIPE, seed=0):

@@ -1,7 +1,8 @@
-"""A proxy before the S3 server of the tests: counts what is asked, and fails some of it on purpose."""
+"""The S3 server of the tests, and a proxy before it: counts what is asked, and fails some of it on purpose."""
 
 import contextlib
 import http.client
+import os
 import random
 import socket
 import struct
@@ -11,7 +12,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 ERROR = '<?xml version="1.0"?><Error><Code>{}</Code><Message>{}</Message></Error>'
+FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
 HOPS = {"connection", "transfer-encoding", "keep-alive", "content-length"}
+
+
+@contextlib.contextmanager
+def serving():
+    """A real HTTP S3 server with the bucket `corpus`, of which this process asks from now on; gives its URL."""
+    import boto3
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    url = "http://{}:{}".format(*server.get_host_and_port())
+    os.environ["AWS_ENDPOINT_URL"] = url
+    boto3.client("s3").create_bucket(Bucket="corpus")
+    yield url
+    server.stop()
 
 
 class Proxy:

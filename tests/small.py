@@ -7,7 +7,6 @@ from functools import cache
 import numpy as np
 import tiny
 import torch
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from raycase.io.rated import RatedPairs
@@ -25,19 +24,10 @@ EVERY = [(s, c) for s in SENTENCES for c in CONDITIONS]
 
 
 def words():
-    """BERT's tokenizer over a vocabulary that is the same in every process, as a trained one is not."""
+    """BERT's tokenizer over the words and letters of the texts above, and the options that it is saved with."""
     letters = "abcdefghijklmnopqrstuvwxyz0123456789:.,-"
     whole = sorted({word.lower() for text in SENTENCES + CONDITIONS for word in text.split() if word.isalpha()})
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{c}" for c in letters), *whole]
-    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
-    made = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    made.normalizer = normalizers.BertNormalizer()
-    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    made.decoder = decoders.WordPiece()
-    special = [("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])]
-    made.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=special)
-    made.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    return made, {"tokenizer_class": "BertTokenizer"}
+    return tiny.wordpiece([*letters, *(f"##{c}" for c in letters), *whole])
 
 
 def save_bert(folder, layers=3, seed=0):
@@ -122,11 +112,6 @@ def figures(loaded):
     return loaded.score(*zip(*[(s, t, c) for s in SENTENCES for t in SENTENCES for c in CONDITIONS], strict=True))
 
 
-def length(folder, texts):
-    """Tokens of some texts."""
-    return sum(ids(folder, text).shape[1] for text in texts)
-
-
 def disturb(module, seed=0, scale=0.05):
     """Change everything that is trained, as training would; gives the module."""
     random = torch.Generator().manual_seed(seed)
@@ -166,18 +151,6 @@ def job(kind, model="", **flags):
 def fit(job, parts, **options):
     """The states of the job's fit on these parts."""
     return job.fitting(on_gpu=False)(*job.prepared(parts), job.recipe, **options)
-
-
-def seen(encoder, monkeypatch):
-    """The real tokens of every padded batch that goes through the encoder's layers, as they come."""
-    tokens, original = [], encoder.states
-
-    def states_of(batch, rows, *sent):
-        tokens.append(int(batch.lengths[rows].sum()))
-        return original(batch, rows, *sent)
-
-    monkeypatch.setattr(encoder, "states", states_of)
-    return tokens
 
 
 def no_signs(text):

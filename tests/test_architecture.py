@@ -1,13 +1,16 @@
-"""What a linter cannot say of the package: the cost of its imports, no pickle, no remote code."""
+"""What a linter cannot say of the package: the cost of its imports, no pickle, no remote code; its wheel."""
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
-from collections import defaultdict
+import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 import raycase
 
@@ -33,36 +36,22 @@ def imports(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def test_importing_raycase_takes_neither_torch_nor_ray():
-    script = "import sys, raycase; print(sorted({'torch', 'ray', 'transformers', 'pyarrow'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert not done.stderr
-
-
-def test_workers_import_what_they_need_alone():
-    """A process that writes need not wait for torch; whatever a task or its context names, its worker imports."""
-    heavy = {"torch", "transformers", "scipy", "botocore"}
-    script = "import sys, raycase.job.unit_files, raycase.ray.in_flight"
-    script += f"; print(sorted({heavy} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize(
-    ("module", "absent"),
+    ("modules", "absent"),
     [
-        ("ray.shards", "transformers"),  # so that one that died is back soon
-        ("index.build", "torch"),  # vectors are only moved
-        ("job.verify", "pandas"),
-        ("models.condition_pooling", "transformers"),
-        ("models.case", "torch._dynamo"),
+        ("raycase", {"torch", "ray", "transformers", "pyarrow"}),
+        # a worker imports what its task names: one that writes need not wait for torch
+        ("raycase.job.unit_files, raycase.ray.in_flight", {"torch", "transformers", "scipy", "botocore"}),
+        ("raycase.ray.shards", {"transformers"}),  # so that one that died is back soon
+        ("raycase.models.case", {"torch._dynamo"}),
+        ("raycase.job.verify", {"pandas"}),
     ],
 )
-def test_a_process_imports_no_more_than_it_needs(module, absent):
-    script = f"import sys, raycase.{module}; print('{absent}' in sys.modules)"
+def test_a_process_imports_no_more_than_it_needs(modules, absent):
+    """What commands import: `test_bert.py`."""
+    script = f"import sys, {modules}; print(sorted({absent} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
 def test_modules_say_what_they_are_unpickle_nothing_and_run_no_remote_code():
@@ -87,14 +76,29 @@ def check_call(module, node):
         assert "trust_remote_code" in options, where
 
 
-def test_no_two_modules_define_a_public_class_or_type_of_one_name():
-    found = defaultdict(list)
-    for module, tree in TREES.items():
-        for node in tree.body:
-            named = [node.name] if isinstance(node, ast.ClassDef) else []
-            if isinstance(node, ast.Assign):
-                named += [target.id for target in node.targets if isinstance(target, ast.Name)]
-            for name in named:
-                if re.fullmatch("[A-Z][a-z]\\w*", name):
-                    found[name].append(module)
-    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}
+def test_every_file_of_the_package_is_in_the_wheel(tmp_path):
+    """Built from a copy, without the network, by the setuptools that is installed."""
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
+        shutil.copy(ROOT / name, tmp_path)
+    shutil.copytree(ROOT / "raycase", tmp_path / "raycase", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    [wheel] = tmp_path.glob("dist/*.whl")
+    package = [file for file in (ROOT / "raycase").rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+    with zipfile.ZipFile(wheel) as files:
+        names = [name for name in files.namelist() if ".dist-info/" not in name]
+    assert sorted(names) == sorted(file.relative_to(ROOT).as_posix() for file in package)
+
+
+def test_every_dependency_has_a_tested_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pins = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    tested = {name: rs for name, rs in project["optional-dependencies"].items() if name not in ("gcs", "azure")}
+    requirements = project["dependencies"] + [r for rs in tested.values() for r in rs]
+    names = {re.split(r"[\[<=>]", r)[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
+    assert names <= pins

@@ -8,32 +8,25 @@ import io
 import json
 import os
 import shutil
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import storing
 from altered import alter, with_column
-from helpers import embed_here, open_trainer, rated_rows, read_output, read_rejected, save_tiny_model
+from helpers import change_json, embed_here, read_output, read_rejected, save_tiny_model
 from served import client_of, refusal
 
 from raycase.cli import main
 from raycase.io import lance_dataset, s3
 from raycase.serve.serve_job import ServeJob, check_serve
 from raycase.serve.service import Service
-from raycase.training import job as jobs
 
 SECRET = "hunter2secret"  # must never be printed
 MODEL = ["--model", "model", "--prompt", "concat-sc", "--pooling", "mean"]
 EMBED = ["embed", "--input", "in.csv", "--output", "NEW", "--unconditional", *MODEL]
 UNDER = ["embed", "--input", "in.csv", "--output", "NEW", "--model", "model", "--pooling", "mean"]
 SEARCH = ["search", "--index", "i.lance", "--query", "a dog", "--condition", "color"]
-TRAIN = ["train", "case", *MODEL, "--train", "train.csv", "--validation", "held.csv", "--output", "NEW"]
-WORK = {
-    "embed": embed_here,
-    "train": partial(jobs.train, open_trainer=open_trainer),
-}
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +35,6 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("hostile")
     save_tiny_model(home / "model")
     (home / "in.csv").write_text("text\na dog\n")
-    for name, seed in (("train", 0), ("held", 1)):
-        rated_rows(30, seed).to_csv(home / f"{name}.csv", index=False)
     (home / "s").mkdir()
     words = storing.stored(home / "s", storing.model_folder(home / "s"), storing.texts(40), unit_rows=10)
     os.rename(words, home / "words")
@@ -65,7 +56,7 @@ def answer(home, tmp_path, monkeypatch):
         given = [str(word).replace("NEW", str(tmp_path / "new")) for word in words]
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
             try:
-                main(given, work=WORK.get(given[0]))
+                main(given, work=embed_here if given[0] == "embed" else None)
             except SystemExit as stop:
                 status = stop.code or 0
         assert SECRET not in said.getvalue() + printed.getvalue()
@@ -170,7 +161,7 @@ def config(**values):
 
     def change(folder):
         (folder / "evil.py").write_text("raise SystemExit('remote code ran')")
-        (folder / "config.json").write_text(json.dumps(json.loads((folder / "config.json").read_text()) | values))
+        change_json(folder / "config.json", **values)
 
     return change
 

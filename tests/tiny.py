@@ -46,16 +46,19 @@ def _around(tokenizer, first, last):
     )
 
 
-def wordpiece():
-    """BERT's."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+def wordpiece(pieces=()):
+    """BERT's; over these pieces it is the same in every process, as a trained one is not."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys([*special, *pieces]))}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary if pieces else None, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer.train_from_iterator(
-        CORPUS, trainers.WordPieceTrainer(show_progress=False, vocab_size=300, special_tokens=special)
-    )
+    if pieces:
+        tokenizer.add_special_tokens(special)
+    else:
+        trainer = trainers.WordPieceTrainer(show_progress=False, vocab_size=300, special_tokens=special)
+        tokenizer.train_from_iterator(CORPUS, trainer)
     _around(tokenizer, "[CLS]", "[SEP]")
     return tokenizer, {"tokenizer_class": "BertTokenizer"}
 
@@ -154,7 +157,6 @@ ARCHITECTURES = {
     "roberta": SIZES | {"max_position_embeddings": 514},
     "xlm-roberta": SIZES | {"max_position_embeddings": 514},
     "mistral": DECODER | {"sliding_window": 4096},
-    "llama": DECODER | NO_TOKENS,
     "qwen2": DECODER | NO_TOKENS,
     "qwen3": DECODER | NO_TOKENS | {"head_dim": 8},
 }

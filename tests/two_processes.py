@@ -1,26 +1,24 @@
 """What each of two processes runs in `test_loop.py`; spawned processes import it by name."""
 
-import json
 import os
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import random_pairs
 import small
 import torch
 import torch.distributed as dist
+from helpers import change_json
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raycase.errors import WorkError
-from raycase.io.stored_tokens import StoredStates
-from raycase.models.pairs import PairVectors
 from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
 from raycase.training.condition_head_fit import fit_condition_head
-from raycase.training.condition_pairs import PairStates
 from raycase.training.loop import epoch_batches, fit, gather, unwrapped
 from raycase.training.losses import Loss
 from raycase.training.projector import ProjectorRecipe, fit_projector
@@ -31,17 +29,8 @@ TUNED = {"csr": (CsrJob, {"routed": 2}), "cross": (CrossEncoderJob, {})}
 CASES = [(Loss.SQUARED, 33), (Loss.PEARSON, 37)]
 TUNED_ROWS = 17  # in batches of four, one of which has a single pair
 HEADS = (3,)  # of condition pooling: 17 pairs in batches of four
+RATINGS = (1, 2, 3, 4, 5)
 SHARES = (5, 2, 1)  # rows of the batches that are gathered
-
-
-def pairs(rows, seed=0):
-    """Random vectors and ratings."""
-    random = np.random.default_rng(seed)
-    return PairVectors(
-        vectors=random.standard_normal((60, 12)).astype(np.float32),
-        pair_index=random.integers(0, 60, (rows, 2)),
-        ratings=random.integers(1, 6, rows).astype(np.float32),
-    )
 
 
 def ended(wrap, fit, *data, **options):
@@ -60,15 +49,14 @@ def fitted(loss, rows, wrap=lambda module: module):
     """The state after three epochs, and the gradients of the last step."""
     shape = {"dim": 6, "layers": 2, "activation": "silu", "dropout": 0.0}
     recipe = ProjectorRecipe(batch_size=16, epochs=3, loss=loss, **shape)
-    return ended(wrap, fit_projector, pairs(rows), pairs(40, seed=1), recipe, seed=3)
+    parts = (random_pairs.vector_pairs(n, seed, dim=12, ratings=RATINGS) for n, seed in ((rows, 0), (40, 1)))
+    return ended(wrap, fit_projector, *parts, recipe, seed=3)
 
 
 def save_encoder(folder):
     """What both processes fine-tune."""
     small.save_bert(folder / "bert", layers=2)
-    config = folder / "bert" / "config.json"
-    values = json.loads(config.read_text()) | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config.write_text(json.dumps(values))
+    change_json(folder / "bert" / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
 
 
 def fine_tuned(folder, name, wrap=lambda module: module):
@@ -82,22 +70,8 @@ def fine_tuned(folder, name, wrap=lambda module: module):
 def head_fitted(heads, wrap=lambda module: module):
     """The state of condition pooling's head after two epochs, and the gradients of the last step."""
     recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2)
-    return ended(wrap, fit_condition_head, _states(17), _states(12, seed=1), recipe)
-
-
-def _states(rows, seed=0):
-    """Random states of 20 sentences and five conditions, and ratings."""
-    random = np.random.default_rng(seed)
-    return PairStates(
-        sentences=StoredStates.of([random.standard_normal((random.integers(1, 6), 5)) for _ in range(20)], 5),
-        plain=np.zeros((20, 5), np.float32),
-        conditions=random.standard_normal((5, 5)).astype(np.float32),
-        sentence_index=random.integers(0, 20, (rows, 2)),
-        condition_index=random.integers(0, 5, rows),
-        groups=np.arange(rows) // 2,
-        ratings=random.integers(1, 6, rows).astype(np.float32),
-        epochs=np.zeros(rows, np.int64),
-    )
+    parts = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
+    return ended(wrap, fit_condition_head, *parts, recipe)
 
 
 def gathered(rows):

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from helpers import change_json
 from safetensors.torch import load_file
 
 from raycase.encoder.choices import find_encoder, find_unprompted
@@ -16,10 +17,6 @@ from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
 
 CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}
-
-
-def change(file, **values):
-    file.write_text(json.dumps(json.loads(file.read_text()) | values))
 
 
 class Evil:
@@ -51,21 +48,17 @@ def test_weights_of_pytorch_are_the_same_weights(copied):
 
 
 @pytest.mark.parametrize("content", [Evil(), {"embeddings.LayerNorm.bias": Evil()}])
-def test_what_holds_more_than_tensors_is_refused_and_nothing_runs(content, copied, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(RequestError, match="--model: expected readable weights at "):
-        vectors(unsafe(copied("minilm"), content))
-    assert not (tmp_path / "run").exists()
-
-
-def test_shards_that_an_index_names_are_no_pickles_either(copied, tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [False, True])
+def test_what_holds_more_than_tensors_is_refused_and_nothing_runs(content, named, copied, tmp_path, monkeypatch):
+    """Neither where an index of shards names it."""
     monkeypatch.chdir(tmp_path)
     folder = copied("minilm")
     names = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "evil.bin")}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    torch.save(Evil(), folder / "evil.bin")
+    unsafe(folder, content)
+    if named:
+        (folder / "pytorch_model.bin").rename(folder / "evil.bin")
+        index = {"metadata": {}, "weight_map": dict.fromkeys(names, "evil.bin")}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(RequestError, match="--model: expected readable weights at "):
         vectors(folder)
     assert not (tmp_path / "run").exists()
@@ -83,7 +76,7 @@ def test_code_in_the_folder_does_not_run(copied, tmp_path, file):
     folder = copied("minilm")
     ran = tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass")
-    change(folder / file, auto_map=dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil"))
+    change_json(folder / file, auto_map=dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "evil.Evil"))
     load_encoder(find_encoder(str(folder), **CHOICES))
     kinds = ["sentence_transformers.models.Transformer", "evil.Evil"]
     modules = [{"idx": n, "name": str(n), "path": "", "type": kind} for n, kind in enumerate(kinds)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import Later
+from helpers import Later, change_json
 from kinds import save_kind
 
 import raycase
@@ -152,8 +152,7 @@ def test_a_trained_encoder_is_saved_with_what_follows_its_pooling(tmp_path):
 def test_without_files_of_sentence_transformers_it_pools_as_the_library_does(kind, tmp_path):
     folder = save_kind(tmp_path / "model", kind)
     if kind == "qwen3":
-        config = json.loads((folder / "config.json").read_text())
-        put(folder, "config.json", config | {"architectures": ["Qwen3ForCausalLM"]})
+        change_json(folder / "config.json", architectures=["Qwen3ForCausalLM"])
     encoder = assert_equal(folder).config.encoder
     assert (encoder.pooling, encoder.published) == (("last" if kind == "qwen3" else "mean-all",), None)
     with pytest.raises(RequestError, match="pass --pooling beside it"):
@@ -172,49 +171,36 @@ def test_a_prompt_takes_the_published_pooling_over_the_text(mode, ours, tmp_path
 TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 OTHER = {"idx": 2, "name": "2", "path": "2_X", "type": "somebody.Normalize"}
-BAD_FILES = [
+CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+BAD_FILES = [  # file, what is in it, what is said
     ("modules.json", [TRANSFORMER, POOLING, OTHER], "somebody.Normalize"),  # not run
+    ("modules.json", [TRANSFORMER | {"type": "somebody.StaticEmbedding"}], "StaticEmbedding.* expected a Transformer"),
     ("modules.json", [TRANSFORMER, POOLING | {"path": "../x"}], "folders beside it"),
     ("1_Pooling/config.json", {"pooling_mode": "attention"}, "modules of sentence-transformers"),
     ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
+    ("sentence_bert_config.json", {"transformer_task": "sequence-classification"}, "sequence-classification"),
     (
         "config_sentence_transformers.json",
         {"prompts": {"x": "[SEP] x"}, "default_prompt_name": "x"},
         r"\[SEP\] in the default prompt",
     ),
     ("tokenizer_config.json", {"truncation_side": "left"}, "cuts texts at their beginning"),
+    ("config.json", {"model_type": "model2vec"}, "model type `model2vec`"),
+    ("config.json", CROSS_ENCODER, "a cross-encoder: it scores pairs of texts"),
 ]
 
 
 @pytest.mark.parametrize(("name", "values", "expected"), BAD_FILES)
-def test_what_would_be_read_otherwise_is_refused(name, values, expected, tmp_path):
-    folder = legacy(tmp_path / "model")
-    file = folder / name
-    if name == "tokenizer_config.json":
-        values = json.loads(file.read_text()) | values
-    put(folder, name, values)
-    with pytest.raises(RequestError, match=expected):
-        resolve(str(folder))
-
-
-CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
-OTHERS = [  # file, what is in it, what is said
-    ("config.json", {"model_type": "model2vec"}, "model type `model2vec`"),
-    ("config.json", CROSS_ENCODER, "a cross-encoder: it scores pairs of texts"),
-    ("modules.json", [TRANSFORMER | {"type": "somebody.StaticEmbedding"}], "StaticEmbedding.* expected a Transformer"),
-    ("sentence_bert_config.json", {"transformer_task": "sequence-classification"}, "sequence-classification"),
-]
-
-
-@pytest.mark.parametrize(("name", "made", "said"), OTHERS)
-def test_what_is_no_encoder_is_named(name, made, said, tmp_path):
+def test_what_is_no_encoder_or_would_be_read_otherwise_is_refused(name, values, expected, tmp_path):
     folder = legacy(tmp_path / "model")
     if name == "config.json":
         (folder / "modules.json").unlink()
-        made = json.loads((folder / name).read_text()) | made
-    put(folder, name, made)
-    with pytest.raises(RequestError, match=f"^--model: expected .*{folder}, .*{said}"):
+    if name in ("config.json", "tokenizer_config.json"):
+        values = json.loads((folder / name).read_text()) | values
+    put(folder, name, values)
+    with pytest.raises(RequestError, match=f"^--model: expected .*{expected}") as error:
         resolve(str(folder))
+    assert str(folder) in str(error.value)
 
 
 PUBLISHED = ["modules.json", "sentence_bert_config.json", "config_sentence_transformers.json"]

@@ -1,10 +1,9 @@
 """Which encoder a name or folder stands for, and what identifies its weights."""
 
-import json
 import re
-import shutil
 
 import pytest
+from helpers import change_json
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -32,11 +31,7 @@ def test_under_a_prompt_an_encoder_outside_the_table_needs_both(folder_of):
 
 
 @pytest.mark.parametrize(
-    ("name", "causal", "max_tokens"),
-    [
-        ("simcse-roberta-large", False, 512),
-        ("qwen3-embedding-0.6b", True, 512),
-    ],
+    ("name", "causal", "max_tokens"), [("simcse-roberta-large", False, 512), ("qwen3-embedding-0.6b", True, 512)]
 )
 def test_an_encoder_outside_the_table_is_read_from_its_folder(folder_of, copied, name, causal, max_tokens):
     """Its direction and length; and a tokenizer that says a shorter one is heeded."""
@@ -44,29 +39,25 @@ def test_an_encoder_outside_the_table_is_read_from_its_folder(folder_of, copied,
     spec = find_encoder(str(folder_of(name)), **choices)
     assert (spec.causal, spec.max_tokens) == (causal, max_tokens)
     file = copied(name) / "tokenizer_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": 64}))
+    change_json(file, model_max_length=64)
     assert find_encoder(str(file.parent), **choices).max_tokens == 64
 
 
-NONSENSE = [{"hidden_size": "x"}, {"vocab_size": []}]
-
-
-@pytest.mark.parametrize("change", [None, *NONSENSE])
-def test_a_configuration_that_is_missing_or_nonsense_is_refused(copied, change):
+@pytest.mark.parametrize(
+    ("files", "change", "said"),
+    [
+        ("config.json", {}, "readable encoder"),
+        ("config.json", {"hidden_size": "x"}, "readable encoder"),
+        ("config.json", {"vocab_size": []}, "readable encoder"),
+        ("tokenizer*", {}, ".*tokenizer.*"),
+    ],
+)
+def test_a_folder_whose_files_are_missing_or_nonsense_is_refused(copied, files, change, said):
     folder = copied("minilm")
-    values = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").unlink()
-    if change:
-        (folder / "config.json").write_text(json.dumps(values | change))
-    with pytest.raises(RequestError, match=f"--model: expected a readable encoder at {folder}, got: "):
+    for file in folder.glob(files):
+        change_json(file, **change) if change else file.unlink()
+    with pytest.raises(RequestError, match=f"--model: expected a {said} at {folder}, got"):
         find_encoder(str(folder), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
-
-
-def test_a_folder_without_tokenizer_is_refused(folder_of, tmp_path):
-    for name in ("config.json", "model.safetensors"):
-        shutil.copy(folder_of("minilm") / name, tmp_path)
-    with pytest.raises(RequestError, match=f"--model: expected a .*tokenizer.* at {tmp_path}, got"):
-        find_encoder(str(tmp_path), prompt=PromptStyle.COND, pooling=Pooling.MEAN)
 
 
 def test_the_identity_of_weights_follows_their_bytes(copied):

@@ -1,6 +1,7 @@
 """Rated pairs, model folders on one tiny encoder, and an evaluation of them."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import tiny
 from helpers import ROOT, sentences, write_csv
 from nested_models import save_case
 
-from raycase.evaluation.job import EvaluateJob
 from raycase.io.rated import read_rated
 
 sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
@@ -58,11 +58,6 @@ def models(tmp_path_factory, save_model):
 
 
 @pytest.fixture
-def evaluation(tmp_path, pairs):
+def evaluation(evaluation, pairs):
     """Makes a job that evaluates models on the pairs."""
-
-    def job(*models, **options):
-        defaults = {"data": pairs, "output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
-        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
-
-    return job
+    return partial(evaluation, data=pairs)

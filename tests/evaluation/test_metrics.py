@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from raycase.evaluation.metrics import (
-    auc,
-    estimate,
-    estimate_difference,
-    mean_of,
-    pearson,
-    spearman,
-)
+from raycase.evaluation.metrics import auc, estimate, estimate_difference, mean_of, pearson, spearman
 
 
 def scored(rows, noise, seed=0):

@@ -11,7 +11,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.skipif(CHROMIUM is None, reason="
 
 TEXTS = [*HOSTILE, *(f"a {'dog' if i % 3 else 'cat'} on beach {i}" for i in range(60))]
 STALL = "GPU stall due to ReadPixels"  # what the driver of software rendering says of regl's first look at a texture
-FRAME_MS = 50
 
 
 @pytest.fixture(scope="module")

@@ -197,8 +197,7 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
         subtract=True,
         **CUT,
     )
-    for module in (documents,):
-        monkeypatch.setattr(module, "PAIRS_OF_UNIT", 40)
+    monkeypatch.setattr(documents, "PAIRS_OF_UNIT", 40)
     result = embed_here(job)
     assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
     table, units = read_output(str(tmp_path / "a")), files(tmp_path / "a")

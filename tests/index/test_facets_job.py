@@ -108,11 +108,7 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == '60 rows under "color" in 3 clusters'
     sizes = [re.match(r" +(\d) +(\d+) +(\d+\.\d%)  (\w.*)", line) for line in lines]
-    assert [m.group(1, 2, 3) for m in sizes if m] == [
-        ("1", "30", "50.0%"),
-        ("2", "20", "33.3%"),
-        ("3", "10", "16.7%"),
-    ]
+    assert [m.group(1, 2, 3) for m in sizes if m] == [("1", "30", "50.0%"), ("2", "20", "33.3%"), ("3", "10", "16.7%")]
     assert "dog" in sizes[3].group(4).split(", ")
     assert sum(line.startswith(" " * 26 + "A ") for line in lines) == 9
     monkeypatch.setattr("raycase.explore.facets_job.has_styles", lambda stream: True)

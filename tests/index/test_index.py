@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import lance
 import numpy as np
@@ -9,10 +10,10 @@ import pyarrow as pa
 import pytest
 from helpers import embedded, read_output, sentences, vectors
 from indexed import CONDITIONS, QUERIES, brute, rows, same
+from nested_models import save_case
 
 import raycase
 from raycase.errors import RequestError, WorkError
-from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.index import approximate, lance_files
 from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
 from raycase.index.build import IndexJob, build
@@ -24,8 +25,6 @@ from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
-from raycase.models import case
-from raycase.models.registry import resolve
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -220,10 +219,7 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
 
 
 def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
-    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
-    shape = ProjectorConfig(input_dim=32, output_dim=12)
-    folder = tmp_path / "model"
-    case.save(folder, replace(config, projector=shape), Projector(shape).eval())
+    folder = Path(save_case(tmp_path / "model", tiny_model, nested=(), dim=12))
     trained = {"prompt": None, "pooling": None}
     out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
     plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)

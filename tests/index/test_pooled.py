@@ -1,14 +1,11 @@
 """Searching an index under conditions that nobody named before: from stored tokens, in whatever pieces."""
 
-import sys
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
 import storing
 import torch
-from helpers import cosines, embed_here, read_output, stop_after, vectors
+from helpers import cosines, embed_here, in_threads, read_output, stop_after, vectors
 from indexed import brute, refuse
 
 import raycase
@@ -63,13 +60,7 @@ def test_eight_threads_get_what_one_gets(home, index):
 
     under = (ASKED, "color", "the animal", "number of people")
     asked = [(query, each, where) for query in QUERIES for each in under for where in (None, "year > 2005")] * 2
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda each: ask(shared, *each), asked))
-    finally:
-        sys.setswitchinterval(interval)
+    found = in_threads(lambda each: ask(shared, *each), asked)
     assert found == [ask(index, *each) for each in asked]
 
 

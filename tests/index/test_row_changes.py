@@ -132,14 +132,8 @@ def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, t
     before = Index.open(uri).dataset.version
     refuse(IndexJob(output=new, delete="id = 1"), "^--delete: expected a finished index at .*, got none; build it")
     refuse(IndexJob(embeddings=changed, output=new, replace=True), "^--replace: expected a finished index")
-    refuse(
-        replace(job, delete="", overwrite=True),
-        "^--delete: .* no --overwrite beside it, got both",
-    )
-    refuse(
-        replace(job, embeddings=changed, replace=True, overwrite=True),
-        "^--replace: .* no --overwrite beside it",
-    )
+    refuse(replace(job, delete="", overwrite=True), "^--delete: .* no --overwrite beside it, got both")
+    refuse(replace(job, embeddings=changed, replace=True, overwrite=True), "^--replace: .* no --overwrite beside it")
     refuse(replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which mat")
     words = embedded(tmp_path / "w", tiny_model, [{"id": "1", "text": "a", "year": 1}], conditions=("color",), **KEPT)
     refuse(replace(job, embeddings=(words,), replace=True), "expected the index's columns")

@@ -8,13 +8,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import storing
-from s3_proxy import Proxy
+from s3_proxy import FAULTS, Proxy
 
 from raycase.errors import RequestError, WorkError
 from raycase.index.search_job import SearchJob, search
 from raycase.io import storage
-
-TRANSIENT = {"500": (500, "InternalError"), "503": (503, "SlowDown"), "reset": "reset", "cut": "cut", "stall": "stall"}
 
 
 @pytest.fixture
@@ -54,7 +52,7 @@ def same(home, index):
     assert np.allclose(found["score"], wanted["score"], atol=1e-5)
 
 
-@pytest.mark.parametrize("fault", TRANSIENT.values(), ids=TRANSIENT)
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
 def test_a_search_meets_each_fault_and_gives_the_same_or_one_line(home, fault, through, s3_server):
     with Proxy(s3_server, failing=0.1, faults=(fault,), seed=4) as proxy:
         through(proxy.url)
@@ -64,9 +62,9 @@ def test_a_search_meets_each_fault_and_gives_the_same_or_one_line(home, fault, t
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", TRANSIENT)
-def test_a_build_meets_each_fault_and_gives_the_same_at_last(home, name, through, s3_server):
-    index, fault = f"s3://corpus/faults/index-{name}", TRANSIENT[name]
+@pytest.mark.parametrize("number", range(len(FAULTS)))
+def test_a_build_meets_each_fault_and_gives_the_same_at_last(home, number, through, s3_server):
+    index, fault = f"s3://corpus/faults/index-{number}", FAULTS[number]
     with Proxy(s3_server, failing=0.1, faults=(fault,), seed=5) as proxy:
         through(proxy.url)
         with one_line():

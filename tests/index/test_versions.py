@@ -103,37 +103,33 @@ def content(place):
     return rows.sort_by([("id", "ascending"), ("condition", "ascending")]).to_pylist(), asdict(metadata)
 
 
-def check_deaths(home, folder, name, steps, run):
-    """Die before each of some steps (None: of all): the index answers as before, or as after where it was published;
-    run again, the command ends as if nothing had happened."""
-    place = folder / "whole"
+@pytest.mark.cluster
+@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("exact", (2, 3)), ("all", (2, 7))])
+def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
+    """The index answers as before, or as after where it was published; run again, the build ends as if nothing had
+    happened."""
+    place = tmp_path / "whole"
     shutil.copytree(home / "i", place)
     before = asked(place)
     with dying_before(10**6) as came:
-        run(changes(home, place)[name])
+        build(changes(home, place)[name])
     rows, after = content(place), asked(place)
-    run(changes(home, place)[name])  # deletes what it added itself, if its filter matches that
+    build(changes(home, place)[name])  # deletes what it added itself, if its filter matches that
     twice = content(place)
     published = came.index("update")
-    for step in range(len(came)) if steps is None else steps:
-        again = folder / f"{name}-{step}"
+    for step in steps:
+        again = tmp_path / f"{name}-{step}"
         shutil.copytree(home / "i", again)
         with pytest.raises(Killed), dying_before(step):
-            run(changes(home, again)[name])
+            build(changes(home, again)[name])
         if step <= published:
             assert asked(again) == before, came[step]
         else:
             assert content(again) == rows, came[step]
-        run(changes(home, again)[name])
+        build(changes(home, again)[name])
         assert content(again) == (rows if step <= published else twice), came[step]
         assert asked(again).keys() == after.keys()
         shutil.rmtree(again)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize(("name", "steps"), [("overwrite", (2, 9)), ("exact", (2, 3)), ("all", (2, 7))])
-def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
-    check_deaths(home, tmp_path, name, steps, build)
 
 
 @pytest.mark.parametrize("name", ["josé", "a b#c%20d%?e"])

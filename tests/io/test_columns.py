@@ -40,8 +40,7 @@ def test_columns_that_cannot_serve_are_refused(captions, options, message):
 
 
 @pytest.mark.parametrize(
-    ("values", "wanted"),
-    [([1, None], pa.int64()), ([1.5, 2.0], pa.string()), ([True, False], pa.string())],
+    ("values", "wanted"), [([1, None], pa.int64()), ([1.5, 2.0], pa.string()), ([True, False], pa.string())]
 )
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_ids_are_whole_numbers_or_text(tmp_path, values, wanted, ending):

@@ -9,15 +9,13 @@ import boto3
 import fsspec
 import numpy as np
 import pytest
-import torch
+from nested_models import save_case
 from s3_proxy import Proxy
 
 import raycase
 from raycase.errors import RequestError
-from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.fetch import fetch, remote_identity
 from raycase.io.storage import locate
-from raycase.models.case import save
 from raycase.models.registry import resolve
 
 FETCH = "import sys; from raycase.io.fetch import fetch; print(fetch(sys.argv[1], large=True))"
@@ -70,9 +68,7 @@ def test_a_name_that_leads_out_of_the_folder_is_not_fetched(bucket, tmp_path, na
 
 
 def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
-    config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
-    torch.manual_seed(0)
-    save(tmp_path / "case", config, Projector(ProjectorConfig(input_dim=32, output_dim=8)))
+    save_case(tmp_path / "case", tiny_model, nested=())
     uri = bucket + "-case"
     fsspec.filesystem("s3").put(f"{tmp_path}/case/*", f"{uri}/")
     here, there = raycase.load(str(tmp_path / "case")), raycase.load(uri)

@@ -1,11 +1,10 @@
 """Rated pairs: three formats, one reading; what is distinct, what is hashed, and every refusal in one line."""
 
-import csv
 import json
 
+import input_files
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from raycase.errors import RequestError
@@ -21,17 +20,8 @@ ROWS = [
 
 
 def write(path, rows, names=NAMES):
-    """The rows in the format that the ending says."""
-    columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
-    if path.suffix == ".parquet":
-        pq.write_table(pa.table(columns), path)
-    elif path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows]
-        path.write_text("".join(lines), encoding="utf-8")
-    else:
-        with path.open("w", encoding="utf-8", newline="") as handle:
-            csv.writer(handle).writerows([names, *rows])
-    return str(path)
+    """The rows in the format that the ending says; gives the file's name."""
+    return str(input_files.write(path, [dict(zip(names, row, strict=True)) for row in rows], names))
 
 
 def pairs(rated):
@@ -120,8 +110,7 @@ def test_a_missing_column(file, missing="sentence2"):
 
 
 @pytest.mark.parametrize(
-    ("column", "text"),
-    [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")],
+    ("column", "text"), [(3, text) for text in ("", "high", "nan", "-Infinity", "3,5")] + [(0, ""), (1, "  ")]
 )
 def test_a_text_that_cannot_serve(file, column, text):
     rows = [[*row[:3], str(row[3])] for row in ROWS]
@@ -151,7 +140,7 @@ def test_a_file_that_cannot_be_read(tmp_path, name, data, said):
 def test_no_rows_and_one_distinct_label(file):
     if file.suffix == ".parquet":
         texts = pa.array([], pa.string())
-        pq.write_table(pa.table([texts, texts, texts, pa.array([], pa.float32())], names=NAMES), file)
+        input_files.write(file, pa.table([texts, texts, texts, pa.array([], pa.float32())], names=NAMES))
     else:
         write(file, [])
     assert refusal(file) == f"--train: expected at least two distinct labels in {file}, got no rows"

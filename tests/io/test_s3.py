@@ -2,12 +2,10 @@
 
 import boto3
 import pytest
-from s3_proxy import Proxy
+from s3_proxy import FAULTS, Proxy
 
 from raycase.io import s3
 from raycase.io.storage import locate
-
-FAULTS = [(500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall"]
 
 
 @pytest.fixture

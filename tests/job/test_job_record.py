@@ -1,12 +1,14 @@
-"""A job resumes by job.json: the same configuration, the input files that it knew, and new ones."""
+"""A job resumes by job.json: the same configuration, the input files that it knew, and new ones; which have changed."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers import embed_here, read_output, sentences, stop_after, unit_times
+from helpers import embed_here, read_output, sentences, stop_after, unit_times, write_csv
 
 from raycase.errors import RequestError
 from raycase.io.fetch import DEFAULT_MODEL
@@ -145,3 +147,41 @@ def test_a_record_of_another_version_or_kind_is_refused(job, content, words):
     with pytest.raises(RequestError, match=words):
         embed_here(job)
     assert embed_here(replace(job, overwrite=True))["rows_out"] == 500
+
+
+@pytest.fixture
+def folder(job, tmp_path):
+    """The job over a folder of one file, and the folder."""
+    place = tmp_path / "in"
+    place.mkdir()
+    write_csv(place / "a.csv", ["text"], [["a dog"], ["a red dress"]])
+    return replace(job, input=str(place), text_column="text", id_column=None, keep_columns=("text",), max_rejected=1.0)
+
+
+def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units_stay(folder):
+    embed_here(folder)
+    before = output_at(folder.output).units.list()
+    place = Path(folder.input)
+    write_csv(place / "A.CSV", ["text"], [["a cat"]])
+    write_csv(place.parent / "elsewhere.csv", ["text"], [["two people"]])
+    (place / "0.csv").symlink_to("../elsewhere.csv")
+    result = embed_here(folder)
+    assert (result["rows_in"], result["units_resumed"]) == (4, 1)
+    assert before.items() <= output_at(folder.output).units.list().items()
+    texts = read_output(folder.output)["text"].to_pylist()
+    assert {*texts} == {"a cat", "a dog", "a red dress", "two people"}
+    assert embed_here(folder)["units_done"] == 0
+    verify(folder.output)
+
+
+def test_a_file_has_changed_where_its_size_or_time_has(folder):
+    """Its content is not read for that."""
+    file = Path(folder.input) / "a.csv"
+    embed_here(folder)
+    stat = file.stat()
+    file.write_bytes(file.read_bytes().replace(b"dog", b"cat"))
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert embed_here(folder)["units_done"] == 0
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns - 10**9))
+    with pytest.raises(RequestError, match="but it has changed"):
+        embed_here(folder)

@@ -5,13 +5,10 @@ from dataclasses import replace
 import duckdb
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from helpers import embed_here
+from helpers import embed_here, swap_rows
 
 from raycase.errors import WorkError
-from raycase.io.schema import parquet_bytes
 from raycase.job.output import output_at
 from raycase.job.run import TooManyRejectedError
 from raycase.job.verify import verify
@@ -52,13 +49,9 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
 
 def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
     embed_here(job)
-    output = output_at(job.output)
-    first, second = sorted(output.embeddings.list())[:2]
-    other = pq.read_table(pa.BufferReader((output.embeddings / second).read()))
-    (output.embeddings / second).put(
-        parquet_bytes(other.take(list(range(len(other)))[::-1]).replace_schema_metadata(other.schema.metadata))
-    )
-    (output.embeddings / first).remove()
+    swap_rows(job.output)
+    folder = output_at(job.output).embeddings
+    (folder / max(folder.list())).remove()
     with pytest.raises(WorkError, match="embeddings/"):
         embed_here(job)
         verify(job.output)

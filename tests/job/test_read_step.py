@@ -6,11 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import (
-    embed_here,
-    read_output,
-    read_rejected,
-)
+from helpers import embed_here, read_output, read_rejected
 
 from raycase.errors import WorkError
 from raycase.job import read_step

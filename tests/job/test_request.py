@@ -1,10 +1,12 @@
 """A request is checked before anything is written: clear answers to wrong ones."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
 from helpers import embed_here
+from s3_proxy import Proxy
 
 from raycase.cli import main
 from raycase.errors import RequestError
@@ -77,3 +79,20 @@ def test_a_store_that_cannot_be_used_is_said_early(job, s3_server):
         embed_here(replace(job, output="s3://no-such-bucket/out"))
     with pytest.raises(RequestError, match="s3://no-such-bucket/in"):
         embed_here(replace(job, input="s3://no-such-bucket/in/*.csv"))
+
+
+@pytest.mark.parametrize(
+    ("fault", "flag", "wanted"),
+    [
+        ((400, "ExpiredToken"), "input", "--input: expected to list .*, got: on purpose"),
+        ((403, "AccessDenied"), "input", "--input: expected to list .*, got: on purpose"),
+        ((403, "AccessDenied"), "output", "--output: expected a readable folder at s3://.*: on purpose"),
+    ],
+)
+def test_what_no_retry_helps_is_said_early_in_one_line(job, through, s3_server, fault, flag, wanted):
+    with Proxy(s3_server, failing=1.0, faults=(fault,)) as proxy:
+        through(proxy.url)
+        began = time.monotonic()
+        with pytest.raises(RequestError, match=wanted) as error:
+            embed_here(replace(job, **{flag: f"s3://corpus/store-faults/{flag}/"}))
+        assert time.monotonic() - began < 5 and "\n" not in str(error.value)

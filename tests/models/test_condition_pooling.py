@@ -24,9 +24,9 @@ HEAD = {"activation": "gelu", "heads": 3, "head_dim": 5, "output_dim": 7}
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory):
+def encoders(bert, tmp_path_factory):
     qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
-    return {"bert": small.save_bert(tmp_path_factory.mktemp("bert")), "qwen": str(qwen)}
+    return {"bert": bert, "qwen": str(qwen)}
 
 
 def save_head(folder, config, **options):
@@ -91,6 +91,15 @@ def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind):
     loaded = system(resolve(trained[kind]), batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)
     assert loaded.dim == 7 and np.std(wanted, axis=0).min() > 1e-3
+
+
+def test_the_vector_is_the_sum_of_the_words(encoders):
+    """Without training: sum_t w_t(c) h_t over the tokens of the text."""
+    loaded, text = system(condition_pooling(encoders["bert"])), SENTENCES[0]
+    states_TD = small.states(encoders["bert"], text)[1:-1].numpy()
+    for condition in CONDITIONS:
+        (words,) = loaded.word_weights([text], condition)
+        close(np.array([w.weight for w in words]) @ states_TD, loaded.embed([text], condition)[0], atol=1e-5)
 
 
 def test_without_a_condition_it_is_the_encoder(encoders, trained):

@@ -83,11 +83,7 @@ def test_a_folder_that_ships_is_small_names_no_machine_and_ends_with_its_limits(
 
 def test_text_unlike_all_of_training_has_its_plain_vector(model):
     """Under any condition: other languages."""
-    texts = [
-        "Das Paket kam zwei Wochen zu spät.",
-        "何時に出発しますか",
-        "A dog runs.",
-    ]
+    texts = ["Das Paket kam zwei Wochen zu spät.", "何時に出発しますか", "A dog runs."]
     plain, *under = (l2_normalize(model.embed(texts, condition)) for condition in (None, *CONDITIONS))
     for vectors in under:
         assert (vectors @ vectors.T)[0, 1] == pytest.approx((plain @ plain.T)[0, 1], abs=1e-3)

@@ -97,10 +97,10 @@ def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, mes
 
 
 @pytest.fixture(scope="module")
-def encoders(tmp_path_factory):
+def encoders(bert, tmp_path_factory):
     """Folders of a causal encoder and of one like MiniLM."""
     qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
-    return {"causal": str(qwen), "bert": small.save_bert(tmp_path_factory.mktemp("bert"))}
+    return {"causal": str(qwen), "bert": bert}
 
 
 def under(system):

@@ -1,10 +1,13 @@
-"""Distinct pairs, sentences and conditions are found once, in the order in which they come."""
+"""Prepared pairs: each distinct one is found once, in the order they come in; taken by rows, refused with reasons."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
+from tiny import PAIRS
 
+from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.models.pairs import CONDITION, SENTENCE, Indexed, prepare
 
@@ -37,3 +40,46 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
     indexed = [Indexed(values=v, codes=c) for v, c in zip(values, codes, strict=True)]
     again = prepare(spec, indexed[0], indexed[1] if conditional else None, alone=[SENTENCE], bases=[CONDITION])
     assert again.to_bytes() == plain.to_bytes()
+
+
+@pytest.fixture
+def prepared_of(tmp_path):
+    """Pairs prepared with prompts of every kind."""
+    tiny.save_tokenizer(tmp_path, tiny.wordpiece())
+    spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=12)
+    prompts = prompt_set(PromptStyle.CONCAT_SC, span=TokenSpan.CONDITION)
+
+    def prepared(pairs, conditional=True):
+        texts, conditions = map(list, zip(*pairs, strict=True))
+        kinds = {"pairs": [prompts.pair if conditional else prompts.plain], "alone": [prompts.plain]}
+        return prepare(spec, texts, conditions if conditional else None, **kinds, bases=[prompts.base])
+
+    return prepared
+
+
+def of_each(prepared):
+    """Of every pair, in order: its condition and prompts, and what became of them; places of the distinct ones do not
+    show."""
+    reasons, truncated, found = prepared.reasons, prepared.truncated, []
+    for row in prepared.rows.tolist():
+        s, c = prepared.sentence[row], prepared.condition[row]
+        prompts = [(batch, at) for kind, at in ((prepared.pairs, row), (prepared.alone, s)) for batch in kind]
+        prompts += [(batch, c) for batch in prepared.bases]
+        tokens = [
+            (batch.sequences.take(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
+            for batch, at in prompts
+        ]
+        found.append((prepared.conditions and prepared.conditions[c], tokens, reasons[row], bool(truncated[row])))
+    return found
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_some_pairs_are_what_they_would_be_if_prepared_alone(prepared_of, conditional):
+    every = prepared_of(PAIRS, conditional)
+    for rows in ([0], [5, 3], [80, 2, 2, 41, 80], list(range(len(PAIRS)))[::-1], [9 * 8, 9 * 9 + 3]):
+        taken, anew = every.take(np.array(rows)), prepared_of([PAIRS[i] for i in rows], conditional)
+        assert of_each(taken) == of_each(anew)
+        for kind in ("pairs", "alone", "bases"):
+            assert [len(b) for b in getattr(taken, kind)] == [len(b) for b in getattr(anew, kind)]
+    again = every.take(np.array([80, 2, 41])).take(np.array([2, 0]))
+    assert of_each(again) == of_each(prepared_of([PAIRS[41], PAIRS[80]], conditional))

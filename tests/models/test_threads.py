@@ -1,14 +1,12 @@
 """Threads that share a model get what one alone gets, and a forked child computes."""
 
 import os
-import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import small
 import torch
-from helpers import wait_for
+from helpers import in_threads, wait_for
 
 from raycase.models.condition_pooling import condition_pooling
 from raycase.models.embeds import Embeds
@@ -44,26 +42,20 @@ def calls(model):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_eight_threads_get_what_one_gets(name, tmp_path):
-    model = MAKE[name](small.save_bert(tmp_path / "bert")).load(dtype=torch.float32)
+def test_eight_threads_get_what_one_gets(name, bert):
+    model = MAKE[name](bert).load(dtype=torch.float32)
     asked = [(call, text) for text in TEXTS for call in calls(model)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            found = list(threads.map(lambda each: each[0](each[1]), asked * 2))
-    finally:
-        sys.setswitchinterval(interval)
+    found = in_threads(lambda each: each[0](each[1]), asked * 2)
     for (call, text), one, again in zip(asked, found, found[len(asked) :], strict=False):
         wanted = call(text)
         np.testing.assert_allclose(one, wanted, atol=1e-6)
         np.testing.assert_allclose(again, wanted, atol=1e-6)
 
 
-def test_a_child_that_was_forked_computes(tmp_path):
+def test_a_child_that_was_forked_computes(bert):
     """With OpenMP's threads, which do not survive a fork, the child would wait for ever."""
     torch.set_num_threads(2)
-    model = condition_pooling(small.save_bert(tmp_path / "bert")).load(dtype=torch.float32)
+    model = condition_pooling(bert).load(dtype=torch.float32)
     wanted = model.encode(TEXTS, small.CONDITIONS[0])
     child = os.fork()
     if not child:

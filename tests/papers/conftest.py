@@ -1,29 +1,10 @@
-"""A tiny BERT, planted data of papers, and an evaluation."""
+"""Planted data of papers."""
 
 import numpy as np
 import pandas as pd
 import pytest
-import small
 
-from raycase.evaluation.job import EvaluateJob
 from raycase.papers.dualcse.task import KINDS
-
-
-@pytest.fixture(scope="session")
-def bert(tmp_path_factory):
-    """Its folder's name."""
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture
-def evaluation(tmp_path):
-    """Makes a job that evaluates models."""
-
-    def job(*models, **options):
-        defaults = {"output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
-        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
-
-    return job
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import small
 import torch
+from helpers import last
 from scipy.stats import pearsonr, spearmanr
 from small import close
 from torch import nn
@@ -23,11 +24,6 @@ from raycase.training.recipe import RatedRecipe
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
     return small.save_bert(tmp_path_factory.mktemp("bert"), layers=2)
-
-
-def last(states):
-    *_, state = states
-    return state
 
 
 def test_a_small_set_by_hand():

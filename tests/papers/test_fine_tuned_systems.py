@@ -14,7 +14,7 @@ import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
-from raycase.models.contracts import sentence_encoder
+from raycase.models.contracts import score_pairs, sentence_encoder
 from raycase.models.embeds import Embeds
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import embeds, resolve
@@ -127,3 +127,23 @@ def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained)
         with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
             begin(str(folder))
         begin(str(folder / "encoder"))
+
+
+def scored(system, firsts, seconds, conditions):
+    under = conditions if system.config.known_conditions is None else None
+    return score_pairs(system, system.config.prepare_pairs(firsts, seconds, under))
+
+
+@pytest.mark.parametrize(("name", "figures"), [("bi", 1), ("cross", 1), ("dualcse", 3), ("mixsp", 3)])
+def test_a_pair_that_is_refused_has_no_score_and_equal_pairs_are_scored_once(bert, name, figures):
+    loaded = system(SYSTEMS[name](bert))
+    firsts, seconds = ["a dog", "a dog", "a dog", "a dog"], ["people", " ", "people", "a bar " * 900]
+    found = scored(loaded, firsts, seconds, ["number"] * 4)
+    assert found.vectors.shape == (4, figures) and found.distinct == 3
+    assert np.isnan(found.vectors).any(axis=1).tolist() == [False, True, False, False]
+    assert np.array_equal(found.vectors[0], found.vectors[2])
+    assert [str(reason) for reason in found.refused] == ["None", "empty text", "None", "None"]
+    assert found.truncated.tolist() == [False, False, False, True]
+    assert found.work.tokens > 0
+    none = scored(loaded, [], [], [])
+    assert (none.vectors.shape, none.refused, none.distinct) == ((0, figures), [], 0)

@@ -1,13 +1,11 @@
 """Actors, and replicas of the service, fit what the cluster has, or are refused in words that say both."""
 
-import asyncio
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 from helpers import Later
 
-from raycase.errors import RequestError, WorkError
+from raycase.errors import RequestError
 from raycase.io.storage import locate
 from raycase.job.request import EmbedJob
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
@@ -25,12 +23,7 @@ serve = Later("raycase.ray.serve")
         ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
         ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
         ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
-        (
-            [{"CPU": 2}],
-            False,
-            {"actors": "8:8"},
-            "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with",
-        ),
+        ([{"CPU": 2}], False, {"actors": "8:8"}, "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with"),
         ([{"CPU": 0}], True, {}, "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
     ],
 )
@@ -88,9 +81,3 @@ def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
         assert serve.replica_resources(job, Capacity(nodes, grows=True), alone=alone)
     else:
         assert serve.replica_resources(job, cluster, alone=alone) == expected
-
-
-def test_a_replica_whose_engine_hangs_is_not_well():
-    """By which Ray Serve knows."""
-    with pytest.raises(WorkError, match="expected work to end"):
-        asyncio.run(serve.Replica.check_health(SimpleNamespace(engine=SimpleNamespace(stuck=lambda: True))))

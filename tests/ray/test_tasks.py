@@ -1,17 +1,24 @@
 """Commands of independent tasks on Ray and object storage write what they write in one process."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pyarrow.dataset as ds
 import pytest
 import storing
-from helpers import embed_here, embed_on_ray, same_output
+import torch
+from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
+from raycase.errors import WorkError
 from raycase.index.join import JoinJob, join
 from raycase.io.storage import locate
 from raycase.job.request import EmbedJob
+from raycase.job.run import score
 from raycase.job.runner import Runner
+from raycase.job.score_request import ScoreJob
+from raycase.job.verify import verify
+from raycase.papers.mixsp.model import mixsp
 from raycase.ray.runner import RayRunner
 
 CONDITIONS = ("color", "what they wear")
@@ -45,3 +52,49 @@ def test_pooled_tokens_and_join(cluster, pooled, s3_server, tmp_path):
     assert found.drop_columns("score").equals(wanted.drop_columns("score"))
     np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-6)
     assert len((locate(uri) / "neighbours").list()) > 1
+
+
+@pytest.fixture(scope="module")
+def twice(tiny_model, tmp_path_factory):
+    """An output of 100 units, in which an id stands in two units and another in three."""
+    ids = [f"id {i}" for i in range(300)]
+    ids[7] = ids[150] = "two"
+    ids[8] = ids[151] = ids[299] = "three"
+    rows = [{"id": id, "text": f"a dog {i}"} for i, id in enumerate(ids)]
+    return embedded(tmp_path_factory.mktemp("twice"), tiny_model, rows, conditions=("color", "number"), unit_rows=3)
+
+
+def test_pairs_that_stand_twice_are_found(twice, cluster):
+    with pytest.raises(WorkError) as alone:
+        verify(twice)
+    with pytest.raises(WorkError) as on_ray:
+        verify(twice, RayRunner())
+    assert str(on_ray.value) == str(alone.value)
+    assert "id 'two' under 'color': 2 times" in str(alone.value)
+    assert "(and 1 more)" in str(alone.value), "expected two ids under two conditions"
+
+
+@pytest.mark.cluster
+def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, cluster):
+    torch.manual_seed(0)
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "model")
+    place = "s3://corpus/scored"
+    flags = {"compute": "float32", "unit_rows": 10, "actors": "1:1"}
+    job = ScoreJob(
+        input=scored["pairs"], output=str(tmp_path / "here"), model=str(tmp_path / "model"), score_column="s", **flags
+    )
+    score_here(job)
+    first = score(replace(job, output=place, limit=20), RayRunner())
+    assert (first["rows_out"], first["units_done"]) == (20, 2)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in (vars(job) | {"output": place}).items() if value]
+    words.append("--ray")
+    done = call_job(*words, script="score.py")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["rows_out"], result["units_done"], result["units_resumed"]) == (40, 2, 2)
+    found, wanted = read_scores(place), read_scores(job.output)
+    figures = ["s", "s_range", "s_probability"]
+    assert found.drop_columns(figures) == wanted.drop_columns(figures)
+    for name in figures:
+        np.testing.assert_allclose(found[name], wanted[name], atol=1e-5)
+    assert verify(place)["rows_out"] == 40

@@ -13,8 +13,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from helpers import ROOT, cosines, embed_here, open_trainer, rated_rows, read_output, to_csv, vectors, worst
-from safetensors.torch import load_file
+from helpers import (
+    ROOT,
+    cosines,
+    embed_here,
+    open_trainer,
+    plain_fit,
+    projector_of,
+    rated_rows,
+    read_output,
+    to_csv,
+    vectors,
+    worst,
+)
 
 import raycase
 from raycase.errors import RequestError
@@ -25,25 +36,11 @@ from raycase.job.vector_cache import VectorCache
 from raycase.papers.csr.train import CsrJob
 from raycase.ray import train as on_ray
 from raycase.ray.cluster import Capacity
-from raycase.ray.runner import RayRunner
 from raycase.ray.train import make_scaling
 from raycase.training import job as jobs
-from raycase.training.projector import best_projector, fit_projector
 
 train = partial(jobs.train, open_trainer=on_ray.open_trainer)
-HERE, ON_RAY = VectorCache(Runner()), VectorCache(RayRunner())
-
-
-def weights(job):
-    return load_file(job.folder / "projector.safetensors")
-
-
-def plain_fit(job):
-    """The same fit without Ray: validation vectors, and g of the last and of the best epoch."""
-    pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    data = [ON_RAY.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
-    *_, state = fit_projector(*data, job.recipe, seed=job.seed)
-    return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
+HERE = VectorCache(Runner())
 
 
 def fill_cache(job, uri):
@@ -59,7 +56,7 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     metrics = train(training)
     assert capsys.readouterr().out.count("epoch ") == 4
     validation, data, state, g = plain_fit(training)
-    assert worst(weights(training), g.state_dict()) < 1e-5
+    assert worst(projector_of(training), g.state_dict()) < 1e-5
     assert metrics["validation"]["spearman"] == pytest.approx(max(line["spearman"] for line in state.history), abs=1e-3)
     with torch.inference_mode():
         wanted = g(torch.from_numpy(np.array(data.vectors))).numpy()

@@ -85,10 +85,7 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
 
 
 BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "teachers": [-1], "seed": [-1]}
-BAD |= {
-    "dropout": [1.0, -0.1, math.nan],
-    "nested": [(0,), (32,), (8, 64)],
-}
+BAD |= {"dropout": [1.0, -0.1, math.nan], "nested": [(0,), (32,), (8, 64)]}
 BAD |= {"learning_rate": [0.0, math.inf], "plain_share": [1.0, -0.1, math.nan]}
 BAD |= {"plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)]}
 BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}

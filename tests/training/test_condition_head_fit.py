@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small
 import torch
-from helpers import worst
+from helpers import last, worst
 from random_pairs import RECIPE, WIDTH, head_of, pairs
 
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
@@ -31,11 +31,6 @@ def by_row(head, data, rows):
             condition = torch.tensor(data.conditions[data.condition_index[[row]]])
             found.append(small.pooled(head, torch.from_numpy(states), torch.from_numpy(real), condition)[0])
     return torch.stack(found).unflatten(0, (2, -1))
-
-
-def last(states):
-    *_, state = states
-    return state
 
 
 @pytest.mark.parametrize("head", [head_of(), ZeroShotHead(WIDTH)], ids=["trained", "without training"])

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from helpers import last
+from random_pairs import vector_pairs as pairs
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
@@ -22,24 +24,6 @@ from raycase.training.projector import (
     pair_loss,
     projector_correlations,
 )
-
-
-def pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
-    """Random vectors and ratings, as Ray's object store gives them: read-only."""
-    random = np.random.default_rng(seed)
-    made = PairVectors(
-        vectors=random.standard_normal((vectors, dim)).astype(np.float32),
-        pair_index=random.integers(0, vectors, (rows, 2)),
-        ratings=random.choice(ratings, rows).astype(np.float32),
-    )
-    for array in (made.vectors, made.pair_index, made.ratings):
-        array.flags.writeable = False
-    return made
-
-
-def last(states):
-    *_, state = states
-    return state
 
 
 def same(a, b, part="weights"):

@@ -7,44 +7,27 @@ from functools import partial
 import pandas as pd
 import pytest
 import torch
-from helpers import open_trainer, rated_rows, to_csv, worst
-from safetensors.torch import load_file
+from helpers import open_trainer, plain_fit, projector_of, rated_rows, to_csv, worst
 
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
 from raycase.io.rated import read_rated
 from raycase.io.vectors import pair_cosines
-from raycase.job.runner import Runner
-from raycase.job.vector_cache import VectorCache
 from raycase.training import job as jobs
-from raycase.training.projector import best_projector, fit_projector
 
 train = partial(jobs.train, open_trainer=open_trainer)
-
-
-def weights(job):
-    return load_file(job.folder / "projector.safetensors")
-
-
-def plain_fit(job):
-    """g of the best epoch of the same fit, without a job."""
-    pairs = [read_rated(uri, "") for uri in (job.train, job.validation)]
-    cache = VectorCache(Runner())
-    data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
-    *_, state = fit_projector(*data, job.recipe, seed=job.seed)
-    return best_projector(state, job.recipe.projector(data[0].dim))
 
 
 def test_a_job_runs_once_and_another_is_refused(training, capsys):
     metrics = train(training)
     assert capsys.readouterr().out.count("epoch ") == 4
-    g = plain_fit(training)
-    assert worst(weights(training), g.state_dict()) == 0
+    *_, g = plain_fit(training)
+    assert worst(projector_of(training), g.state_dict()) == 0
     assert train(training) == json.loads(json.dumps(metrics))
     with pytest.raises(RequestError, match="got another"):
         train(replace(training, seed=5))
-    assert worst(weights(training), g.state_dict()) == 0
+    assert worst(projector_of(training), g.state_dict()) == 0
     with pytest.raises(RequestError, match="without projector"):
         train(replace(training, model=training.output, output=f"{training.output}-2"))
 
@@ -69,24 +52,19 @@ def test_overwriting_replaces_the_model(training):
     with pytest.raises(RequestError, match=r"got raycase\.json without metrics\.json"):
         train(job)
     train(replace(job, overwrite=True))
-    assert worst(weights(job), plain_fit(job).state_dict()) == 0
+    *_, g = plain_fit(job)
+    assert worst(projector_of(job), g.state_dict()) == 0
 
 
-BAD = {
-    "a label that is no number": (
-        lambda f: f.assign(label=["high", *f.label[1:]]),
-        "row 0: expected a number as label",
-    ),
-    "a missing column": (lambda f: f.drop(columns="condition"), "expected the column 'condition'"),
-    "a file without rows": (lambda f: f.head(0), "got no rows"),
-    "a label above the scale": (lambda f: f.assign(label=[7, *f.label[1:]]), "labels from 1 to 5"),
-    "an empty sentence": (lambda f: f.assign(sentence2=" "), "row 0: expected words in 'sentence2'"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, name):
-    spoil, said = BAD[name]
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda f: f.drop(columns="condition"), "expected the column 'condition'"),
+        (lambda f: f.assign(label=[7, *f.label[1:]]), "labels from 1 to 5"),
+    ],
+)
+def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, spoil, said):
+    """What else is wrong with pairs: `test_rated.py`."""
     bad = replace(training, train=to_csv(spoil(rated_rows(10, 0)), tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
     with pytest.raises(RequestError, match=said):
         train(bad)

@@ -6,7 +6,6 @@ import small
 import tiny
 import torch
 from kinds import save_kind
-from scipy.stats import spearmanr
 from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
@@ -16,7 +15,6 @@ from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import lora
 from raycase.papers.baselines.train import LoraJob
-from raycase.training.loop import FitState, restore
 from raycase.training.projector import ProjectorJob
 
 LAYERS = 2
@@ -83,18 +81,14 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
-    config, validation = made(kind), small.rated(seed=1)
+    config = made(kind)
     recipe = {"rank": 4, "alpha": 12.0, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2}
     job = small.job(LoraJob, config.model, **recipe, **CHOICES[kind])
-    *_, state = small.fit(job, [small.rated(), validation])
+    *_, state = small.fit(job, [small.rated(), small.rated(seed=1)])
     assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
     assert len(state.to_bytes()) < 4 * 5 * LAYERS * 4 * WIDTHS[kind] + 20_000
     assert all(t.abs().max() > 0 for name, t in state.weights.items() if "lora_B" in name)
-    module = pair_scores(config.trainable())
-    restore(module, FitState.from_bytes(state.to_bytes()).best)
-    wanted = 100 * spearmanr(module.eval().scores(config.rated(validation)), validation.ratings).statistic
-    assert state.history[state.best_epoch - 1]["spearman"] == pytest.approx(wanted, abs=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)

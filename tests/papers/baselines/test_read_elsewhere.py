@@ -87,14 +87,11 @@ def test_the_files_that_tei_and_vllm_read_are_at_the_root(tmp_path, make, name, 
     np.testing.assert_allclose(model.encode(TEXTS[1]), wanted, atol=1e-4)
 
 
-def test_an_encoder_that_they_would_read_otherwise_is_not_at_the_root(tiny_model, tmp_path):
-    saved(bi_encoder(str(tiny_model), prompt="concat-cs:sentence"), tmp_path / "part")
+def test_what_they_would_read_otherwise_is_not_at_the_root_and_not_offered(tiny_model, tmp_path):
+    part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
+    saved(part, tmp_path / "part")
     assert (tmp_path / "part" / "encoder" / "config.json").exists()
     assert sorted(file.name for file in (tmp_path / "part").iterdir()) == ["encoder", "raycase.json"]
-
-
-def test_what_sentence_transformers_would_read_otherwise_is_not_offered(tiny_model, tmp_path):
-    part = bi_encoder(str(tiny_model), prompt="concat-cs:sentence")
     assert part.text_of_pair is None
     assert lora(str(tiny_model), prompt="concat-cs:all").text_of_pair == "{condition} {sentence}"
     behind = lora(str(tiny_model), prompt="concat-sc:all")  # a long sentence would push the condition out

@@ -1,14 +1,21 @@
-"""MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, saved and loaded, training."""
+"""MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, training; the figures of its task."""
 
 import math
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import small
 import tiny
 import torch
+from helpers import cosines, vectors_of
+from scipy.stats import spearmanr
 
+import raycase
+from raycase.errors import RequestError
+from raycase.evaluation.procedure import evaluate
+from raycase.models.contracts import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
 from raycase.papers.mixsp.train import MixSpJob, SentenceEncoderJob
 
@@ -74,11 +81,6 @@ def test_equations_2_4_and_5():
 FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return small.save_bert(tmp_path / "bert")
-
-
 @torch.no_grad()
 def parts_of(folder, first, second):
     """The library's [CLS] of its own pair of sentences, and the means over each sentence's own tokens."""
@@ -89,8 +91,9 @@ def parts_of(folder, first, second):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
-def test_what_is_pooled(folder, kind, tmp_path):
+def test_what_is_pooled(bert, kind, tmp_path):
     named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
+    folder = bert
     if kind != "bert":
         (tmp_path / kind).mkdir()
         folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
@@ -100,21 +103,12 @@ def test_what_is_pooled(folder, kind, tmp_path):
 
 
 @torch.no_grad()
-def test_a_score_is_what_training_sees_in_its_bounds(folder):
-    torch.manual_seed(0)
-    system = small.disturb(mixsp(folder).trainable().eval(), scale=0.1)
-    found = system.score(FIRST, SECOND)
-    assert ((found > 0) & (found < 1)).all()
-    small.close(found, system(system.config.tokens(FIRST, SECOND))[:, 0].sigmoid().numpy(), atol=1e-6)
-
-
-@torch.no_grad()
-def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
+def test_the_range_of_a_pair_is_that_of_both_sentences(bert):
     """Of the mean of the router's probabilities for both."""
     torch.manual_seed(0)
-    system = small.system(mixsp(folder))
+    system = small.system(mixsp(bert))
     pairs = [(a, b) for a in small.SENTENCES for b in small.SENTENCES]
-    pooled = torch.tensor(np.stack([parts_of(folder, *pair) for pair in pairs]))
+    pooled = torch.tensor(np.stack([parts_of(bert, *pair) for pair in pairs]))
     logits = [system.head.router(pooled[:, 0] + pooled[:, k]) for k in (1, 2)]
     router = system.head.router
     router.bias -= torch.cat(logits).mean(0)  # so that pairs go to both ranges
@@ -125,8 +119,34 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
 
 
 @pytest.mark.parametrize("kind", [MixSpJob, pytest.param(SentenceEncoderJob, marks=pytest.mark.cluster)])
-def test_it_learns(kind, folder, scored):
-    job = small.job(kind, folder, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
+def test_it_learns(kind, bert, scored):
+    job = small.job(kind, bert, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
     *_, state = small.fit(job, replace(job, train=scored["train"], validation=scored["validation"]).read_parts())
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40
+
+
+def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path):
+    """Of a model that scores pairs and of one that embeds sentences."""
+    mixsp(str(tiny_model)).trainable().save(tmp_path / "mixsp")
+    sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
+    models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
+    job = evaluation(*models, data=scored["validation"], task="sts")
+    metrics = evaluate(job, vectors_of=vectors_of)
+    frame = pd.read_csv(scored["validation"])
+    scorer, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
+    a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
+    expected = (scorer.score(frame.sentence1, frame.sentence2), cosines(a, b))
+    for system, scores in zip(metrics["systems"], expected, strict=True):
+        figures = {name: figure["value"] for name, figure in system["figures"]["all"].items()}
+        for name, rows in (("spearman", frame.score >= 0), ("upper", frame.score >= 4), ("lower", frame.score < 4)):
+            assert figures[name] == pytest.approx(100 * spearmanr(scores[rows], frame.score[rows])[0], abs=1e-2)
+    report = (tmp_path / "report" / "report.md").read_text()
+    assert "Minus mixsp" in report
+
+
+def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
+    frame = pd.read_csv(scored["validation"]).rename(columns={"score": "label"})
+    frame.to_csv(scored["validation"], index=False)
+    with pytest.raises(RequestError, match="expected the column 'score'"):
+        evaluate(evaluation("minilm", data=scored["validation"], task="sts"), vectors_of=vectors_of)
