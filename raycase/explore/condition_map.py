@@ -52,9 +52,9 @@ def make_map(
     clusters: int,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
-    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, len(vectors_ND) - 1))
-    block = np.arange(len(vectors_ND)), torch.from_numpy(vectors_ND)
-    facets = find_clusters(lambda: [block], min(clusters, len(vectors_ND)))
+    count = len(vectors_ND)
+    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, count - 1))
+    facets = find_clusters(lambda: [(np.arange(count), torch.from_numpy(vectors_ND))], min(clusters, count))
     start_N2 = principal_axes(vectors_ND) if before_N2 is None else before_N2
     marked = None if weighed is None else [looked_at(words) for words in weighed]
     words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
@@ -93,8 +93,8 @@ def principal_axes(vectors_ND: np.ndarray) -> np.ndarray:
 
 
 def place(vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, start_N2: np.ndarray) -> np.ndarray:
-    """Positions in [-1, 1] of rows whose nearest rows are known, moved from where they start, and turned back to lie as
-    these do: (N, 2)."""
+    """Positions of rows whose nearest rows are known: moved from where they start, turned back to lie as these do, and
+    scaled alike in both directions to fill [-1, 1]: (N, 2)."""
     own_N1 = np.arange(len(vectors_ND))[:, None]
     known = np.hstack([own_N1, rows_Nk]), np.hstack([np.zeros((len(own_N1), 1)), 1 - cosines_Nk]).clip(0)
     umap = import_umap().UMAP(
@@ -109,14 +109,9 @@ def place(vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, s
         warnings.simplefilter("ignore")  # rows that nobody will add later need no index
         placed_N2 = umap.fit_transform(vectors_ND)
     placed_N2, start_N2 = placed_N2 - placed_N2.mean(axis=0), start_N2 - start_N2.mean(axis=0)
-    return fitted(placed_N2 @ orthogonal_procrustes(placed_N2, start_N2)[0])
-
-
-def fitted(positions_N2: np.ndarray) -> np.ndarray:
-    """The positions, shifted and scaled alike in both directions to fill [-1, 1]; the few farthest are drawn nearer, or
-    all others would have little room."""
-    low, high = np.quantile(positions_N2, [FAR, 1 - FAR], axis=0)
-    scaled_N2 = (2 * positions_N2 - low - high) / max((high - low).max(), 1e-12)
-    beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)
+    placed_N2 = placed_N2 @ orthogonal_procrustes(placed_N2, start_N2)[0]
+    low, high = np.quantile(placed_N2, [FAR, 1 - FAR], axis=0)
+    scaled_N2 = (2 * placed_N2 - low - high) / max((high - low).max(), 1e-12)
+    beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)  # the few farthest are drawn nearer, or all others have little room
     drawn_N2 = np.sign(scaled_N2) * (np.abs(scaled_N2) - beyond_N2 + EDGE * np.tanh(beyond_N2 / EDGE))
     return drawn_N2 / max(np.abs(drawn_N2).max(), 1e-12)
