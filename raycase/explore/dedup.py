@@ -135,13 +135,13 @@ def _parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
 def _linked(group_N: np.ndarray, rows: Block, columns: Block, least: float) -> np.ndarray:
     """The groups, those joined of which two rows have a cosine of at least `least`."""
     (row_R, row_RD), (column_C, column_CD) = rows, columns
+    group_M = group_N[np.concatenate([row_R, column_C])]
+    is_apart_RC = torch.from_numpy(group_M[: len(row_R), None] != group_M[len(row_R) :])
     cosines_RC = row_RD @ column_CD.T
-    linked_RC = cosines_RC >= least
-    for row_P, column_P in (part.T for part in ((cosines_RC - least).abs() < MARGIN).nonzero().split(RESCORED)):
+    linked_RC, is_near_RC = is_apart_RC & (cosines_RC >= least), is_apart_RC & ((cosines_RC - least).abs() < MARGIN)
+    for row_P, column_P in (part.T for part in is_near_RC.nonzero().split(RESCORED)):
         cosines_P = np.einsum("pd,pd->p", row_RD[row_P].double().numpy(), column_CD[column_P].double().numpy())
         linked_RC[row_P, column_P] = torch.from_numpy(cosines_P >= least)
-    group_M = group_N[np.concatenate([row_R, column_C])]
-    linked_RC &= torch.from_numpy(group_M[: len(row_R), None] != group_M[len(row_R) :])
     one_P, other_P = linked_RC.numpy().nonzero()
     if not len(one_P):
         return group_N

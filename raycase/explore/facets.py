@@ -245,8 +245,8 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
         total = sum(weight_of.values())
         shares.append({name: weight / total for name, weight in weight_of.items() if weight > 0})
         counts.append(texts_with)
-        for word, share in shares[-1].items():
-            everywhere[word] += share
+        for name, share in shares[-1].items():
+            everywhere[name] += share
     found = []
     for shares_of, texts_with in zip(shares, counts, strict=True):
         scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
