@@ -52,16 +52,15 @@ def make_map(
     clusters: int,
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
-    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, len(vectors_ND) - 1))
-    block = np.arange(len(vectors_ND)), torch.from_numpy(vectors_ND)
-    facets = find_clusters(lambda: [block], min(clusters, len(vectors_ND)))
-    start_N2 = principal_axes(vectors_ND) if before_N2 is None else before_N2
+    count = len(vectors_ND)
+    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, count - 1))
+    facets = find_clusters(lambda: [(np.arange(count), torch.from_numpy(vectors_ND))], min(clusters, count))
     marked = None if weighed is None else [looked_at(words) for words in weighed]
     words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
     carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(
         condition=condition,
-        positions=place(vectors_ND, cosines_Nk, rows_Nk, start_N2),
+        positions=place(vectors_ND, cosines_Nk, rows_Nk, before_N2),
         rows=rows_Nk[:, :LISTED],
         cosines=cosines_Nk[:, :LISTED],
         facet=facets.cluster,
@@ -84,17 +83,16 @@ def nearest_rows(vectors_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray
     return top_k(vectors, [vectors], k, query_groups=own, groups=own)
 
 
-def principal_axes(vectors_ND: np.ndarray) -> np.ndarray:
-    """The rows along the two axes of largest variance, with a little noise, for equal vectors must part: (N, 2)."""
-    centred_ND = vectors_ND - vectors_ND.mean(axis=0)
-    axes_D2 = np.linalg.eigh(centred_ND.T @ centred_ND)[1][:, -2:]
-    noise_N2 = np.random.default_rng(0).normal(scale=1e-3, size=(len(vectors_ND), 2))
-    return centred_ND @ axes_D2 + noise_N2
-
-
-def place(vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, start_N2: np.ndarray) -> np.ndarray:
-    """Positions in [-1, 1] of rows whose nearest rows are known, moved from where they start, and turned back to lie as
-    these do: (N, 2)."""
+def place(
+    vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, before_N2: np.ndarray | None
+) -> np.ndarray:
+    """Positions of rows whose nearest rows are known: moved from those before (None: along the two axes of largest
+    variance), turned back to lie as these do, and scaled alike in both directions to fill [-1, 1]: (N, 2)."""
+    start_N2 = before_N2
+    if start_N2 is None:
+        centred_ND = vectors_ND - vectors_ND.mean(axis=0)
+        noise_N2 = np.random.default_rng(0).normal(scale=1e-3, size=(len(vectors_ND), 2))  # equal vectors must part
+        start_N2 = centred_ND @ np.linalg.eigh(centred_ND.T @ centred_ND)[1][:, -2:] + noise_N2
     own_N1 = np.arange(len(vectors_ND))[:, None]
     known = np.hstack([own_N1, rows_Nk]), np.hstack([np.zeros((len(own_N1), 1)), 1 - cosines_Nk]).clip(0)
     umap = import_umap().UMAP(
@@ -109,14 +107,9 @@ def place(vectors_ND: np.ndarray, cosines_Nk: np.ndarray, rows_Nk: np.ndarray, s
         warnings.simplefilter("ignore")  # rows that nobody will add later need no index
         placed_N2 = umap.fit_transform(vectors_ND)
     placed_N2, start_N2 = placed_N2 - placed_N2.mean(axis=0), start_N2 - start_N2.mean(axis=0)
-    return fitted(placed_N2 @ orthogonal_procrustes(placed_N2, start_N2)[0])
-
-
-def fitted(positions_N2: np.ndarray) -> np.ndarray:
-    """The positions, shifted and scaled alike in both directions to fill [-1, 1]; the few farthest are drawn nearer, or
-    all others would have little room."""
-    low, high = np.quantile(positions_N2, [FAR, 1 - FAR], axis=0)
-    scaled_N2 = (2 * positions_N2 - low - high) / max((high - low).max(), 1e-12)
-    beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)
+    placed_N2 = placed_N2 @ orthogonal_procrustes(placed_N2, start_N2)[0]
+    low, high = np.quantile(placed_N2, [FAR, 1 - FAR], axis=0)
+    scaled_N2 = (2 * placed_N2 - low - high) / max((high - low).max(), 1e-12)
+    beyond_N2 = (np.abs(scaled_N2) - 1).clip(0)  # the few farthest are drawn nearer, or all others have little room
     drawn_N2 = np.sign(scaled_N2) * (np.abs(scaled_N2) - beyond_N2 + EDGE * np.tanh(beyond_N2 / EDGE))
     return drawn_N2 / max(np.abs(drawn_N2).max(), 1e-12)

@@ -135,27 +135,20 @@ def _parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
 def _linked(group_N: np.ndarray, rows: Block, columns: Block, least: float) -> np.ndarray:
     """The groups, those joined of which two rows have a cosine of at least `least`."""
     (row_R, row_RD), (column_C, column_CD) = rows, columns
-    among = np.concatenate([row_R, column_C])
+    group_M = group_N[np.concatenate([row_R, column_C])]
+    is_apart_RC = torch.from_numpy(group_M[: len(row_R), None] != group_M[len(row_R) :])
     cosines_RC = row_RD @ column_CD.T
-    row_P, column_P = (cosines_RC >= least + MARGIN).nonzero(as_tuple=True)
-    group_N = _joined(group_N, among, row_P.numpy(), column_P.numpy() + len(row_R))
-    for row_P, column_P in (part.T for part in ((cosines_RC - least).abs() < MARGIN).nonzero().split(RESCORED)):
+    linked_RC, is_near_RC = is_apart_RC & (cosines_RC >= least), is_apart_RC & ((cosines_RC - least).abs() < MARGIN)
+    for row_P, column_P in (part.T for part in is_near_RC.nonzero().split(RESCORED)):
         cosines_P = np.einsum("pd,pd->p", row_RD[row_P].double().numpy(), column_CD[column_P].double().numpy())
-        linked_P = cosines_P >= least
-        group_N = _joined(group_N, among, row_P.numpy()[linked_P], column_P.numpy()[linked_P] + len(row_R))
-    return group_N
-
-
-def _joined(group_N: np.ndarray, among: np.ndarray, one_P: np.ndarray, other_P: np.ndarray) -> np.ndarray:
-    """The groups, those of the rows of each pair made one; pairs are of places among some rows."""
-    group_M = group_N[among]
-    is_apart_P = group_M[one_P] != group_M[other_P]
-    if not is_apart_P.any():
+        linked_RC[row_P, column_P] = torch.from_numpy(cosines_P >= least)
+    one_P, other_P = linked_RC.numpy().nonzero()
+    if not len(one_P):
         return group_N
     _, first, place_M = np.unique(group_M, return_index=True, return_inverse=True)
-    one = np.concatenate([one_P[is_apart_P], np.arange(len(among))])
-    other = np.concatenate([other_P[is_apart_P], first[place_M]])
-    edges = coo_matrix((np.ones(len(one), bool), (one, other)), shape=(len(among), len(among)))
+    one = np.concatenate([one_P, np.arange(len(group_M))])
+    other = np.concatenate([other_P + len(row_R), first[place_M]])
+    edges = coo_matrix((np.ones(len(one), bool), (one, other)), shape=(len(group_M), len(group_M)))
     component_M = connected_components(edges, directed=False)[1]
     renamed_N = np.arange(len(group_N))
     renamed_N[group_M] = group_M[np.unique(component_M, return_index=True)[1][component_M]]

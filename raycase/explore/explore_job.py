@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
@@ -61,7 +60,14 @@ def explore(job: ExploreJob) -> dict[str, Any]:
     import_sklearn()
     index, (maps, rows) = on_index(job.open, partial(_make, job))
     title = visible(index.root.uri.rstrip("/").rsplit("/", 1)[-1], MOST_LABEL)
-    summary = rows.summary(job.where)
+    shown, cut = len(rows.texts), sum(len(text) > MOST_CHARACTERS for text in rows.texts)
+    parts = {
+        f"{shown:,} rows" if shown == rows.of else f"{shown:,} of {rows.of:,} rows, a sample": True,
+        f"where {visible(job.where, MOST_LABEL)}": job.where,
+        f"rows left out because they lack one of the conditions: {rows.left_out:,}": rows.left_out,
+        f"texts cut after {MOST_CHARACTERS} characters: {cut:,}": cut,
+    }
+    summary = "; ".join(part for part, holds in parts.items() if holds)
     page = map_page(maps, rows.texts, rows.ids, title, summary)
     locate(job.output).put(page)
     print(f"{summary}: {visible(locate(job.output).uri)}")
@@ -69,8 +75,8 @@ def explore(job: ExploreJob) -> dict[str, Any]:
         "conditions": [each.condition for each in maps],
         "rows": rows.of,
         "rows_left_out": rows.left_out,
-        "rows_shown": len(rows.texts),
-        "texts_cut": rows.cut,
+        "rows_shown": shown,
+        "texts_cut": cut,
         "bytes": len(page),
         "seconds": round(time.time() - began, 3),
         "output": locate(job.output).uri,
@@ -93,7 +99,7 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
     if unweighed is not None:
         note(f"no weighed words: {unweighed}")
     with lance_errors(index.root):
-        rows = choose_rows(index, [*conditions], text=text, most=job.most_rows, where=job.where)
+        rows = choose_rows(job, index, [*conditions], text)
         weighed = weigh_texts(index, rows.texts, [*conditions]) if unweighed is None else [None] * len(conditions)
         maps: list[ConditionMap] = []
         note(f"placing {len(rows.texts):,} rows; compiling UMAP adds about 15 s to the first map")
@@ -121,49 +127,29 @@ class MapRows:
     of: int
     left_out: int
 
-    @property
-    def cut(self) -> int:
-        """How many texts are too long for a page."""
-        return sum(len(text) > MOST_CHARACTERS for text in self.texts)
 
-    def summary(self, where: str | None) -> str:
-        """What is on the map, and what is not."""
-        shown = len(self.texts)
-        parts = [f"{shown:,} rows" if shown == self.of else f"{shown:,} of {self.of:,} rows, a sample"]
-        if where:
-            parts.append(f"where {visible(where, MOST_LABEL)}")
-        if self.left_out:
-            parts.append(f"rows left out because they lack one of the conditions: {self.left_out:,}")
-        if self.cut:
-            parts.append(f"texts cut after {MOST_CHARACTERS} characters: {self.cut:,}")
-        return "; ".join(parts)
-
-
-def choose_rows(
-    index: Index,
-    conditions: Sequence[str | None],
-    *,
-    text: str | None,
-    most: int,
-    where: str | None,
-) -> MapRows:
-    """At most so many of the rows under all conditions (None: unconditional) that pass a filter, in the order of the
-    index. text: the column with their texts; None: their ids are shown.
+def choose_rows(job: ExploreJob, index: Index, conditions: Sequence[str | None], text: str | None) -> MapRows:
+    """At most `most_rows` of the rows under all conditions (None: unconditional) that pass the filter, in the order of
+    the index. text: the column with their texts; None: their ids are shown.
 
     Raises RequestError for fewer rows than a map has.
     """
-    passing = None if where is None else checked_filter(index.dataset, index.root, where, "where")
+    most = job.most_rows
+    passing = None if job.where is None else checked_filter(index.dataset, index.root, job.where, "where")
     also = "" if passing is None else f" AND {passing}"
     has_words = f"{BASIS} IS NOT NULL"  # of which vectors are pooled
     filters = [(has_words if index.is_pooled(each) else sql_equals(CONDITION, each)) + also for each in conditions]
     tables = {each: index.dataset.to_table(columns=[ID, OFFSET], filter=each) for each in dict.fromkeys(filters)}
-    common = dict(zip(tables, common_rows([*tables.values()]), strict=True))
-    of = len(common[filters[0]])
+    own = tables[filters[0]][ID].combine_chunks()  # then, by filter, the place of each of these ids, or -1
+    places = {each: pc.index_in(own, value_set=table[ID].combine_chunks()) for each, table in tables.items()}
+    place_of = {each: place.fill_null(-1).to_numpy() for each, place in places.items()}
+    is_common = np.logical_and.reduce([place >= 0 for place in place_of.values()])
+    of = int(is_common.sum())
     if of < LEAST_ROWS:
-        got = "the filter leaves" if where else "there are"
+        got = "the filter leaves" if job.where else "there are"
         raise RequestError(f"--index: expected at least {LEAST_ROWS} rows under all conditions, {got} {of}")
     chosen = np.sort(np.random.default_rng(0).choice(of, most, replace=False)) if of > most else np.arange(of)
-    offsets = [common[each][chosen] for each in filters]
+    offsets = [offsets_of(tables[each])[place_of[each][is_common]][chosen] for each in filters]
     taken = index.dataset.take(offsets[0], columns=[ID, *([text] if text else [])])
     ids = [str(each) for each in taken[ID].to_pylist()]
     every = pc.count_distinct(index.dataset.to_table(columns=[ID], filter=passing)[ID]).as_py()
@@ -174,11 +160,3 @@ def choose_rows(
         of=of,
         left_out=every - of,
     )
-
-
-def common_rows(tables: Sequence[pa.Table]) -> np.ndarray:
-    """The rows whose ids are in each of several tables of ids and offsets, as the first has them: offsets, (C, N)."""
-    ids = [table[ID].combine_chunks() for table in tables]
-    places = [pc.index_in(ids[0], value_set=each).fill_null(-1).to_numpy() for each in ids]
-    common = np.logical_and.reduce([each >= 0 for each in places])
-    return np.stack([offsets_of(table)[place[common]] for table, place in zip(tables, places, strict=True)])

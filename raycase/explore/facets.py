@@ -99,11 +99,10 @@ def find_clusters(blocks: Callable[[], Iterable[Block]], clusters: int | None = 
     centres_KD = fit(sample_SD, clusters, STARTS)
     offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)
     sizes_K = np.bincount(cluster_N, minlength=clusters)
-    order = np.argsort(-sizes_K, kind="stable")[: np.count_nonzero(sizes_K)]
-    number_K = np.zeros(clusters, np.int64)
-    number_K[order] = np.arange(len(order))
-    cluster_N = number_K[cluster_N]
-    return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=cosine_N, centres=centres_KD[order])
+    order_K = np.argsort(-sizes_K, kind="stable")
+    cluster_N = np.argsort(order_K)[cluster_N]
+    centres_KD = centres_KD[order_K[: np.count_nonzero(sizes_K)]]
+    return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=cosine_N, centres=centres_KD)
 
 
 def sample(blocks: Iterable[Block], most: int) -> tuple[int, np.ndarray]:
@@ -235,31 +234,24 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
     counts: list[Counter[str]] = []
     everywhere: defaultdict[str, float] = defaultdict(float)
     for texts in clusters:
-        weight_of, texts_with = _words_of(texts)
+        weight_of: defaultdict[str, float] = defaultdict(float)
+        texts_with: Counter[str] = Counter()
+        for text, words in texts:
+            plain = [_plain(text, word) for word in words]
+            for name, word in zip(plain, words, strict=True):
+                if name and re.split("['\u2019]", name)[0] not in FUNCTION_WORDS:  # not punctuation alone
+                    weight_of[name] += word.weight
+            texts_with.update(set(plain))
         total = sum(weight_of.values())
-        shares.append({word: weight / total for word, weight in weight_of.items() if weight > 0})
+        shares.append({name: weight / total for name, weight in weight_of.items() if weight > 0})
         counts.append(texts_with)
-        for word, share in shares[-1].items():
-            everywhere[word] += share
+        for name, share in shares[-1].items():
+            everywhere[name] += share
     found = []
     for shares_of, texts_with in zip(shares, counts, strict=True):
         scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
-
-
-def _words_of(texts: Iterable[tuple[str, list[Word]]]) -> tuple[dict[str, float], Counter[str]]:
-    """The weight of each word, lower-cased and without punctuation around it, and the number of texts that have it."""
-    weight_of: defaultdict[str, float] = defaultdict(float)
-    texts_with: Counter[str] = Counter()
-    for text, words in texts:
-        plain = [_plain(text, word) for word in words]
-        for name, word in zip(plain, words, strict=True):
-            weight_of[name] += word.weight
-        texts_with.update(set(plain))
-    weight_of.pop("", None)  # punctuation alone
-    carrying = {n: w for n, w in weight_of.items() if re.split("['\u2019]", n)[0] not in FUNCTION_WORDS}
-    return carrying, texts_with
 
 
 def _plain(text: str, word: Word) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,8 +112,13 @@ def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     unstated = _unstated(index, condition, blocks()) if job.stated else np.empty(0, np.int64)
     unweighed = why_unweighed(index, job.text_column, job.model)
-    stated = partial(_without, blocks, unstated) if job.stated else blocks
-    clusters = find_clusters(stated, job.clusters)
+
+    def stated() -> Iterator[Block]:
+        for offsets_B, vectors_BD in blocks():
+            kept_B = ~np.isin(offsets_B, unstated)
+            yield offsets_B[kept_B], vectors_BD[kept_B]
+
+    clusters = find_clusters(stated if job.stated else blocks, job.clusters)
     with lance_errors(index.root):
         weighs = unweighed is None and text is not None
         return FoundFacets(
@@ -138,12 +142,6 @@ def _unstated(index: Index, condition: str | None, blocks: Iterable[Block]) -> n
     return unstated
 
 
-def _without(blocks: Callable[[], Iterable[Block]], unstated: np.ndarray) -> Iterator[Block]:
-    for offsets_B, vectors_BD in blocks():
-        kept_B = ~np.isin(offsets_B, unstated)
-        yield offsets_B[kept_B], vectors_BD[kept_B]
-
-
 def facet_table(found: FoundFacets, index: Index) -> pa.Table:
     """One row for each cluster; words are null where none were weighed. The last, cluster 0, has the rows that say
     nothing of the condition, if any."""
@@ -161,7 +159,7 @@ def facet_table(found: FoundFacets, index: Index) -> pa.Table:
     example = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
     types = {"cluster": pa.int32(), "rows": pa.int64(), "share": pa.float32()}
     types |= {"words": pa.list_(word), "examples": pa.list_(example)}
-    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in types.items()})
+    return pa.Table.from_pylist(rows, pa.schema(types))
 
 
 def assignment_table(found: FoundFacets, index: Index) -> pa.Table:

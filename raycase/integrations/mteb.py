@@ -82,21 +82,14 @@ class ConditionalEncoder(AbsEncoder):
             by_mteb.index(self._corpus, **kwargs)
             found |= by_mteb.search(rest, top_k=top_k, top_ranked=top_ranked, **kwargs)
         if instructed:
-            found |= self._search_instructed(queries.select(instructed), top_k, top_ranked, **kwargs)
+            reading = {"task_metadata": kwargs["task_metadata"], "num_proc": kwargs.get("num_proc")}
+            found |= self._search_instructed(queries.select(instructed), top_k, top_ranked, reading)
         return found
 
     def _search_instructed(
-        self,
-        queries: Any,
-        top_k: int,
-        top_ranked: dict[str, list[str]] | None,
-        *,
-        task_metadata: Any,
-        num_proc: int | None = None,
-        **kwargs: Any,
+        self, queries: Any, top_k: int, top_ranked: dict[str, list[str]] | None, reading: dict[str, Any]
     ) -> dict[str, dict[str, float]]:
-        """`search` where every query has an instruction."""
-        reading = {"task_metadata": task_metadata, "num_proc": num_proc}
+        """`search` where every query has an instruction. reading: of `create_dataloader`."""
         ids = list(queries["id"])
         texts, instructions = _read(create_dataloader(queries, prompt_type=PromptType.query, **reading))
         vectors_QD = self._vectors(texts, instructions)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import names_arguments
+from raycase.errors import is_utf8, names_arguments
 from raycase.io.columns import check_once, plain_type
 from raycase.io.conditions import read_conditions
 from raycase.io.fetch import DEFAULT_MODEL
@@ -81,32 +81,25 @@ class Embed:
             for i, text in enumerate(texts)
         ]
         there = [i for i, reason in enumerate(reasons) if reason is None]
-        vectors, truncated_N = self._vectors([texts[i] for i in there], own and [own[i] for i in there], there, reasons)
-        repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
-        shown = [None] * len(row_N) if own is None else [None if isinstance(c, bytes) else c for c in own]
-        return (
-            repeated.append_column(CONDITION, pa.array(shown, pa.string()))
-            .append_column(EMBEDDING, vectors)
-            .append_column(TRUNCATED, pa.array(truncated_N))
-            .append_column(REJECTED, pa.array(reasons, pa.string()))
-        )
-
-    def _vectors(
-        self, texts: Sequence[str], conditions: Sequence[str] | None, there: Sequence[int], reasons: list[Reason | None]
-    ) -> tuple[pa.Array, np.ndarray]:
-        """The vectors of the pairs `there`, null for all others, and which texts were cut; fills in the reasons of
-        those that are refused."""
         config = self.encoder.config
-        dim = config.plain_dim if conditions is None and not self.condition_column else config.dim
+        dim = config.plain_dim if own is None else config.dim
         vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
         if there:
-            encoded = self.encoder.encode_prepared(config.prepare(texts, conditions))
+            under = None if own is None else [own[i] for i in there]
+            encoded = self.encoder.encode_prepared(config.prepare([texts[i] for i in there], under))
             vectors_ND[there], truncated_N[there] = encoded.vectors, encoded.truncated
             for i, refused in zip(there, encoded.refused, strict=True):
                 if refused is not None or not np.isfinite(vectors_ND[i]).all():
                     reasons[i] = refused or Reason.NOT_FINITE
         null_N = np.array([reason is not None for reason in reasons], dtype=bool)
-        return embedding_array(vectors_ND, null_N=null_N), truncated_N
+        repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
+        shown = [None] * len(row_N) if own is None else [c if c is None or is_utf8(c) else None for c in own]
+        return (
+            repeated.append_column(CONDITION, pa.array(shown, pa.string()))
+            .append_column(EMBEDDING, embedding_array(vectors_ND, null_N=null_N))
+            .append_column(TRUNCATED, pa.array(truncated_N))
+            .append_column(REJECTED, pa.array(reasons, pa.string()))
+        )
 
 
 class Pool:
@@ -159,7 +152,8 @@ def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.
 
 
 def _strings(batch: pa.Table, name: str) -> list[Any]:
-    """The values of a column of strings; bytes for what is not UTF-8. Raises ValueError for another type."""
+    """The values of a column of strings; bytes that are not UTF-8 become halves of surrogates. Raises ValueError for
+    another type."""
     column = batch[name]
     kind = plain_type(column.type)
     if not (pa.types.is_string(kind) or pa.types.is_null(kind)):
@@ -167,21 +161,15 @@ def _strings(batch: pa.Table, name: str) -> list[Any]:
     try:
         values: list[Any] = column.to_pylist()
     except UnicodeDecodeError:
-        values = [_decoded(value) for value in column.cast(pa.string()).cast(pa.binary()).to_pylist()]
+        raw = column.cast(pa.string()).cast(pa.binary()).to_pylist()
+        values = [None if value is None else value.decode(errors="surrogateescape") for value in raw]
     return values
 
 
-def _decoded(value: bytes | None) -> str | bytes | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _reason(text: str | bytes | None, null: Reason, empty: Reason) -> Reason | None:
+def _reason(text: str | None, null: Reason, empty: Reason) -> Reason | None:
     """Why a value is no text, or None."""
     if text is None:
         return null
-    if isinstance(text, bytes):
+    if not is_utf8(text):
         return Reason.INVALID_UTF8
     return None if text.strip() else empty

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import base64
 import time
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic_core import to_json
@@ -32,6 +32,22 @@ BEGAN = int(time.time())
 router = APIRouter()
 
 
+async def _engine(request: Request) -> Any:
+    return request.app.state.engine
+
+
+AnyEngine = Annotated[Engine, Depends(_engine)]
+
+
+async def _engine_of_index(engine: AnyEngine) -> Engine:
+    if engine.service.live is None:
+        raise HTTPException(404, "this server has no index; start it with --index")
+    return engine
+
+
+WithIndex = Annotated[Engine, Depends(_engine_of_index)]
+
+
 @router.get("/health")
 async def health() -> Response:
     """The server is alive."""
@@ -39,23 +55,22 @@ async def health() -> Response:
 
 
 @router.get("/ready")
-async def ready(request: Request) -> Response:
+async def ready(engine: AnyEngine) -> Response:
     """The model is loaded."""
-    return _json({"ready": True, "model": _engine(request).service.name})
+    return _json({"ready": True, "model": engine.service.name})
 
 
 @router.get("/v1/models")
-async def models(request: Request) -> Response:
+async def models(engine: AnyEngine) -> Response:
     """The model that is loaded."""
-    model = {"id": _engine(request).service.name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
+    model = {"id": engine.service.name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
     return _json({"object": "list", "data": [model]})
 
 
 @router.post("/v1/embeddings")
-async def embeddings(asked: EmbeddingRequest, request: Request) -> Response:
+async def embeddings(asked: EmbeddingRequest, request: Request, engine: AnyEngine) -> Response:
     """The vector of each text, under its condition or without one: those of `model.encode`."""
-    engine, conditions = _engine(request), asked.conditions
-    name = engine.service.name
+    name, conditions = engine.service.name, asked.conditions
     if asked.model not in (None, name):
         raise HTTPException(404, f"model: expected {name}, got {asked.model!r}")
     engine.service.check(conditions, asked.dimensions)
@@ -82,29 +97,26 @@ async def embeddings(asked: EmbeddingRequest, request: Request) -> Response:
 
 
 @router.post("/search")
-async def search(asked: SearchRequest, request: Request) -> Response:
+async def search(asked: SearchRequest, engine: WithIndex) -> Response:
     """The rows nearest to each query under its condition."""
-    return _json(await _of_index(request).run(_engine(request).service.search, asked))
+    return _json(await engine.run(engine.service.search, asked))
 
 
 @router.post("/facets")
-async def facets(asked: FacetsRequest, request: Request) -> Response:
+async def facets(asked: FacetsRequest, engine: WithIndex) -> Response:
     """The rows of the index in clusters under a condition."""
-    engine = _of_index(request)
     return _json(await engine.run(engine.service.facets, asked))
 
 
 @router.post("/explain")
-async def explain(asked: ExplainRequest, request: Request) -> Response:
+async def explain(asked: ExplainRequest, engine: AnyEngine) -> Response:
     """Which words of each text each condition looks at."""
-    engine = _engine(request)
     return _json(await engine.run(engine.service.explain, asked))
 
 
 @router.get("/conditions")
-async def conditions(request: Request) -> Response:
+async def conditions(engine: AnyEngine) -> Response:
     """The conditions of the index, or those that the model knows."""
-    engine = _engine(request)
     return _json(await engine.run(engine.service.conditions))
 
 
@@ -137,19 +149,6 @@ def make_app(engine: Engine, settings: ServeSettings, observe: Observe) -> FastA
     return app
 
 
-def _engine(request: Request) -> Engine:
-    engine: Engine = request.app.state.engine
-    return engine
-
-
-def _of_index(request: Request) -> Engine:
-    """The engine, if it has an index. Raises HTTPException."""
-    engine = _engine(request)
-    if engine.service.live is None:
-        raise HTTPException(404, "this server has no index; start it with --index")
-    return engine
-
-
 def _json(value: Any) -> Response:
     return Response(to_json(value, bytes_mode="base64", inf_nan_mode="null"), media_type="application/json")
 
@@ -159,7 +158,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return problem(error.status_code, error.detail, headers=error.headers)
     if not isinstance(error, RequestValidationError):
-        message = for_strangers(error, _engine(request).service.hidden)
+        message = for_strangers(error, request.app.state.engine.service.hidden)
         return problem(422, message, param=message.partition(": ")[0] if ": " in message[:30] else None)
     first = error.errors()[0]
     if first["type"] == "json_invalid":

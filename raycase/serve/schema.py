@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
-from raycase.errors import is_words, visible
+from raycase.errors import RequestError, is_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
 MOST_NAMES = 64  # of a request: of a million wrong ones pydantic would make a million errors
@@ -63,12 +63,12 @@ def first_problem(errors: Sequence[Any], inside: int = 0) -> tuple[str, str]:
 
 
 def each(conditions: Sequence[str] | None, texts: Sequence[str], most: int) -> list[str] | None:
-    """The condition of each text; a single one is that of all. Raises ValueError for another number of them, and for
+    """The condition of each text; a single one is that of all. Raises RequestError for another number of them, and for
     too many different ones."""
     if conditions is None:
         return None
     if len(conditions) not in (1, len(texts)) or len(set(conditions)) > most:
-        raise ValueError(
+        raise RequestError(
             f"condition: expected one, or one for each of the {len(texts):,} texts, and at most {most:,} different "
             f"ones, got {len(conditions):,}"
         )
@@ -89,14 +89,9 @@ class EmbeddingRequest(Body):
     input_type: str | None = None
     metadata: dict[str, Any] | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> EmbeddingRequest:
-        each(self.condition, self.input, MOST_CONDITIONS)
-        return self
-
     @property
     def conditions(self) -> list[str] | None:
-        """The condition of each text: (N,)."""
+        """The condition of each text: (N,). Raises RequestError."""
         return each(self.condition, self.input, MOST_CONDITIONS)
 
 
@@ -117,7 +112,6 @@ class SearchRequest(Body):
 
     @model_validator(mode="after")
     def _check(self) -> SearchRequest:
-        each(self.condition, self.queries, MOST_SEARCHED)
         if (self.condition is not None) + (self.conditions is not None) + self.unconditional > 1:
             raise ValueError("expected condition, conditions or unconditional, got two of them")
         if self.k * len(self.queries) > MOST_ANSWERS:
@@ -129,7 +123,7 @@ class SearchRequest(Body):
 
     @property
     def asked(self) -> list[str] | dict[str, Any] | None:
-        """The condition of each query, (Q,), or weights of conditions."""
+        """The condition of each query, (Q,), or weights of conditions. Raises RequestError."""
         return self.conditions or each(self.condition, self.queries, MOST_SEARCHED)
 
 

@@ -52,11 +52,13 @@ def test_groups_are_those_of_all_pairs_in_any_order_and_tiles(threshold, monkeyp
 
 @pytest.mark.parametrize("threshold", [0.95, 1])
 def test_equal_rows_are_one_group_without_their_pairs_in_memory(threshold, monkeypatch):
-    joined, largest = module._joined, []
-    monkeypatch.setattr(module, "_joined", lambda *given: largest.append(len(given[2])) or joined(*given))
+    linked, tiles = module._linked, []
+    monkeypatch.setattr(module, "_linked", lambda *given: tiles.append(given) or linked(*given))
     vectors_ND = torch.nn.functional.normalize(torch.ones(3000, 3), dim=1)
     assert len(set(link(lambda: iter([(np.arange(3000), vectors_ND)]), 3000, threshold)[1].tolist())) == 1
-    assert max(largest) <= module.ROWS * module.COLUMNS and len(largest) <= 8  # tiles of one group are skipped
+    assert max(len(row_R) for _, (row_R, _), _, _ in tiles) <= module.ROWS
+    assert max(len(column_C) for _, _, (column_C, _), _ in tiles) <= module.COLUMNS
+    assert len(tiles) <= 4  # tiles of one group are skipped
 
 
 @pytest.fixture(scope="module")

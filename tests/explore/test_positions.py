@@ -5,7 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from raycase.explore.condition_map import nearest_rows, place, principal_axes
+from raycase.explore.condition_map import nearest_rows, place
 from raycase.io.vectors import l2_normalize
 
 # not imported here: it takes seconds, in each of pytest's workers
@@ -25,7 +25,7 @@ def groups(seed, noise=0.3, count=120, dim=16):
 
 def placed(vectors, start=None):
     cosines, rows = nearest_rows(vectors, min(14, len(vectors) - 1))
-    return place(vectors, cosines, rows, principal_axes(vectors) if start is None else start)
+    return place(vectors, cosines, rows, start)
 
 
 def test_nearest_rows_are_those_of_all_cosines_without_the_row_itself():

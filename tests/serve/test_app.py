@@ -126,7 +126,7 @@ def test_without_an_index_its_routes_say_so(home):
     service = Service.load(check_serve(ServeJob(model=str(home / "model"))))
     client, _ = client_of(service)
     assert vectors_of(embed(client, input="a red dress", condition="color")).shape == (1, 11)
-    for route, asked in (("/search", {"queries": "a"}), ("/facets", {"condition": "color"})):
+    for route, asked in (("/search", {"queries": "a"}), ("/facets", {"condition": "color"}), ("/search", {})):
         assert "start it with --index" in refusal(client.post(route, json=asked), 404)
     assert client.get("/conditions").json() == {"conditions": None}
     assert client.get("/ready").json() == {"ready": True, "model": "model"}
