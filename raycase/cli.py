@@ -25,10 +25,9 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
-from raycase.errors import RequestError, WorkError, first_line, note, visible
+from raycase.errors import RequestError, WorkError, command_line, first_line, note, visible
 from raycase.flags import read_in_groups
 from raycase.io.json_values import finite
-from raycase.io.provenance import command_line
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
