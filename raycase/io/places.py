@@ -101,7 +101,12 @@ def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], t
     root, written = _written(to, uri)
     over = f"got {uri}, which would be written over"
     for flag, source, whole in read:
-        place, pattern = _source(source)
+        location, pattern = locate(source), None
+        place = _resolved(location)
+        if has_magic(location.path) and not os.path.lexists(location.path):  # a glob: the folder above its wildcards
+            base = above_wildcards(location.path)
+            place = _resolved(replace(location, path=base))
+            pattern = re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
         if any(_is_within(place, each) for each in written) or (not whole and place == root):
             return f"another place than {flag}, {over}"
         files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
@@ -111,16 +116,6 @@ def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], t
         if _is_within(root, place) or any(_is_within(place, each) for each in written):
             return f"another place than {flag}, {over}"
     return None
-
-
-def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
-    """Where something is that is read; of a glob the folder above its first wildcard, and what it matches."""
-    location = locate(uri)
-    if not has_magic(location.path) or os.path.lexists(location.path):
-        return _resolved(location), None
-    base = above_wildcards(location.path)
-    place = _resolved(replace(location, path=base))
-    return place, re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
 
 
 def _written(to: File | Folder, uri: str) -> tuple[str, list[str]]:
@@ -154,20 +149,13 @@ def claim(
     overwrite: bool = False,
     difference: str = "",
 ) -> dict[str, Any] | None:
-    """Return the record of this job if the folder holds it, None if the folder is free. Writes nothing.
+    """The record of this job if the folder holds it; None if the folder is free, or `overwrite`. Writes nothing: a free
+    folder is the job's once `begin` has put the record.
 
-    A free folder is the job's once `begin` has put the record.
-
-    Args:
-        folder: where the job writes.
-        record: name of the JSON file that holds the fingerprint, as `join.json`.
-        fingerprint: of everything that decides the results.
-        job: what the folder may hold, in words, as `this very join`.
-        results: names of the files and folders that the job writes; without a record none may exist.
-        overwrite: treat the folder as free whatever it holds.
-        difference: what differs from the job in the folder, if the caller knows.
-
-    Raises RequestError where the folder holds another job, or results without a record.
+    record: name of the JSON file that holds the fingerprint, which is of everything that decides the results. job: what
+    the folder may hold, in words, as `this very join`. results: names of files and folders; without a record none may
+    exist. difference: from the job in the folder, if the caller knows. Raises RequestError for another job's folder,
+    and for results without a record.
     """
     if overwrite:
         return None

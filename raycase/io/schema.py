@@ -76,16 +76,8 @@ class Rejection:
     file: str = ""
 
 
-REJECTED_SCHEMA = pa.schema(
-    [
-        ("file", pa.string()),
-        ("row", pa.int64()),
-        ("id", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("content", pa.string()),
-    ]
-)
+REJECTED = ("file", "row", "id", "reason", "detail", "content")  # columns
+REJECTED_SCHEMA = pa.schema([(name, pa.int64() if name == "row" else pa.string()) for name in REJECTED])
 
 
 def rejected_table(file: str, rejections: Sequence[Rejection], earlier: pa.Table | None = None) -> pa.Table:
@@ -201,7 +193,17 @@ def find_columns(
         types[id] = pa.string()
     columns = replace(columns, types=types)
     for name in columns.keep if second is None else ():  # scores are not indexed
-        check_kept(name, f"--keep-columns: {uri}")
+        problem = None
+        if not name or any(character in name for character in ".`\0"):
+            problem = "a name that is empty or has a dot, a backtick or a NUL"
+        elif name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
+            problem = "a name that an index or its answers have for themselves"
+        if problem:
+            raise RequestError(
+                f"--keep-columns: {uri}: expected kept columns that an index can have, got "
+                f"{visible(repr(name), MOST_LABEL)} with {problem}; rename it in the input, or pass --keep-columns "
+                "without it"
+            )
     return columns
 
 
@@ -257,17 +259,3 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pa.list_(plain_type(kind.value_type))
     return kind
-
-
-def check_kept(name: str, flag: str) -> None:
-    """Raise RequestError, which names the flag, for a kept column whose name no index can have."""
-    problem = None
-    if not name or any(character in name for character in ".`\0"):
-        problem = "a name that is empty or has a dot, a backtick or a NUL"
-    elif name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
-        problem = "a name that an index or its answers have for themselves"
-    if problem:
-        raise RequestError(
-            f"{flag}: expected kept columns that an index can have, got {visible(repr(name), MOST_LABEL)} with "
-            f"{problem}; rename it in the input, or pass --keep-columns without it"
-        )
