@@ -55,7 +55,6 @@ class Parquet(Source):
         return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
 
     def open(self) -> Any:
-        """The file, to be read."""
         return self.location.open()
 
     @property

@@ -64,15 +64,15 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
         for uri in ((value,) if isinstance(value, str) else value or ())
     ]
     wanted = [(flag, to, to.uri) for flag, to in writes.items() if to.uri is not None]
+    submitted = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     for flag, _, uri in (*((flag, None, uri) for flag, uri, _ in read), *wanted):
+        problem = None
         if not uri.strip():
-            raise RequestError(f"{flag}: expected a path or a URI, got {uri!r}")
-        is_relative = "://" not in uri and not uri.startswith((PACKAGE, "/", "~"))
-        if is_relative and "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-            raise RequestError(
-                f"{flag}: expected an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray "
-                "removes"
-            )
+            problem = f"a path or a URI, got {uri!r}"
+        elif submitted and "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
+            problem = f"an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray removes"
+        if problem:
+            raise RequestError(f"{flag}: expected {problem}")
     taken: dict[str, str] = {}  # what flags before write -> flag
     for flag, to, uri in wanted:
         if problem := _unfit(to, uri) or _clash(to, uri, read, taken):

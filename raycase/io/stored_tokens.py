@@ -55,7 +55,6 @@ class Ragged:
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """The texts of several, one after the other."""
         return cls.by_counts(np.concatenate([p.flat for p in parts]), np.concatenate([p.counts for p in parts]))
 
     def take(self, rows: np.ndarray | slice, start: np.ndarray | int = 0, stop: np.ndarray | None = None) -> Self:
@@ -174,7 +173,6 @@ class StoredTokens:
 
     @classmethod
     def concat(cls, parts: Sequence[StoredTokens]) -> StoredTokens:
-        """The texts of several, one after the other."""
         return cls(
             form=parts[0].form,
             codes=Ragged.concat([p.codes for p in parts]),
@@ -183,7 +181,6 @@ class StoredTokens:
         )
 
     def take(self, rows: np.ndarray) -> StoredTokens:
-        """The texts of these rows, in that order."""
         return StoredTokens(
             form=self.form, codes=self.codes.take(rows), part=self.part.take(rows), finite=self.finite[rows]
         )
