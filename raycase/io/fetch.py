@@ -19,7 +19,7 @@ from raycase.errors import RequestError, expecting
 from raycase.errors import named as said
 from raycase.io.storage import PACKAGE, fingerprint, locate, mark
 
-ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
 COMMIT = re.compile("[0-9a-f]{40}")
 ADVICE = {  # by the type of an error of the hub
@@ -177,7 +177,7 @@ def pinned_uri(model: str, file: str) -> str | None:
     is no such repository, or where the cache lacks it, offline. Whether the cache has an encoder's files says nothing:
     a repository may have both. Raises RequestError as `file_of`."""
     name, _, revision = model.partition("@")
-    if not ID.fullmatch(model) or Path(model).exists():
+    if not HUB_ID.fullmatch(model) or Path(model).exists():
         return None
     found = file_of(name, file, revision or None)
     return None if found is None else f"hf://{name}@{found.parent.name}"

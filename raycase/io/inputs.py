@@ -186,5 +186,6 @@ def _listing(root: Location, infos: dict[str, dict[str, Any]]) -> Listing:
         InputFile(uri=replace(root, path=path).uri, size=infos[path]["size"] or 0, mark=mark(infos[path]))
         for path in sorted(read)
     ]
-    left_out = [posixpath.relpath(path, root.path) for path in sorted(infos.keys() - read)]
+    top = root.path.rstrip("/") + "/"
+    left_out = [path.removeprefix(top) for path in sorted(infos.keys() - read)]
     return Listing(root=root, files=found, left_out=left_out)
