@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
 from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
@@ -212,25 +212,25 @@ def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
     for name in columns.names:
         is_text = [name] == [*columns.texts]  # of two there are two flags
         check_once(name, schema.names, uri, "; --text-column names another" if is_text else "")
+    kinds = {name: plain_type(schema.field(name).type) for name in columns.names}
+    texts, problems = (pa.string(), pa.null()), {}
     for name in columns.texts:
-        text = plain_type(schema.field(name).type)
-        if not (pa.types.is_string(text) or pa.types.is_null(text)):
-            raise RequestError(f"{uri}: expected strings in the column {name!r}, got {text}")
+        problems[f"{uri}: expected strings in the column {name!r}, got {kinds[name]}"] = kinds[name] not in texts
     if columns.condition is not None:
-        condition = plain_type(schema.field(columns.condition).type)
-        inner = condition.value_type if pa.types.is_list(condition) else condition
-        if not (pa.types.is_string(inner) or pa.types.is_null(inner)):
-            raise RequestError(f"{uri}: expected strings or lists of them in {columns.condition!r}, got {condition}")
+        kind = kinds[columns.condition]
+        inner = kind.value_type if pa.types.is_list(kind) else kind
+        problems[f"{uri}: expected strings or lists of them in {columns.condition!r}, got {kind}"] = inner not in texts
     if columns.id is not None:
-        kind = plain_type(schema.field(columns.id).type)
+        kind = kinds[columns.id]
         is_any = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
-        if not any(is_one(kind) for is_one in is_any):
-            raise RequestError(f"{uri}: expected numbers or strings in {columns.id!r}, got {kind}; write it as text")
-    for name, expected in columns.types.items():
+        fits = any(is_one(kind) for is_one in is_any)
+        problems[f"{uri}: expected numbers or strings in {columns.id!r}, got {kind}; write it as text"] = not fits
+    for name, wanted in columns.types.items():
         actual = schema.field(name).type
-        as_text = name == columns.id and expected == pa.string()
-        if not (as_text or pa.types.is_null(actual) or _written_type(actual) == expected):
-            raise RequestError(f"{uri}: expected {expected} in the column {name!r} as in the first file, got {actual}")
+        as_text = name == columns.id and wanted == pa.string()
+        fits = as_text or pa.types.is_null(actual) or _written_type(actual) == wanted
+        problems[f"{uri}: expected {wanted} in the column {name!r} as in the first file, got {actual}"] = not fits
+    check_problems(problems)
 
 
 def check_once(name: str, names: Sequence[str], where: str, advice: str = "") -> None:
