@@ -41,10 +41,14 @@ from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.token_batch import Work  # noqa: E402
 from raycase.errors import first_line  # noqa: E402
 from raycase.heads.token_codes import typical_conditions  # noqa: E402
-from raycase.io.columns import Columns  # noqa: E402
 from raycase.io.provenance import commit  # noqa: E402
 from raycase.io.reader import TEXT  # noqa: E402
-from raycase.io.schema import EMBEDDING, ID, rejected_table  # noqa: E402
+from raycase.io.schema import (  # noqa: E402
+    EMBEDDING,
+    ID,
+    Columns,
+    rejected_table,
+)
 from raycase.job.encode_step import EncodeUnits  # noqa: E402
 from raycase.job.pair_result import PairResult  # noqa: E402
 from raycase.job.read_step import prepare_rows  # noqa: E402

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.errors import visible
+from raycase.errors import check_ranges, visible
 from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
@@ -53,7 +53,6 @@ class VerifyJob(RayFlag):
 
 def verify(job: VerifyJob) -> Result:
     """Check an output of `embed` against its manifest."""
-    from raycase.errors import check_ranges
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
     from raycase.placement import AutoRunner

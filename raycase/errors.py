@@ -6,11 +6,13 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
@@ -115,6 +117,13 @@ def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
     return call
 
 
+def command_line(words: Sequence[str]) -> str:
+    """A process's arguments (`sys.argv`) as a command that can be given again."""
+    program = Path(words[0])
+    is_raycase = program.name == "raycase" or program.parts[-2:] == ("raycase", "__main__.py")
+    return shlex.join([*(["raycase"] if is_raycase else ["python", words[0]]), *words[1:]])
+
+
 def check_problems(problems: Mapping[str, object]) -> None:
     """Raise RequestError for the first problem that there is; `problems`: message -> is it there?"""
     for message, is_there in problems.items():
@@ -134,18 +143,15 @@ def check_ranges(flags: Any, ranges: Mapping[str, tuple[bool, str]] = MappingPro
     for field in fields(flags):
         values = getattr(flags, field.name)
         for value in values if isinstance(values, tuple) else (values,):
-            if problem := _problem(value):
+            problem = ""
+            if isinstance(value, float) and not math.isfinite(value):
+                problem = f"expected a finite number, got {value}"
+            elif isinstance(value, int) and abs(value) > MOST:
+                problem = f"expected a number of at most 64 bits, got one of {value.bit_length()}"
+            elif isinstance(value, str) and not is_utf8(value):
+                problem = f"expected text in UTF-8, got {visible(repr(value), MOST_LABEL)}"
+            if problem:
                 raise RequestError(f"{_flag(field.name)}: {problem}")
-
-
-def _problem(value: object) -> str | None:
-    """Why no flag can have this value."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return f"expected a finite number, got {value}"
-    if isinstance(value, int) and abs(value) > MOST:
-        return f"expected a number of at most 64 bits, got one of {value.bit_length()}"
-    is_text = not isinstance(value, str) or is_utf8(value)
-    return None if is_text else f"expected text in UTF-8, got {visible(repr(value), MOST_LABEL)}"
 
 
 def is_utf8(text: str) -> bool:
@@ -156,11 +162,6 @@ def is_utf8(text: str) -> bool:
 def is_words(value: object) -> bool:
     """Whether a value is a text that `is_utf8`, and not white space alone."""
     return isinstance(value, str) and bool(value.strip()) and is_utf8(value)
-
-
-def minutes_range(minutes: float) -> tuple[bool, str]:
-    """For `check_ranges`: --stall-timeout of a job on Ray."""
-    return minutes > 0, "minutes above 0"
 
 
 def at_least(least: int, flags: object, *names: str, most: int | None = None) -> dict[str, tuple[bool, str]]:

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raycase.io.columns import find_columns
 from raycase.io.inputs import find_input, peek, source_of
 from raycase.io.reader import read_span
+from raycase.io.schema import find_columns
 from raycase.io.source import CODECS
 
 OPTIONS = {"text": "text", "id": None, "condition": None, "keep": None}

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.feather as feather
 from helpers import embed_here, read_output, read_rejected
 
-from raycase.io.columns import check_columns
 from raycase.io.inputs import FORMATS
 from raycase.io.reader import read_columns
+from raycase.io.schema import check_columns
 from raycase.io.source import InputFile, Source
 
 

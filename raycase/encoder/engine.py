@@ -262,7 +262,7 @@ class TextEncoder:
         """
         bags: list[np.ndarray] = []  # of each view, the tokens that it pools, and where those of each prompt start
         for first, stop in zip(*self.spans(batch, members), strict=True):
-            pooled = row.paths.within(first, stop)
+            pooled = row.paths.take(slice(None), first, stop)
             bags += [pooled.flat, pooled.offsets[:-1]]
         work = Work(processed=len(row), computed=int(self.row_length(np.array(len(row)))))
         model, windowed = self.model, self.window is not None and int(row.position.max()) >= self.window

@@ -21,13 +21,14 @@ from raycase.errors import RequestError, expecting, first_line
 from raycase.io.fetch import (
     ENCODER_WEIGHTS,
     MPNET,
+    VOCABULARY_KINDS,
     WEIGHTS_INDEX,
     check_no_pointers,
     fetch,
     is_remote,
+    pinned_uri,
     remote_identity,
 )
-from raycase.io.hub import VOCABULARY_KINDS, pinned_uri
 from raycase.io.storage import sha256_of_file
 
 if TYPE_CHECKING:

@@ -20,9 +20,8 @@ from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import LEAST_STATED, Index, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.shown import print_replaced_condition
-from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.places import PARQUET, File, check_paths
-from raycase.io.reader import read_files
+from raycase.io.reader import conditions_file, read_conditions, read_files
 from raycase.io.schema import ID, SCORE, STATED, parquet_bytes
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize

@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, visible
-from raycase.io.columns import RESERVED_COLUMNS
-from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
+from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, RESERVED_COLUMNS, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -22,7 +22,6 @@ from raycase.index.filters import Filter, checked_filter
 from raycase.index.lance_files import condition_counts, fragment_rows, open_newest, sql_equals, sql_in, write_batches
 from raycase.index.metadata import IndexMetadata
 from raycase.index.token_files import make_sketcher
-from raycase.io.columns import RESERVED_COLUMNS
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import (
     CONDITION,
@@ -30,6 +29,7 @@ from raycase.io.schema import (
     EMBEDDING,
     ID,
     PLAIN,
+    RESERVED_COLUMNS,
     VECTOR,
     embedding_array,
     embedding_numbers,

@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_problems, check_ranges, minutes_range
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_problems, check_ranges
 from raycase.flags import RayFlag
-from raycase.io.claim import begin, check_held, claim
-from raycase.io.places import Folder, check_paths
+from raycase.io.places import Folder, begin, check_held, check_paths, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
@@ -71,7 +70,7 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     began = time.time()
     root = locate(job.output)
     flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
-    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": minutes_range(job.stall_timeout)})
+    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": (job.stall_timeout > 0, "minutes above 0")})
     check_paths(opens=flags, writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))})
     queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
     shares = _check_join(job, queries, vectors)

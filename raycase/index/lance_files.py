@@ -20,7 +20,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
 from raycase.index.metadata import READY, IndexMetadata
 from raycase.io.json_values import from_json, loads
-from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_reason, lance_uri, storage_options
+from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
 from raycase.io.schema import CONDITION
 from raycase.io.storage import Location
 from raycase.job.job_record import ModelFile
@@ -56,7 +56,7 @@ def open_newest(root: Location) -> LanceDataset | None:
     lance = import_lance()
     with lance_errors(root):
         try:
-            return lance.dataset(lance_uri(root), storage_options=storage_options(root))
+            return lance.dataset(**lance_place(root))
         except ValueError as error:
             if "was not found" in str(error):
                 return None
@@ -79,10 +79,9 @@ def write_batches(
     try:
         return import_lance().write_dataset(
             pa.RecordBatchReader.from_batches(schema, remembered()),
-            lance_uri(root),
             mode=mode,
-            storage_options=storage_options(root),
             max_rows_per_file=rows_a_file,
+            **lance_place(root),
         )
     except Exception as error:
         raise failures[0] if failures else error from None  # Lance wraps them, with their traceback

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import is_utf8, names_arguments
-from raycase.io.columns import check_once, plain_type
-from raycase.io.conditions import read_conditions
 from raycase.io.fetch import DEFAULT_MODEL
-from raycase.io.schema import CONDITION, EMBEDDING, Reason, embedding_array
+from raycase.io.reader import read_conditions
+from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
 from raycase.job.stored_tokens import RowPooler, open_tokens, token_model
 from raycase.models.embeds import Embeds

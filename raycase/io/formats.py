@@ -27,9 +27,8 @@ import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
 from raycase.errors import WorkError
-from raycase.io.columns import INT64, Columns, check_columns
 from raycase.io.json_values import loads
-from raycase.io.schema import Reason
+from raycase.io.schema import INT64, Columns, Reason, check_columns
 from raycase.io.source import CODECS, Line, Source, Span, SpanRows
 
 MEND = "remove the file and run its job again"
@@ -56,7 +55,6 @@ class Parquet(Source):
         return pq.read_metadata(pa.BufferReader(tail if length <= len(tail) else end(length)))
 
     def open(self) -> Any:
-        """The file, to be read."""
         return self.location.open()
 
     @property
@@ -102,7 +100,7 @@ class TextFile(Source):
 
     @property
     def codec(self) -> str | None:
-        return CODECS.get(posixpath.splitext(self.file.ending)[1])
+        return CODECS.get(posixpath.splitext(self.file.uri.lower())[1])
 
     @contextmanager
     def stream(self) -> Iterator[io.BufferedReader]:
@@ -140,26 +138,23 @@ class Csv(TextFile):
     @property
     def schema(self) -> pa.Schema:
         with self.stream() as stream:
-            return _schema(_header(stream))
+            return _header(stream)
 
     def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
         with self.stream() as stream:
             header = _header(stream)
-            check_columns(_schema(header), columns, self.file.uri)
-            yield from self.one_span(map(len, _csv_parts(stream, header, columns.names[:1])), most_rows)
+            check_columns(header, columns, self.file.uri)
+            yield from self.one_span(map(len, _csv_parts(stream, header.names, columns.names[:1])), most_rows)
 
     def read(self, names: Sequence[str], span: Span | None = None) -> Iterator[SpanRows]:
         with self.stream() as stream:
-            yield from _csv_parts(stream, _header(stream), names)
+            yield from _csv_parts(stream, _header(stream).names, names)
 
 
-def _header(stream: BinaryIO) -> list[str]:
-    """Column names in the first record, which is read up to its end."""
-    return next((names for names in csv.reader(line.decode("utf-8-sig") for line in stream) if names), [])
-
-
-def _schema(header: Sequence[str]) -> pa.Schema:
-    return pa.schema([(name, pa.string()) for name in header])
+def _header(stream: BinaryIO) -> pa.Schema:
+    """The columns that the first record names, which is read up to its end."""
+    names = next((names for names in csv.reader(line.decode("utf-8-sig") for line in stream) if names), [])
+    return pa.schema([(name, pa.string()) for name in names])
 
 
 def _csv_parts(stream: io.BufferedReader, header: Sequence[str], names: Sequence[str]) -> Iterator[SpanRows]:
@@ -176,7 +171,7 @@ def _csv_parts(stream: io.BufferedReader, header: Sequence[str], names: Sequence
 
     if not stream.peek(1):
         return
-    counted: Any = _Quotes(stream)
+    counted = _Quotes(stream)
     batches = arrow_csv.open_csv(
         pa.PythonFile(counted, "r"),
         # without threads, for rows have no numbers with them
@@ -202,19 +197,15 @@ def _csv_parts(stream: io.BufferedReader, header: Sequence[str], names: Sequence
     yield SpanRows(table=batches.schema.empty_table(), lines=invalid)
 
 
-class _Quotes:
-    """A stream, as pyarrow reads it, and how many quotes went by."""
+class _Quotes(io.BufferedReader):
+    """A stream, and how many quotes were read from it."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream, self.count, self.closed = stream, 0, False
+    count = 0
 
-    def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
+    def read(self, size: int | None = -1) -> bytes:
+        data = super().read(size)
         self.count += data.count(b'"')
         return data
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class Jsonl(TextFile):

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from fsspec.utils import glob_translate
 
-from raycase.errors import RequestError, expecting, is_utf8, note, visible
+from raycase.errors import RequestError, expecting, is_utf8, note
 from raycase.io.formats import Csv, Jsonl, Parquet, TokenFile
 from raycase.io.lance_dataset import Lance
 from raycase.io.source import CODECS, InputFile, Source, ending_of
@@ -28,32 +28,27 @@ MOST_NAMES = 5  # names of what is left out, on one line
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """The files of an input by name, and the paths of what is left out."""
+    """The files of an input by name, and the names within the root of what is left out."""
 
     root: Location
     files: list[InputFile]
     left_out: list[str]
 
-    @property
-    def names_left_out(self) -> list[str]:
-        """What is left out, by name within the root, in letters that can be shown."""
-        return [visible(posixpath.relpath(path, self.root.path)) for path in self.left_out]
-
     def check_copies(self, flag: str) -> None:
         """Raise RequestError for one file under two endings, as `a.csv` and `a.csv.gz`, whose rows would be twice."""
         stems: dict[str, InputFile] = {}
         for file in self.files:
-            other = stems.setdefault(file.uri[: -len(file.ending)], file)
+            other = stems.setdefault(file.uri[: -len(ending_of(file.uri))], file)
             if other != file:
                 names = [posixpath.relpath(each.uri, self.root.uri) for each in (other, file)]
                 raise RequestError(
                     f"{flag}: expected each row once, got {names[0]} and {names[1]} in {self.root.uri}; move one away, "
-                    f"or select files with a glob such as {self.root.uri}/**/*{other.ending}"
+                    f"or select files with a glob such as {self.root.uri}/**/*{ending_of(other.uri)}"
                 )
 
     def say(self, flag: str) -> None:
         """One line on standard error where something is left out."""
-        if names := self.names_left_out:
+        if names := self.left_out:
             more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
             note(
                 f"{flag}: skipped {len(names)} in {self.root.uri}: {', '.join(names[:MOST_NAMES])}{more}; "
@@ -191,4 +186,6 @@ def _listing(root: Location, infos: dict[str, dict[str, Any]]) -> Listing:
         InputFile(uri=replace(root, path=path).uri, size=infos[path]["size"] or 0, mark=mark(infos[path]))
         for path in sorted(read)
     ]
-    return Listing(root=root, files=found, left_out=sorted(infos.keys() - read))
+    top = root.path.rstrip("/") + "/"
+    left_out = [path.removeprefix(top) for path in sorted(infos.keys() - read)]
+    return Listing(root=root, files=found, left_out=left_out)

@@ -82,7 +82,6 @@ class LabelledTexts:
         return len(self.texts)
 
     def take(self, rows: np.ndarray) -> LabelledTexts:
-        """These texts."""
         columns = [replace(column, labels=tuple(column.labels[row] for row in rows)) for column in self.columns]
         return replace(self, texts=[self.texts[row] for row in rows], columns=columns)
 

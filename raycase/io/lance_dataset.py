@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from raycase.errors import first_line, needs_package
 from raycase.io import storage
-from raycase.io.columns import Columns, check_columns
+from raycase.io.schema import Columns, check_columns
 from raycase.io.source import ERRORS, InputFile, Source, Span, SpanRows, readable
 from raycase.io.storage import BUCKETS, Location, fingerprint, locate
 
@@ -36,27 +36,24 @@ def import_lance() -> Any:
     return lance
 
 
-def storage_options(root: Location) -> dict[str, str] | None:
-    """Options of Lance's own object store, which reads credentials from the usual environment variables."""
+def lance_place(root: Location) -> dict[str, Any]:
+    """How Lance finds what is kept at a place: the arguments `uri` and `storage_options` of its functions.
+
+    Of an object store it takes an encoded URI, without which `#` and `?` end a key and `%20` is a blank; a local path
+    it encodes itself. Its own client reads credentials from the usual environment variables.
+    """
     if root.is_local:
-        return None
+        return {"uri": root.path}
+    scheme, _, rest = root.uri.partition("://")
+    bucket, slash, key = rest.partition("/")
     plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
-    return {
+    options = {
         **({"allow_http": "true"} if plain_http else {}),
         "timeout": f"{1000 * storage.TIMEOUT:.0f}ms",
         "client_max_retries": str(RETRIES),
         "client_retry_timeout": str(TRYING_S),
     }
-
-
-def lance_uri(root: Location) -> str:
-    """The URI by which Lance finds what is kept at this place: of an object store it takes an encoded one, without
-    which `#` and `?` end a key and `%20` is a blank; a local path it encodes itself."""
-    if root.is_local:
-        return root.path
-    scheme, _, rest = root.uri.partition("://")
-    bucket, slash, key = rest.partition("/")
-    return f"{scheme.replace('abfs', 'az')}://{bucket}{slash}{quote(key)}"
+    return {"uri": f"{scheme.replace('abfs', 'az')}://{bucket}{slash}{quote(key)}", "storage_options": options}
 
 
 def lance_reason(error: BaseException) -> str:
@@ -82,17 +79,17 @@ class Lance(Source):
 
     @staticmethod
     def find(root: Location, others: Sequence[str]) -> InputFile | None:
-        """The newest version of the dataset at a place whose other files these are; None where there is none. What is
+        """The newest version of the dataset at a place that has these other files; None where there is none. What is
         open is forgotten. Raises ValueError for an index of raycase, and for what Lance cannot open."""
         _at_version.cache_clear()
         if not (root.is_local or root.uri.partition("://")[0] in BUCKETS):
             return None
-        if not any(path.startswith(f"{root.path}/data/") and path.endswith(".lance") for path in others):
+        if not any(name.startswith("data/") and name.endswith(".lance") for name in others):
             return None
         if not any(name.endswith(".manifest") for name, _ in (root / "_versions").entries()):
             return None
         try:
-            dataset = import_lance().dataset(lance_uri(root), storage_options=storage_options(root))
+            dataset = import_lance().dataset(**lance_place(root))
             size = sum(file.file_size_bytes or 0 for part in dataset.get_fragments() for file in part.metadata.files)
             mark = _mark(dataset)
         except (OSError, ValueError, RuntimeError) as error:
@@ -128,10 +125,9 @@ def _at_version(file: InputFile) -> LanceDataset:
     another, and errors of Lance."""
     version = Lance.MARK.fullmatch(file.mark)
     assert version
-    root, number = locate(file.uri), int(version[1])
-    dataset = import_lance().dataset(lance_uri(root), version=number, storage_options=storage_options(root))
+    dataset = import_lance().dataset(version=int(version[1]), **lance_place(locate(file.uri)))
     if _mark(dataset) != file.mark:
-        raise ValueError(f"another dataset's version {number} than the one that was listed")
+        raise ValueError(f"another dataset's version {version[1]} than the one that was listed")
     return dataset
 
 

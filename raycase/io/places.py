@@ -1,11 +1,12 @@
-"""What a command reads and what it writes, compared before it begins: nothing that is read may be written over."""
+"""The places that a command reads and writes, compared before it begins: nothing that is read may be written over. Its
+output folder is claimed for one job: a JSON record in it holds the job's fingerprint, so that a run resumes."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
 from types import MappingProxyType
@@ -13,7 +14,7 @@ from typing import Any
 
 from fsspec.utils import glob_translate
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import above_wildcards
 from raycase.io.storage import PACKAGE, Location, locate
 
@@ -63,22 +64,20 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
         for uri in ((value,) if isinstance(value, str) else value or ())
     ]
     wanted = [(flag, to, to.uri) for flag, to in writes.items() if to.uri is not None]
+    submitted = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     for flag, _, uri in (*((flag, None, uri) for flag, uri, _ in read), *wanted):
-        if problem := _misnamed(uri):
+        problem = None
+        if not uri.strip():
+            problem = f"a path or a URI, got {uri!r}"
+        elif submitted and "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
+            problem = f"an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray removes"
+        if problem:
             raise RequestError(f"{flag}: expected {problem}")
     taken: dict[str, str] = {}  # what flags before write -> flag
     for flag, to, uri in wanted:
         if problem := _unfit(to, uri) or _clash(to, uri, read, taken):
             raise RequestError(f"{flag}: expected {problem}")
         taken |= dict.fromkeys(_written(to, uri)[1], flag)
-
-
-def _misnamed(uri: str) -> str | None:
-    if not uri.strip():
-        return f"a path or a URI, got {uri!r}"
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ and "://" not in uri and not uri.startswith((PACKAGE, "/", "~")):
-        return f"an absolute path or a URI, got {uri!r}: a submitted job runs in a folder that Ray removes"
-    return None
 
 
 def _unfit(to: File | Folder, uri: str) -> str | None:
@@ -102,7 +101,12 @@ def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], t
     root, written = _written(to, uri)
     over = f"got {uri}, which would be written over"
     for flag, source, whole in read:
-        place, pattern = _source(source)
+        location, pattern = locate(source), None
+        place = _resolved(location)
+        if has_magic(location.path) and not os.path.lexists(location.path):  # a glob: the folder above its wildcards
+            base = above_wildcards(location.path)
+            place = _resolved(replace(location, path=base))
+            pattern = re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
         if any(_is_within(place, each) for each in written) or (not whole and place == root):
             return f"another place than {flag}, {over}"
         files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
@@ -112,16 +116,6 @@ def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], t
         if _is_within(root, place) or any(_is_within(place, each) for each in written):
             return f"another place than {flag}, {over}"
     return None
-
-
-def _source(uri: str) -> tuple[str, re.Pattern[str] | None]:
-    """Where something is that is read; of a glob the folder above its first wildcard, and what it matches."""
-    location = locate(uri)
-    if not has_magic(location.path) or os.path.lexists(location.path):
-        return _resolved(location), None
-    base = above_wildcards(location.path)
-    place = _resolved(replace(location, path=base))
-    return place, re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
 
 
 def _written(to: File | Folder, uri: str) -> tuple[str, list[str]]:
@@ -143,3 +137,76 @@ def _resolved(location: Location) -> str:
 def _is_within(place: str, other: str) -> bool:
     """Whether a place is another one, or in it."""
     return place == other or place.startswith(other.rstrip("/") + "/")
+
+
+def claim(
+    folder: Location,
+    record: str,
+    fingerprint: str,
+    *,
+    job: str,
+    results: Iterable[str],
+    overwrite: bool = False,
+    difference: str = "",
+) -> dict[str, Any] | None:
+    """The record of this job if the folder holds it; None if the folder is free, or `overwrite`. Writes nothing: a free
+    folder is the job's once `begin` has put the record.
+
+    record: name of the JSON file that holds the fingerprint, which is of everything that decides the results. job: what
+    the folder may hold, in words, as `this very join`. results: names of files and folders; without a record none may
+    exist. difference: from the job in the folder, if the caller knows. Raises RequestError for another job's folder,
+    and for results without a record.
+    """
+    if overwrite:
+        return None
+    got = None
+    if (folder / record).exists():
+        values = _record(folder / record)
+        if values.get("fingerprint") == fingerprint:
+            return values
+        got = f"another ({difference})" if difference else "another"
+    for place in (folder / name for name in results):
+        if got is None and place.exists() and (not place.fs.isdir(place.path) or next(place.entries(), None)):
+            got = f"{place.name} without {record}"
+    if got is None:
+        return None
+    raise RequestError(
+        f"--output: expected an empty folder or {job} in {folder.uri}, got {got}; choose another folder or pass "
+        "--overwrite"
+    )
+
+
+def begin(folder: Location, record: str, values: dict[str, Any], results: Iterable[str], *, overwrite: bool) -> None:
+    """Put the record, with the key `fingerprint`, before any result; with `overwrite`, clear the folder first."""
+    if overwrite:
+        clear(folder, record, results)
+    (folder / record).put_json(values)
+
+
+def check_held(folder: Location, record: str, fingerprint: str) -> None:
+    """Raise WorkError where the record is no longer this job's: before its results are counted or any is removed."""
+    if not (folder / record).exists() or _record(folder / record).get("fingerprint") != fingerprint:
+        raise taken_over(folder, record)
+
+
+def taken_over(folder: Location, record: str) -> WorkError:
+    """The error of a job whose folder was removed, or claimed by another."""
+    return WorkError(
+        f"{folder.uri}: expected the {record} that this job wrote, got none or another's: the folder was removed or a "
+        "job with --overwrite took it over, and this one ends"
+    )
+
+
+def clear(folder: Location, record: str, results: Iterable[str]) -> None:
+    """Remove a job's results in this order and its record last; other files in the folder stay."""
+    for name in (*results, record):
+        (folder / name).remove()
+
+
+def _record(file: Location) -> dict[str, Any]:
+    """The values of a record; none where the file is not written by a job."""
+    try:
+        values = file.read_json()
+    except RequestError:
+        return {}
+    return values if isinstance(values, dict) else {}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from raycase.errors import command_line
 
 
 def provenance() -> dict[str, Any]:
@@ -24,13 +24,6 @@ def provenance() -> dict[str, Any]:
         "machine": machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def command_line(words: Sequence[str]) -> str:
-    """A process's arguments (`sys.argv`) as a command that can be given again."""
-    program = Path(words[0])
-    is_raycase = program.name == "raycase" or program.parts[-2:] == ("raycase", "__main__.py")
-    return shlex.join([*(["raycase"] if is_raycase else ["python", words[0]]), *words[1:]])
 
 
 def commit() -> str | None:

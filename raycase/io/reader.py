@@ -1,5 +1,5 @@
 """The rows of a source, checked: of a span as units, which are tables and rejections of the rows that cannot be
-embedded, or whole columns.
+embedded; or whole columns, as conditions.
 
 A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` (two for pairs of sentences),
 `CONDITIONS` (with a condition column) and the kept columns under their own names with the prefix `KEEP`; a unit of
@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, is_words
-from raycase.io.columns import INT64, Columns, check_once, plain_type
-from raycase.io.inputs import find_input, source_of
-from raycase.io.schema import ID, Reason, Rejection
-from raycase.io.source import InputFile, Line, Source, Span, SpanRows
+from raycase.io.inputs import find_input, peek, source_of
+from raycase.io.schema import ID, INT64, Columns, Reason, Rejection, check_once, plain_type
+from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
+from raycase.io.storage import locate
 from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
@@ -92,6 +92,49 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequen
                 )
         columns[name] = [value.strip() for value in columns[name]]
     return columns
+
+
+def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[str]:
+    """The conditions of a job, or the labels of --labels: strings, or one file (`.txt`, one per line; `.parquet`,
+    `.csv` or `.jsonl`, column `condition` or `label`).
+
+    Raises RequestError for an empty or repeated condition, several files, and a file that is missing or has none.
+    """
+    name = flag.removeprefix("--").removesuffix("s")
+    conditions: list[object] = list(values)
+    file = conditions_file(values)
+    if file is not None:
+        if len(values) > 1:
+            raise RequestError(
+                f"{flag}: expected {name}s or one file of them, got {len(values)} values with {file} among them; put "
+                "them into one file"
+            )
+        if file.lower().endswith(".txt"):
+            with readable(locate(file)) as location:
+                lines = location.read().decode("utf-8-sig").splitlines()
+            conditions = [line for line in lines if line.strip()]
+        else:
+            conditions = []
+            for part in find_input(file, flag):
+                names = peek(part).names
+                column = names[0] if len(names) == 1 else name
+                conditions += read_columns(part, [column], flag)[column]
+        if not conditions:
+            raise RequestError(f"{flag}: expected at least one {name} in {file}, got none")
+    seen: dict[str, None] = {}
+    for i, condition in enumerate(conditions):
+        if not is_words(condition):
+            raise RequestError(f"{flag}: expected words in every {name}, got {condition!r} at index {i}")
+        if (stripped := str(condition).strip()) in seen:
+            raise RequestError(f"{flag}: expected each {name} once, got {stripped!r} twice")
+        seen[stripped] = None
+    return list(seen)
+
+
+def conditions_file(values: Sequence[str]) -> str | None:
+    """The file among the values; None where they are conditions."""
+    files = (".txt", ".parquet", ".csv", ".jsonl")
+    return next((value for value in values if isinstance(value, str) and value.lower().endswith(files)), None)
 
 
 def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa.Table, list[Rejection]]:

@@ -1,16 +1,20 @@
-"""Names of columns, reasons for rejections, Arrow types and Parquet bytes that every room shares."""
+"""Names of columns, reasons for rejections, Arrow types and Parquet bytes that every room shares; and which columns of
+the input are read, in which types: checked for every file before any row is read."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
+from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
 VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
@@ -27,6 +31,13 @@ BITS = 8  # dimensions in a byte of a binary vector
 DOCUMENT, CHUNK, START, END = "document", "chunk", "start", "end"  # of a chunk: whose, which, and its characters
 CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
+INT64 = range(-(2**63), 2**63)
+OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
+RESERVED_COLUMNS = (VECTOR, PLAIN, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
+OF_LANCE = (
+    *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
+    *("_distance", "_score"),
+)
 
 
 class Reason(StrEnum):
@@ -65,27 +76,16 @@ class Rejection:
     file: str = ""
 
 
-REJECTED_SCHEMA = pa.schema(
-    [
-        ("file", pa.string()),
-        ("row", pa.int64()),
-        ("id", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("content", pa.string()),
-    ]
-)
+REJECTED = ("file", "row", "id", "reason", "detail", "content")  # columns
+REJECTED_SCHEMA = pa.schema([(name, pa.int64() if name == "row" else pa.string()) for name in REJECTED])
 
 
-def rejected_table(file: str, rejections: Sequence[Rejection]) -> pa.Table:
-    """Rejections as a table of `REJECTED_SCHEMA`, in the order of the input; `file`: of those that name none."""
-    rows = sorted(rejections, key=lambda r: (r.file, r.row))
-    return pa.Table.from_pylist([vars(r) | {"file": r.file or file} for r in rows], schema=REJECTED_SCHEMA)
-
-
-def in_input_order(rejected: pa.Table) -> pa.Table:
-    """Rejected rows in the order of the input, whose files are in the order of their names."""
-    return rejected.sort_by([("file", "ascending"), ("row", "ascending")])
+def rejected_table(file: str, rejections: Sequence[Rejection], earlier: pa.Table | None = None) -> pa.Table:
+    """Rejections, and earlier ones, as a table of `REJECTED_SCHEMA` in the order of the input, whose files are in the
+    order of their names; `file`: of those that name none."""
+    found = pa.Table.from_pylist([vars(r) | {"file": r.file or file} for r in rejections], schema=REJECTED_SCHEMA)
+    every = found if earlier is None else pa.concat_tables([earlier, found])
+    return every.sort_by([("file", "ascending"), ("row", "ascending")])
 
 
 def embedding_type(dim: int, dtype: str) -> pa.DataType:
@@ -131,3 +131,131 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     small = [f"{f.name}.list.element" for f in lists if f.type.value_type in (pa.int8(), pa.uint8())]
     options = {"compression": "zstd", "compression_level": 1, "use_dictionary": texts + small or False}
     return options | {"write_page_checksum": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns that are read; `types`: Arrow types of the columns, as the output has them.
+
+    texts: that of the sentences, or the two of pairs of sentences; none of stored tokens. words: of stored tokens.
+    """
+
+    texts: tuple[str, ...]
+    id: str | None
+    condition: str | None
+    keep: tuple[str, ...]
+    types: dict[str, pa.DataType]
+    words: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        read = (self.id, *self.texts, self.condition, *self.keep, *self.words)
+        return list(dict.fromkeys(n for n in read if n is not None))
+
+    @property
+    def id_type(self) -> pa.DataType:
+        return pa.string() if self.id is None else self.types[self.id]
+
+
+def find_columns(
+    schema: pa.Schema,
+    uri: str,
+    *,
+    text: str,
+    id: str | None,
+    condition: str | None,
+    keep: Sequence[str] | None,
+    second: str | None = None,
+    written: Sequence[str] = (ID, CONDITION, EMBEDDING, ROW_OF_PAIR),
+) -> Columns:
+    """Resolve the requested columns against the schema of the first file, which is at `uri`.
+
+    `id` None takes the column `id` if there is one. `keep` None: the text. `written`: a unit's own columns. Raises
+    RequestError for a missing column, one of a wrong type, and a kept column with the name of an output column or one
+    that an index cannot have.
+    """
+    if id is None and ID in schema.names:
+        id = ID
+    kept = tuple(dict.fromkeys((text,) if keep is None else keep))
+    others = tuple(name for name in kept if name not in written)
+    texts = (text,) if second is None else (text, second)
+    columns = Columns(texts=texts, id=id, condition=condition, keep=others, types={})
+    check_columns(schema, columns, uri)
+    own = {ID: id, CONDITION: condition}  # columns of the output that may have their names in the input, too
+    for name in kept:
+        if name in written and own.get(name) != name:
+            raise RequestError(
+                f"--keep-columns: {name!r} is a column of the output; rename it in the input, or leave it out"
+            )
+    types = {name: _written_type(schema.field(name).type) for name in columns.names}
+    types |= dict.fromkeys(columns.texts, pa.string())
+    if id is not None and not pa.types.is_integer(types[id]):
+        types[id] = pa.string()
+    columns = replace(columns, types=types)
+    for name in columns.keep if second is None else ():  # scores are not indexed
+        problem = None
+        if not name or any(character in name for character in ".`\0"):
+            problem = "a name that is empty or has a dot, a backtick or a NUL"
+        elif name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
+            problem = "a name that an index or its answers have for themselves"
+        if problem:
+            raise RequestError(
+                f"--keep-columns: {uri}: expected kept columns that an index can have, got "
+                f"{visible(repr(name), MOST_LABEL)} with {problem}; rename it in the input, or pass --keep-columns "
+                "without it"
+            )
+    return columns
+
+
+def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
+    """Raise RequestError where a file lacks a column, or has it twice or in a wrong type."""
+    for name in columns.names:
+        is_text = [name] == [*columns.texts]  # of two there are two flags
+        check_once(name, schema.names, uri, "; --text-column names another" if is_text else "")
+    kinds = {name: plain_type(schema.field(name).type) for name in columns.names}
+    texts, problems = (pa.string(), pa.null()), {}
+    for name in columns.texts:
+        problems[f"{uri}: expected strings in the column {name!r}, got {kinds[name]}"] = kinds[name] not in texts
+    if columns.condition is not None:
+        kind = kinds[columns.condition]
+        inner = kind.value_type if pa.types.is_list(kind) else kind
+        problems[f"{uri}: expected strings or lists of them in {columns.condition!r}, got {kind}"] = inner not in texts
+    if columns.id is not None:
+        kind = kinds[columns.id]
+        is_any = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
+        fits = any(is_one(kind) for is_one in is_any)
+        problems[f"{uri}: expected numbers or strings in {columns.id!r}, got {kind}; write it as text"] = not fits
+    for name, wanted in columns.types.items():
+        actual = schema.field(name).type
+        as_text = name == columns.id and wanted == pa.string()
+        fits = as_text or pa.types.is_null(actual) or _written_type(actual) == wanted
+        problems[f"{uri}: expected {wanted} in the column {name!r} as in the first file, got {actual}"] = not fits
+    check_problems(problems)
+
+
+def check_once(name: str, names: Sequence[str], where: str, advice: str = "") -> None:
+    """Raise RequestError, with some advice, unless the column is one of these names, and one only."""
+    if names.count(name) != 1:
+        once = " once" if name in names else ""
+        raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}{advice}")
+
+
+def _written_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
+    kind = plain_type(kind)
+    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    return pa.string() if pa.types.is_null(kind) else kind
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type behind dictionary and large types, and views of strings."""
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    return kind

@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import TO_UTF8, RequestError
-from raycase.io.columns import Columns
-from raycase.io.schema import Reason
+from raycase.io.schema import Columns, Reason
 from raycase.io.storage import Location, locate
 
 CODECS = {".gz": "gzip", ".zst": "zstd"}  # by the last ending of a name
@@ -40,14 +39,9 @@ class InputFile:
     size: int
     mark: str
 
-    @property
-    def ending(self) -> str:
-        """What its name ends with, as `.jsonl.gz`."""
-        return ending_of(self.uri)
-
 
 def ending_of(path: str) -> str:
-    """Of whatever case, without case; that of a compressed file with the one before it."""
+    """What a name ends with, of whatever case, without case: of a compressed file as `.jsonl.gz`."""
     name, ending = posixpath.splitext(path.lower())
     return posixpath.splitext(name)[1] + ending if ending in CODECS else ending
 

@@ -71,7 +71,6 @@ class Location:
         return bytes(self.fs.cat_file(self.path, start=start, end=end))
 
     def open(self) -> Any:
-        """The file, to be read."""
         return self.fs.open(self.path, "rb")
 
     def put(self, data: bytes) -> None:

@@ -55,30 +55,23 @@ class Ragged:
 
     @classmethod
     def concat(cls, parts: Sequence[Self]) -> Self:
-        """The texts of several, one after the other."""
         return cls.by_counts(np.concatenate([p.flat for p in parts]), np.concatenate([p.counts for p in parts]))
 
-    def take(self, rows: np.ndarray, start: np.ndarray | int = 0) -> Self:
-        """The texts of these rows, in that order, without their first `start` tokens."""
-        first = self.offsets[:-1][rows] + start
-        return self._from(first, self.offsets[1:][rows] - first)
-
-    def within(self, start: np.ndarray, stop: np.ndarray) -> Self:
-        """Tokens [start, stop) of each text, (N,) both."""
-        return self._from(self.offsets[:-1] + start, stop - start)
-
-    def _from(self, first: np.ndarray, counts: np.ndarray) -> Self:
-        """So many tokens from each of these places in `flat`."""
+    def take(self, rows: np.ndarray | slice, start: np.ndarray | int = 0, stop: np.ndarray | None = None) -> Self:
+        """The texts of these rows, in that order: of each its tokens [start, stop). Default: all."""
+        first = self.offsets[:-1][rows]
+        counts = (self.offsets[1:][rows] - first if stop is None else stop) - start
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        index = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], counts)
+        index = np.arange(offsets[-1]) + np.repeat(first + start - offsets[:-1], counts)
         return type(self)(flat=self.flat[index], offsets=offsets)
 
-    def padded(self, rows: np.ndarray, dtype: Any = None) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of these texts, padded with zeros to the longest, (B, S) or (B, S, W), and which are real, (B, S)
-        bool. dtype: of the tokens. Default: as they are."""
+    def padded(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of these texts, padded with zeros to the longest, (B, S) or (B, S, W), states in 32 bits; and
+        which are real, (B, S) bool."""
         counts = self.counts[rows]
         real = np.arange(max(1, int(counts.max(initial=0)))) < counts[:, None]
-        tokens = np.zeros((*real.shape, *self.flat.shape[1:]), dtype=dtype or self.flat.dtype)
+        dtype = np.float32 if self.flat.dtype == STATE_TYPE else self.flat.dtype
+        tokens = np.zeros((*real.shape, *self.flat.shape[1:]), dtype=dtype)
         tokens[real] = self.take(rows).flat
         return tokens, real
 
@@ -127,10 +120,6 @@ class StoredStates(Ragged):
     def means(self) -> np.ndarray:
         """The mean state of each of the texts, which all have tokens: (N, W) float32."""
         return np.stack([text_TW.mean(0, dtype=np.float32) for text_TW in np.split(self.flat, self.offsets[1:-1])])
-
-    def padded(self, rows: np.ndarray, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
-        """`Ragged.padded` in 32 bits."""
-        return super().padded(rows, dtype)
 
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of an output."""
@@ -184,7 +173,6 @@ class StoredTokens:
 
     @classmethod
     def concat(cls, parts: Sequence[StoredTokens]) -> StoredTokens:
-        """The texts of several, one after the other."""
         return cls(
             form=parts[0].form,
             codes=Ragged.concat([p.codes for p in parts]),
@@ -193,7 +181,6 @@ class StoredTokens:
         )
 
     def take(self, rows: np.ndarray) -> StoredTokens:
-        """The texts of these rows, in that order."""
         return StoredTokens(
             form=self.form, codes=self.codes.take(rows), part=self.part.take(rows), finite=self.finite[rows]
         )

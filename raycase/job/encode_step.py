@@ -22,7 +22,6 @@ from raycase.io.schema import (
     START,
     Reason,
     Rejection,
-    in_input_order,
     rejected_table,
 )
 from raycase.job.documents import as_texts
@@ -117,7 +116,7 @@ class EncodeUnits:
     def rejecting(self, unit: ReadUnit, whys: dict[int, str], reason: Reason) -> EncodedUnit:
         """Encode a unit without some of its rows, which are rejected; `whys`: the detail by the number of the row."""
         kept, rejections = without(unit.rows, whys, reason)
-        rejected = pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)])
+        rejected = rejected_table(unit.uri, rejections, unit.rejected)
         return self._encode(replace(unit, rows=kept, prepared=None, rejected=rejected))
 
     def _encode(self, unit: ReadUnit) -> EncodedUnit:
@@ -128,7 +127,7 @@ class EncodeUnits:
         first, self.begun = not self.begun, True
         if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.encoder.compile()
-        rejected = in_input_order(pa.concat_tables([unit.rejected, rejected_table(unit.uri, rejections)]))
+        rejected = rejected_table(unit.uri, rejections, unit.rejected)
         return EncodedUnit(
             file=unit.file, start=unit.start, rows_in=unit.rows_in, rejected=rejected, began=began, **encoded
         )

@@ -10,8 +10,8 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from raycase.errors import RequestError, expecting
-from raycase.io import claim
 from raycase.io.json_values import from_json
+from raycase.io.places import taken_over
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint, json_bytes
 from raycase.job.output import Output, output_at
@@ -95,4 +95,4 @@ def check_held(output: Output, job: Job) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
     held = read_job(output) if output.job.exists() else None
     if held is None or (held.fingerprint, held.sharing.rows) != (job.fingerprint, job.sharing.rows):
-        raise claim.taken_over(output.root, output.job.name)
+        raise taken_over(output.root, output.job.name)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from raycase.io.claim import clear
-from raycase.io.places import Folder
+from raycase.io.places import Folder, clear
 from raycase.io.storage import Location, locate
 
 JOB = "job.json"

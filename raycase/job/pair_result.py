@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.encoder.chunks import Chunking
-from raycase.io.columns import Columns
 from raycase.io.schema import (
     CHUNK,
     CHUNK_COLUMNS,
@@ -25,6 +24,7 @@ from raycase.io.schema import (
     DOCUMENT,
     EMBEDDING,
     ID,
+    Columns,
     Dtype,
     Reason,
     embedding_array,

@@ -12,10 +12,9 @@ import pyarrow as pa
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.prepared import Prepared
 from raycase.errors import RequestError, WorkError
-from raycase.io.columns import Columns
 from raycase.io.inputs import source_of
 from raycase.io.reader import CHUNKS, CONDITIONS, FILE, TEXT, TEXTS, python_rows, read_span, rejection
-from raycase.io.schema import END, START, Reason, Rejection, in_input_order, rejected_table
+from raycase.io.schema import END, START, Columns, Reason, Rejection, rejected_table
 from raycase.io.source import InputFile, Span
 from raycase.job.documents import SPANS, as_texts, bounded
 from raycase.job.pair_result import PairResult
@@ -73,7 +72,7 @@ def read_intervals(piece: Piece, config: Any, kind: PairResult) -> Iterator[tupl
     for rows, rejected in _intervals(piece, kind.columns):
         if kind.chunking is not None:
             rows, empty = with_chunks(rows, config, kind.chunking)
-            rejected = in_input_order(pa.concat_tables([rejected, rejected_table(piece.files[0].uri, empty)]))
+            rejected = rejected_table(piece.files[0].uri, empty, rejected)
         yield rows, rejected
 
 

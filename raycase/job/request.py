@@ -11,14 +11,24 @@ from typing import Any, Literal
 
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, minutes_range, note
+from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, note
 from raycase.flags import RayFlag
-from raycase.io.columns import Columns, find_columns
-from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
 from raycase.io.places import OF_INDEX, Folder, check_paths
-from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype
+from raycase.io.reader import conditions_file, read_conditions
+from raycase.io.schema import (
+    BITS,
+    CHUNK_COLUMNS,
+    CONDITION,
+    EMBEDDING,
+    FLOATS,
+    ID,
+    ROW_OF_PAIR,
+    Columns,
+    Dtype,
+    find_columns,
+)
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
@@ -303,7 +313,7 @@ def _check_numbers(job: Any) -> None:
         **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
         "max_rejected": (0 <= rejected <= 1, "a share between 0 and 1"),
         "gpus_per_actor": (gpus is None or gpus >= 0, "0 or more"),
-        "stall_timeout": minutes_range(job.stall_timeout),
+        "stall_timeout": (job.stall_timeout > 0, "minutes above 0"),
     }
     check_ranges(job, ranges)
     actor_range(job.actors)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from raycase.errors import MOST_LABEL, RequestError, WorkError, visible
-from raycase.io import claim
+from raycase.io.places import claim
 from raycase.io.storage import Location
 from raycase.job.job_record import Job, Sharing, read_job
 from raycase.job.unit_files import Units, finished
@@ -38,7 +38,7 @@ def find_job(request: Request) -> tuple[Job, Units]:
     if output.job.exists():
         job = replace(read_job(output), model=job.model)
     units, _ = finished(output.units.list(), job.print8)
-    claim.claim(
+    claim(
         output.root,
         output.job.name,
         replace(job, config=config).fingerprint,

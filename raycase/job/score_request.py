@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycase.errors import RequestError
-from raycase.io.columns import Columns, find_columns
 from raycase.io.inputs import peek
 from raycase.io.rated import SENTENCE1, SENTENCE2
-from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR
+from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR, Columns, find_columns
 from raycase.io.source import InputFile
 from raycase.job.output import SCORES
 from raycase.job.pair_result import ScoreResult

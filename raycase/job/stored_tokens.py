@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError
-from raycase.io.columns import Columns, check_once
 from raycase.io.inputs import Listing
-from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID
+from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, check_once
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
@@ -87,7 +86,7 @@ def tokens_among(listing: Listing) -> Written | None:
     """The output of stored tokens, where the input is one. Raises RequestError where it is another output."""
     output = output_at(listing.root.uri)
     try:
-        if output.job.path not in listing.left_out or not read_job(output):
+        if output.job.name not in listing.left_out or not read_job(output):
             return None
     except RequestError:  # another program's job.json
         return None

@@ -10,8 +10,8 @@ from raycase.encoder.sources import TOKENIZER
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS as HEAD
 from raycase.heads.projector import WEIGHTS
-from raycase.io.claim import claim
 from raycase.io.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
+from raycase.io.places import claim
 from raycase.io.storage import locate
 
 EXTRA = "extra.safetensors"  # weights that are not the encoder's

@@ -17,8 +17,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, expecting, named, note, visible
-from raycase.io.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote
-from raycase.io.hub import pinned_uri
+from raycase.io.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.io.json_values import loads
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig

@@ -18,7 +18,7 @@ import torch
 from ray.tune.schedulers import ASHAScheduler
 
 from raycase.errors import MOST_SEED, RequestError, WorkError, needs_package, note
-from raycase.io.claim import begin, claim
+from raycase.io.places import begin, claim
 from raycase.io.provenance import provenance
 from raycase.io.storage import fingerprint, locate
 from raycase.models.model_folder import METRICS

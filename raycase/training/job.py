@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.flags import RayFlag
-from raycase.io.fetch import model_folder
-from raycase.io.hub import dataset_of
+from raycase.io.fetch import dataset_of, model_folder
 from raycase.io.labelled import LabelledTexts
 from raycase.io.places import Folder, Paths, check_paths
 from raycase.io.provenance import provenance

@@ -18,7 +18,7 @@ from raycase.encoder.published import LEGACY
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
-from raycase.io.hub import pinned_uri
+from raycase.io.fetch import pinned_uri
 from raycase.models.registry import resolve
 
 library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")

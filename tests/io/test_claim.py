@@ -5,7 +5,7 @@ import re
 import pytest
 
 from raycase.errors import RequestError
-from raycase.io.claim import claim
+from raycase.io.places import claim
 from raycase.io.storage import locate
 
 JOB = {"job": "this very join", "results": ("neighbours", "table.parquet")}

@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raycase.errors import RequestError
-from raycase.io.conditions import read_conditions
+from raycase.io.reader import read_conditions
 
 
 def test_conditions_as_strings():

@@ -10,6 +10,7 @@ from input_files import read, the_file
 
 from raycase.errors import RequestError
 from raycase.io.inputs import find_input, list_input
+from raycase.io.source import ending_of
 from raycase.io.storage import locate, mark
 
 
@@ -39,7 +40,7 @@ def found(uri):
 def test_a_file_a_folder_or_a_glob_gives_its_files(tree, place, names):
     files = find_input(f"{tree}/{place}")
     assert [file.uri for file in files] == [str(tree / name) for name in names]
-    assert {(file.size, file.ending) for file in files} <= {(3, ".csv"), (3, ".jsonl"), (3, ".parquet")}
+    assert {(file.size, ending_of(file.uri)) for file in files} <= {(3, ".csv"), (3, ".jsonl"), (3, ".parquet")}
 
 
 def test_a_file_of_the_hub_is_marked_by_its_content():
@@ -76,7 +77,7 @@ def store(request):
 
 def listed(store, place=""):
     listing = list_input(store.root + place)
-    return [f.uri.removeprefix(store.root + "/") for f in listing.files], listing.names_left_out
+    return [f.uri.removeprefix(store.root + "/") for f in listing.files], listing.left_out
 
 
 def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
@@ -87,7 +88,7 @@ def test_what_is_left_out_is_named_but_what_is_hidden(store, capsys):
         ["c.jsonl.bz2", "d.gz", *([] if store.root.startswith("/") else ["e"])],
     )
     assert listed(store, "/**/*.[pP]*") == (["e/F.Parquet"], [])
-    assert {f.ending for f in find_input(store.root + "/**/*")} == {".jsonl", ".parquet"}
+    assert {ending_of(f.uri) for f in find_input(store.root + "/**/*")} == {".jsonl", ".parquet"}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("--input: skipped 3 in ")
     assert "2, d.gz, e/notes; only .parquet, .csv, .jsonl files are read, texts also as .gz and .zst" in line
@@ -145,7 +146,7 @@ def test_links_are_followed_and_a_file_counts_once(tmp_path):
     assert [os.path.relpath(f.uri, folder) for f in listing.files] == [
         *("more/deep/p.jsonl", "more/o.csv", "own.csv", "seen/h.csv", "snapshots/main/a.csv", "snapshots/main/b.csv")
     ]
-    assert listing.names_left_out == ["blobs/1f", "gone.csv"]
+    assert listing.left_out == ["blobs/1f", "gone.csv"]
     (file,) = (f for f in listing.files if f.uri.endswith("a.csv"))
     assert (file.size, file.mark) == (3, str((folder / "blobs" / "1f").stat().st_mtime))
     assert found(folder / "**" / "o.csv") == [str(folder / "more" / "o.csv")]
@@ -160,4 +161,4 @@ def test_what_is_no_regular_file_is_left_out(tmp_path):
     (tmp_path / "a.csv").touch()
     listing = list_input(str(tmp_path))
     assert [f.uri for f in listing.files] == [str(tmp_path / "a.csv")]
-    assert listing.names_left_out == ["device.jsonl", "pipe.csv"]
+    assert listing.left_out == ["device.jsonl", "pipe.csv"]

@@ -10,7 +10,7 @@ from input_files import columns_in, columns_of, flat, read_from, spans_of, the_f
 
 from raycase.errors import RequestError
 from raycase.io.inputs import find_input
-from raycase.io.lance_dataset import METADATA_KEY, _at_version, storage_options
+from raycase.io.lance_dataset import METADATA_KEY, _at_version, lance_place
 from raycase.io.reader import ID, ROW, TEXT, read_columns
 from raycase.io.storage import locate
 from raycase.job.plan import cut
@@ -22,9 +22,7 @@ def table(ids):
 
 def write(uri, count=100):
     """A dataset in fragments of 30 rows, without every tenth row and one whole fragment, and with 7 rows put later."""
-    dataset = lance.write_dataset(
-        table(range(count)), uri, max_rows_per_file=30, storage_options=storage_options(locate(uri))
-    )
+    dataset = lance.write_dataset(table(range(count)), max_rows_per_file=30, **lance_place(locate(uri)))
     dataset.delete("id % 10 = 3 or (id >= 30 and id < 60)")
     dataset.insert(table(range(count, count + 7)))
     return [i for i in range(count) if i % 10 != 3 and not 30 <= i < 60] + list(range(count, count + 7))
