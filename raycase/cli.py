@@ -16,6 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,12 +25,12 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
-from raycase.errors import RequestError, WorkError, command_line, note, visible
+from raycase.errors import RequestError, WorkError, command_line, first_line, note, visible
 from raycase.flags import read_in_groups
 from raycase.io.json_values import finite
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
-HELP_ALL, QUIET = "--help-all", "--quiet"  # of every command
+HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 HELP = Path(__file__).with_name("help")
 LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
 SETTINGS = (
@@ -82,6 +83,32 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
             with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
                 result = _run(work or COMMANDS[name].work, job)
         _print_result(result)
+
+
+def with_config(words: Sequence[str]) -> Sequence[str]:
+    """The words of a command with those of --config FILE first, a YAML file of flags; flags given beside it win."""
+    if CONFIG not in words:
+        return words
+    import yaml
+
+    at = words.index(CONFIG)
+    file = "".join(words[at + 1 : at + 2])
+    given: list[str] = []
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        for name, value in yaml.load(text, yaml.BaseLoader).items():  # noqa: S506 which reads every value as a string
+            flag = str(name).replace("_", "-")
+            values = value if isinstance(value, list) else [value]
+            if wrong := [each for each in values if not isinstance(each, str) or not each]:
+                raise ValueError(f"{wrong[0] or 'nothing'} for {name}; quote it if it is a text")
+            if value in ("true", "false"):
+                given.append(f"--{flag}" if value == "true" else f"--no-{flag}")
+            else:
+                given += [f"--{flag}", *values]
+    except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
+        _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
+    command = list(takewhile(lambda word: not word.startswith("-"), words))
+    return [*command, *given, *words[len(command) : at], *words[at + 2 :]]
 
 
 class _Printed(io.FileIO):
@@ -141,6 +168,7 @@ def parse(arguments: Sequence[str]) -> Any:
 def _parse(arguments: Sequence[str]) -> Any:
     """`parse` of one command's words. Only the chosen subcommand is imported: the others stand in the list of
     subcommands by their first line."""
+    arguments = with_config(arguments)
     chosen = subcommand(arguments)
     short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
     if short and (page := help_page(arguments)):

@@ -12,7 +12,7 @@ import pytest
 from helpers import ROOT
 
 from raycase import __version__, cli
-from raycase.cli import main, resume_command
+from raycase.cli import main, parse, resume_command
 from raycase.commands import COMMANDS
 from raycase.errors import RequestError, WorkError, note
 from raycase.flags import grouped
@@ -70,6 +70,29 @@ def test_the_help_begins_with_what_people_use(words, capsys):
     short = capsys.readouterr().out
     assert re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", short, re.MULTILINE)[1:] == flags
     assert f"`raycase {' '.join(words)} --help-all` shows {more} more flags." in short
+
+
+def test_flags_from_a_file(tmp_path, capsys):
+    file = tmp_path / "job.yaml"
+    file.write_text("input: a.csv\nconditions: [the place, yes]\nkeep_columns: [t]\nany-condition: false\nactors: 2")
+    job = parse(["embed", "--config", str(file), "--output", "out", "--actors", "3"])
+    assert (job.input, job.output, job.conditions) == ("a.csv", "out", ("the place", "yes"))
+    assert job.keep_columns == ("t",)
+    assert (job.any_condition, job.actors) == (False, "3")
+    for text, said in (
+        ("- a", "a YAML file"),
+        ("a: {b: 1}", "{'b': '1'} for a; quote it"),
+        ("conditions:\n- role: of the person\n- place", "{'role': 'of the person'} for conditions"),
+        ("model:", "nothing for model"),
+        ("inputs: a", "--inputs"),
+        ("a: [", "while parsing"),
+    ):
+        file.write_text(text)
+        assert status_of("embed", "--config", str(file)) == 2
+        assert said in capsys.readouterr().err
+    assert status_of("embed", "--config") == 2
+    file.write_text("train: a\nvalidation: b\noutput: c\nepochs: 7")
+    assert parse(["tune", "--seeds", "1", "--", "case", "--config", str(file)]).training.epochs == 7
 
 
 def test_quiet_prints_errors_and_the_result_alone(monkeypatch, capsys):
