@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
 from raycase.index.index_rows import append_rows, delete_matching, delete_same_ids, keep_conditions
-from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
-from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
+from raycase.index.lance_files import (
+    CUT,
+    MOST_SHARDS,
+    IndexMetadata,
+    Kind,
+    fragment_rows,
+    lance_errors,
+    open_newest,
+    open_ready,
+    publish,
+)
 from raycase.index.text_index import Language, update_text_index
 from raycase.index.token_files import remove_unused
 from raycase.io.fetch import model_folder

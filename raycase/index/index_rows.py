@@ -16,11 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, expecting, note
-from raycase.index.answers import returned_columns
 from raycase.index.approximate import update_scalar_indices
 from raycase.index.filters import Filter, checked_filter
-from raycase.index.lance_files import condition_counts, fragment_rows, open_newest, sql_equals, sql_in, write_batches
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import (
+    IndexMetadata,
+    condition_counts,
+    fragment_rows,
+    open_newest,
+    returned_columns,
+    sql_equals,
+    sql_in,
+    write_batches,
+)
 from raycase.index.token_files import make_sketcher
 from raycase.io.columns import RESERVED_COLUMNS
 from raycase.io.lance_dataset import METADATA_KEY
@@ -196,7 +203,7 @@ def keep_conditions(
     if not stale:
         return dataset
     from raycase.index.condition_vectors import PooledVectors, StoredRows
-    from raycase.index.query_encoder import QueryEncoder  # take seconds to import
+    from raycase.index.vector_index import QueryEncoder  # take seconds to import
 
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:
