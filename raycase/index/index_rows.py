@@ -78,7 +78,7 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-    column, counts = _vector_column(source), Counter[Any]()
+    column, counts = PLAIN if source.unconditional else VECTOR, Counter[Any]()
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -98,15 +98,12 @@ def append_rows(
     return dataset
 
 
-def _vector_column(source: Written) -> str:
-    return PLAIN if source.unconditional else VECTOR
-
-
 def _schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
     dim = source.schema.field(EMBEDDING).type.list_size
-    fields.append(pa.field(_vector_column(source), embedding_type(dim, metadata.dtype)))
+    column = PLAIN if source.unconditional else VECTOR
+    fields.append(pa.field(column, embedding_type(dim, metadata.dtype)))
     if source.has_tokens:
         fields += [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())]
     return pa.schema(fields)
@@ -171,10 +168,9 @@ def _file_key(source: Written, unit: UnitFile) -> str:
 
 def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
     """Add a unit to the row intervals of its file; adjacent intervals are merged."""
-    intervals = sorted([*metadata.covered.get(key, []), [unit.start, unit.end]])
-    merged = intervals[:1]
-    for start, end in intervals[1:]:
-        if start <= merged[-1][1]:
+    merged: list[list[int]] = []
+    for start, end in sorted([*metadata.covered.get(key, []), [unit.start, unit.end]]):
+        if merged and start <= merged[-1][1]:
             merged[-1][1] = max(end, merged[-1][1])
         else:
             merged.append([start, end])

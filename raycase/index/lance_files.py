@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 READY = "ready"  # the tag of the version that is searched
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
-EXACT_BELOW = 100_000
 MOST_SHARDS = 1024
 Kind = Literal["auto", "exact", "ivf-rq"]
 # kind -> how Lance makes it: RaBitQ codes, a bit a dimension
@@ -54,7 +53,7 @@ class IndexMetadata:
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
     kind: Kind = "auto"
-    exact_below: int = EXACT_BELOW  # auto searches conditions with fewer rows exactly
+    exact_below: int = 100_000  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
     @property

@@ -92,20 +92,18 @@ def print_answers(
 def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles: bool) -> str:
     """An answer: rank, score, other ranks, cosines under conditions with weights, the text, and a chunk's place."""
     text, figures, place = str(row[column]), "", ""
+    found = [row[SCORE], *(part["cosine"] for part in row.get(PARTS) or ())]  # re-ranking scores none without words
+    score, *cosines = ("-" if figure is None else f"{figure:.3f}" for figure in found)
     line = in_bold(text, words if styles else (), SHOWN_CHARACTERS)
     if words and not styles:
         line += f"  ({in_words(text, words)})"
     if TEXT_RANK in row:
         figures = f"(vectors {row[VECTOR_RANK] or '-'}, words {row[TEXT_RANK] or '-'})  "
-    if row.get(PARTS):
-        figures += f"({'  '.join(_figure(part['cosine']) for part in row[PARTS])})  "
+    if cosines:
+        figures += f"({'  '.join(cosines)})  "
     if CHUNK in row:
         place = f"  [{visible(row[DOCUMENT])} {row[START]}:{row[END]}]"
-    return f"{row[RANK]:>4}  {_figure(row[SCORE]):>6}  {figures}{line}{place}"
-
-
-def _figure(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"  # re-ranking gives none without words
+    return f"{row[RANK]:>4}  {score:>6}  {figures}{line}{place}"
 
 
 def text_column(index: Index, asked: str | None) -> str | None:
