@@ -150,13 +150,13 @@ def search(job: SearchJob) -> dict[str, Any]:
     def shard(index: Index) -> Index:
         shards = index.metadata.shards
         is_on_ray = shards > 1 and why_ray(job.ray, several)
-        if job.ray and not is_on_ray:
-            _note_once(f"Running in this process: --ray searches an index in shards, and {job.index} has one")
         if of_shards and not is_on_ray:
             raise RequestError(
                 f"{of_shards}: expected an index in shards (raycase index --overwrite --shards N) and a cluster "
                 f"(RAY_ADDRESS, --ray), got {shards} of {job.index} in this process"
             )
+        if job.ray and not is_on_ray:
+            _note_once(f"Running in this process: --ray searches an index in shards, and {job.index} has one")
         return in_shards()(index) if is_on_ray else index
 
     return search(job, shard)

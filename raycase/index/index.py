@@ -40,7 +40,7 @@ AWAY = 4  # times as many candidates where a weight is negative: what is far und
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 T = TypeVar("T")
-Kind = Literal["conditions", "weights", "mean", "plain"]  # one for each sentence; several; all of the index; none
+_Kind = Literal["conditions", "weights", "mean", "plain"]  # one for each sentence; several; all of the index; none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class _Question:
     """What `Index.search` was asked, checked. asked: the condition of each sentence, or several with weights."""
 
     sentences: Sequence[str]
-    kind: Kind
+    kind: _Kind
     asked: Sequence[tuple[Weighted, ...]]
     exact_condition: bool
     query_condition: str | None
@@ -147,9 +147,9 @@ class Index(VectorIndex):
 
     def _asked(
         self, conditions: Sequence[str] | Mapping[str, Any] | None, count: int, unconditional: bool
-    ) -> tuple[Kind, list[tuple[Weighted, ...]]]:
+    ) -> tuple[_Kind, list[tuple[Weighted, ...]]]:
         """What each of so many sentences is asked under. Raises RequestError."""
-        kind: Kind = "plain"
+        kind: _Kind = "plain"
         asked: list[tuple[Weighted, ...]] = [(Weighted(None),)] * count
         if isinstance(conditions, Mapping):
             kind, asked = "weights", [check_weights(conditions)] * count
