@@ -155,6 +155,8 @@ def search(job: SearchJob) -> dict[str, Any]:
                 f"{of_shards}: expected an index in shards (raycase index --overwrite --shards N) and a cluster "
                 f"(RAY_ADDRESS, --ray), got {shards} of {job.index} in this process"
             )
+        if job.ray and not is_on_ray:
+            _note_once(f"Running in this process: --ray searches an index in shards, and {job.index} has one")
         return in_shards()(index) if is_on_ray else index
 
     return search(job, shard)

@@ -27,7 +27,7 @@ async def count(asked: SearchRequest):
     return {"queries": len(asked.queries)}
 """
     },
-    "index/metadata.py": {
+    "index/lance_files.py": {
         'Kind = Literal["auto", ': '"ivf-flat", ',
         "APPROXIMATE: dict[str, dict[str, Any]] = {": '"ivf-flat": {"index_type": "IVF_FLAT"}, ',
     },

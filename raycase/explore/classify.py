@@ -17,9 +17,8 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import LEAST_STATED, Index, on_index
+from raycase.index.index import LEAST_STATED, Index, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors
-from raycase.index.shown import print_replaced_condition
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import conditions_file, read_conditions, read_files
 from raycase.io.schema import ID, SCORE, STATED, parquet_bytes

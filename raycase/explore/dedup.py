@@ -20,9 +20,8 @@ from scipy.sparse.csgraph import connected_components
 
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
-from raycase.index.index import Index, on_index
+from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors
-from raycase.index.shown import print_replaced_condition
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes

@@ -20,9 +20,9 @@ from raycase.explore.facets import import_sklearn, weigh_texts
 from raycase.explore.of_index import OfIndex
 from raycase.explore.page import MOST_CHARACTERS, map_page
 from raycase.index.filters import checked_filter
-from raycase.index.index import Index, on_index
+from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import OFFSET, lance_errors, offsets_of, sql_equals
-from raycase.index.shown import print_replaced_condition, text_column, why_unweighed
+from raycase.index.marks import text_column, why_unweighed
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from raycase.encoder.words import Word
 from raycase.errors import check_problems, needs_package
-from raycase.index.answers import TEXT
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import Index
-from raycase.index.shown import weigh_answers, words_of_row
+from raycase.index.lance_files import TEXT
+from raycase.index.marks import weigh_answers
 from raycase.index.topk import Block
 from raycase.io.schema import CONDITION, ID
 from raycase.io.vectors import l2_normalize
@@ -216,7 +216,8 @@ def weigh_texts(index: Index, texts: Sequence[str | None], conditions: Sequence[
     under = [condition for condition in conditions for _ in texts]
     pairs = {TEXT: [*texts] * len(conditions), CONDITION: under}
     answers = pa.table({name: pa.array(values, pa.string()) for name, values in pairs.items()})
-    words = map(words_of_row, weigh_answers(answers, index, TEXT).to_pylist())
+    weighed = weigh_answers(answers, index, TEXT).to_pylist()
+    words = ([Word(**word) for word in row or []] for row in weighed)
     return [[*islice(words, len(texts))] for _ in conditions]
 
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, vectors_of
-from raycase.index.metadata import APPROXIMATE, IndexMetadata
+from raycase.index.lance_files import APPROXIMATE, OFFSET, IndexMetadata, offsets_of, sql_equals, vectors_of
 from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 
 if TYPE_CHECKING:

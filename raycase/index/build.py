@@ -14,8 +14,17 @@ from typing import TYPE_CHECKING, Any
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
 from raycase.index.index_rows import append_rows, delete_matching, delete_same_ids, keep_conditions
-from raycase.index.lance_files import fragment_rows, lance_errors, open_newest, open_ready, publish
-from raycase.index.metadata import CUT, MOST_SHARDS, IndexMetadata, Kind
+from raycase.index.lance_files import (
+    CUT,
+    MOST_SHARDS,
+    IndexMetadata,
+    Kind,
+    fragment_rows,
+    lance_errors,
+    open_newest,
+    open_ready,
+    publish,
+)
 from raycase.index.text_index import Language, update_text_index
 from raycase.index.token_files import remove_unused
 from raycase.io.fetch import model_folder
@@ -78,7 +87,11 @@ def build(job: IndexJob) -> dict[str, Any]:
     began = time.time()
     import_lance()
     root = locate(job.output)
-    _check_job(job, root)
+    check_paths(
+        opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
+        writes={"--output": Folder(job.output, OF_INDEX)},
+    )
+    check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root):
         dataset, metadata = _open_or_begin(job, sources, root)
@@ -118,7 +131,11 @@ def build(job: IndexJob) -> dict[str, Any]:
 def _open_or_begin(
     job: IndexJob, sources: Sequence[Written], root: Location
 ) -> tuple[LanceDataset | None, IndexMetadata]:
-    """The index to add to and its metadata; None and fresh metadata for a new index."""
+    """The index to add to and its metadata; None and fresh metadata for a new index. Raises RequestError where the
+    folder has something else."""
+    there = os.listdir(root.path) if root.is_local and root.exists() else []
+    if others := [name for name in there if name != "data" and not name.startswith("_")]:
+        raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
     newest = open_newest(root)
     if newest is not None and not is_index(newest):
         raise RequestError(
@@ -165,18 +182,6 @@ def _append(
     if dataset is None:
         raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
     return dataset
-
-
-def _check_job(job: IndexJob, root: Location) -> None:
-    check_paths(
-        opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
-        writes={"--output": Folder(job.output, OF_INDEX)},
-    )
-    check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
-    if root.is_local and root.exists():
-        others = [name for name in os.listdir(root.path) if name != "data" and not name.startswith("_")]
-        if others:
-            raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
 
 
 def _check_sources(

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.heads.condition_head import ConditionQueries, Says
@@ -28,8 +29,7 @@ from raycase.heads.token_pooling import (
     unpack_tokens,
 )
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, offsets_of, scan, sql_equals, vectors_of
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_equals, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
 from raycase.index.topk import Block, joined
 from raycase.io.schema import CONDITION, PLAIN, VECTOR
@@ -107,56 +107,40 @@ class StoredRows:
 
 
 class TokenVectors:
-    """Vectors of rows that have stored tokens, in one way or another."""
+    """Unit vectors of rows that have stored tokens, by one pooler or another."""
 
-    def __init__(self, rows: StoredRows) -> None:
-        self.rows = rows
+    rows: StoredRows
+    pooler: Callable[..., Any]  # of a basis and a condition
 
-    def blocks(self, condition: str) -> Iterator[Block]:
-        """Row offsets and unit vectors of all rows under a condition. Raises RequestError."""
-        return (self._block(condition, *batch) for batch in self.rows.batches())
-
-    def at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
-        """The same of the rows at these offsets."""
-        return (self._block(condition, *batch) for batch in self.rows.at(offsets_B))
-
-    def _block(self, condition: str, offsets_B: np.ndarray, basis: str, tokens: UnpackedTokens) -> Block:
-        raise NotImplementedError
+    def blocks(self, condition: str, offsets_B: np.ndarray | None = None, **precision: torch.dtype) -> Iterator[Block]:
+        """Row offsets and unit vectors under a condition, of the rows at some offsets, or of all. Raises
+        RequestError."""
+        for offsets_N, basis, tokens in self.rows.batches() if offsets_B is None else self.rows.at(offsets_B):
+            vectors_ND = self.pooler(basis, condition, **precision).pool(tokens).flatten(1)
+            yield offsets_N[tokens.order], F.normalize(vectors_ND, dim=-1, out=vectors_ND)
 
 
 class PooledVectors(TokenVectors):
     """The vectors, (B, D)."""
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
-        super().__init__(rows)
-
         @lru_cache(POOLERS)
-        def pooler(basis: str, condition: str, dtype: torch.dtype) -> TokenPooler:
+        def pooler(basis: str, condition: str, dtype: torch.dtype = torch.float32) -> TokenPooler:
             return TokenPooler(rows.codes(basis), *ask(condition), dtype)
 
-        self.pooler = pooler
+        self.rows, self.pooler = rows, pooler
 
     def float64_at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of the rows at these offsets, ascending: (B, D) float64, whichever are pooled at once."""
-        return joined(self._block(condition, *batch, torch.float64) for batch in self.rows.at(offsets_B))[1]
+        return joined(self.blocks(condition, offsets_B, dtype=torch.float64))[1]
 
     def stated_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
         """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
         stated_B = np.empty(len(offsets_B), np.float32)
         for found_N, basis, tokens in self.rows.at(offsets_B):
-            stated_N = self.pooler(basis, condition, torch.float32).states(tokens, says)[:, 0]
+            stated_N = self.pooler(basis, condition).states(tokens, says)[:, 0]
             stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
         return stated_B
-
-    def _block(
-        self,
-        condition: str,
-        offsets_B: np.ndarray,
-        basis: str,
-        tokens: UnpackedTokens,
-        dtype: torch.dtype = torch.float32,
-    ) -> Block:
-        return offsets_B[tokens.order], _unit(self.pooler(basis, condition, dtype).pool(tokens)[:, 0])
 
 
 class SketchedVectors(TokenVectors):
@@ -164,8 +148,6 @@ class SketchedVectors(TokenVectors):
     projected on these, the nearest rows are candidates to be pooled."""
 
     def __init__(self, rows: StoredRows, ask: Ask) -> None:
-        super().__init__(rows)
-
         def whole(basis: str, condition: str) -> SketchPooler:
             return SketchPooler(rows.sketch(basis), rows.codes(basis), *ask(condition))
 
@@ -180,14 +162,7 @@ class SketchedVectors(TokenVectors):
         def pooler(basis: str, condition: str) -> SketchPooler:
             return whole(basis, condition).along(axes(condition))
 
-        self.axes, self.pooler = axes, pooler
-
-    def _block(self, condition: str, offsets_B: np.ndarray, basis: str, tokens: UnpackedTokens) -> Block:
-        return offsets_B[tokens.order], _unit(self.pooler(basis, condition).pool(tokens))
-
-
-def _unit(vectors_BD: Tensor) -> Tensor:
-    return vectors_BD.div_(torch.linalg.vector_norm(vectors_BD, dim=-1, keepdim=True).clamp(min=1e-12))
+        self.rows, self.axes, self.pooler = rows, axes, pooler
 
 
 # ----------------------------------------------------------------------------------------------------------- in memory
@@ -258,7 +233,7 @@ class ConditionVectors:
         if condition not in self.cached and not self.metadata.is_pooled(condition):
             column = PLAIN if condition is None else VECTOR
             size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
-            if self._cached_bytes + size > self.memory_bytes:
+            if size > self._room:
                 rows = self.scan(columns=[OFFSET, column], filter=passing, batch_size=BATCH_ROWS)
                 yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
                 return
@@ -282,9 +257,9 @@ class ConditionVectors:
         """Offsets and vectors of some rows, by offsets ascending, under a condition that the index does not have."""
         is_remembered_B, found = self.remembered.of(condition, offsets_B)
         yield from found
-        for block in self.pooled.at(condition, offsets_B[~is_remembered_B]):
+        for block in self.pooled.blocks(condition, offsets_B[~is_remembered_B]):
             self.remembered.add(condition, *block)
-            self.remembered.forget(self.memory_bytes - self._cached_bytes)
+            self.remembered.forget(self._room)
             yield block
 
     def _pooled(self, condition: str, selected: np.ndarray | None) -> Iterator[Block]:
@@ -301,19 +276,20 @@ class ConditionVectors:
                 blocks.clear()
             yield _among(block, selected)
         others = [name for name in self.cached if self.metadata.is_pooled(name)]
-        while others and self._cached_bytes + size > self.memory_bytes:
+        while others and size > self._room:
             del self.cached[others.pop(0)]
-        if blocks and self._cached_bytes + size <= self.memory_bytes:
+        if blocks and size <= self._room:
             offsets, vectors = zip(*blocks, strict=True)
             self._cache(condition, (np.concatenate(offsets), torch.cat(vectors)))
 
     def _cache(self, condition: str | None, block: Block) -> None:
         self.cached[condition] = block
-        self.remembered.forget(self.memory_bytes - self._cached_bytes)
+        self.remembered.forget(self._room)
 
     @property
-    def _cached_bytes(self) -> int:
-        return sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
+    def _room(self) -> int:
+        """Bytes that are left for vectors."""
+        return self.memory_bytes - sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
 
 
 def _among(block: Block, selected: np.ndarray | None) -> Block:

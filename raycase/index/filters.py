@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NewType
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, first_line, needs_package, visible
-from raycase.index.answers import returned_columns
-from raycase.index.lance_files import lance_errors
+from raycase.index.lance_files import lance_errors, returned_columns
 from raycase.io.lance_dataset import import_lance
 from raycase.io.storage import Location
 

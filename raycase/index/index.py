@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +40,7 @@ AWAY = 4  # times as many candidates where a weight is negative: what is far und
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 
 T = TypeVar("T")
+_Kind = Literal["conditions", "weights", "mean", "plain"]  # one for each sentence; several; all of the index; none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +48,10 @@ class _Question:
     """What `Index.search` was asked, checked. asked: the condition of each sentence, or several with weights."""
 
     sentences: Sequence[str]
+    kind: _Kind
     asked: Sequence[tuple[Weighted, ...]]
     exact_condition: bool
     query_condition: str | None
-    plain: bool
-    combined: bool  # weights, or the mean over all conditions
-    has_parts: bool
     phrases: bool
     stated: bool
     hybrid: bool
@@ -121,34 +120,22 @@ class Index(VectorIndex):
             conditions = [conditions] * len(sentences)
         elif conditions is not None and not isinstance(conditions, Mapping):
             conditions = [*conditions]  # of an array or a series
-        weighted = check_weights(conditions) if isinstance(conditions, Mapping) else ()
-        if conditions is not None and (unconditional or (not weighted and len(conditions) != len(sentences))):
-            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         if k < 1:
             raise RequestError(f"k: expected at least 1, got {k}")
-        own = phrases or any(one.phrase is not None for one in weighted)
+        kind, asked = self._asked(conditions, len(sentences), unconditional)
+        own = phrases or any(one.phrase is not None for each in {*asked} for one in each)
         self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
-        new = {*[PARTS] * bool(weighted), *(VECTOR_RANK, TEXT_RANK) * hybrid}
+        new = {*[PARTS] * (kind == "weights"), *(VECTOR_RANK, TEXT_RANK) * hybrid}
         if same := sorted(new & {*self.columns}):
             raise RequestError(f"expected an index that keeps no column {same[0]!r}, which these answers have as well")
         passing = self._checked(where)
-        plain = unconditional or (conditions is None and not self.metadata.conditions)
-        asked: list[tuple[Weighted, ...]]
-        if isinstance(conditions, Sequence):
-            asked = [(Weighted(name),) for name in conditions]
-        elif plain:
-            asked = [(Weighted(None),)] * len(sentences)
-        else:
-            asked = [weighted or check_weights(dict.fromkeys(self.metadata.conditions, 1))] * len(sentences)
         with lance_errors(self.root):
             question = _Question(
                 sentences=sentences,
+                kind=kind,
                 asked=asked,
                 exact_condition=exact_condition,
                 query_condition=query_condition,
-                plain=plain,
-                combined=not plain and not isinstance(conditions, Sequence),
-                has_parts=bool(weighted),
                 phrases=phrases,
                 stated=stated,
                 hybrid=hybrid,
@@ -157,6 +144,22 @@ class Index(VectorIndex):
             )
             answers, every = partial(self._answers, question), range(len(sentences))
             return answers(every, k) if per is None else distinct_answers(self.dataset, answers, every, k, per)
+
+    def _asked(
+        self, conditions: Sequence[str] | Mapping[str, Any] | None, count: int, unconditional: bool
+    ) -> tuple[_Kind, list[tuple[Weighted, ...]]]:
+        """What each of so many sentences is asked under. Raises RequestError."""
+        kind: _Kind = "plain"
+        asked: list[tuple[Weighted, ...]] = [(Weighted(None),)] * count
+        if isinstance(conditions, Mapping):
+            kind, asked = "weights", [check_weights(conditions)] * count
+        elif conditions is not None:
+            kind, asked = "conditions", [(Weighted(name),) for name in conditions]
+        elif self.metadata.conditions and not unconditional:
+            kind, asked = "mean", [check_weights(dict.fromkeys(self.metadata.conditions, 1))] * count
+        if len(asked) != count or (unconditional and kind != "plain"):
+            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
+        return kind, asked
 
     def check_conditional(
         self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
@@ -186,8 +189,8 @@ class Index(VectorIndex):
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
         if not question.hybrid:
             return table
-        sentences, where, plain = question.sentences, question.where, question.plain
-        return fused(self.dataset, self.metadata, table, sentences, where, k, plain=plain)
+        sentences, plain = question.sentences, question.kind == "plain"
+        return fused(self.dataset, self.metadata, table, sentences, question.where, k, plain=plain)
 
     def _under(
         self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int
@@ -200,8 +203,8 @@ class Index(VectorIndex):
             candidates = self._combined_candidates(question, asked, len(queries), k)
             rows = max(map(self.metadata.rows_under, names))
             at_once = max(1, min(QUERIES, COSINES // rows)) if candidates is None else 1
-        searched = (None, None) if question.combined else (asked[0].asked, names[0])
-        pooled = any(map(self.is_pooled, names))
+        searched = (None, None) if question.kind in ("weights", "mean") else (asked[0].asked, names[0])
+        pooled = any(map(self.metadata.is_pooled, names))
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             terms = self._terms(question, asked, [question.sentences[i] for i in batch])
@@ -210,20 +213,20 @@ class Index(VectorIndex):
             more, offsets_H = {}, offsets_Qk[query_H, rank_H]
             if question.stated:
                 more[STATED] = pa.array(self.stated_at(str(names[0]), offsets_H), pa.float32())
-            if question.has_parts:
+            if question.kind == "weights":
                 more[PARTS] = parts_column(asked, terms, query_H, row_PQk[:, query_H, rank_H], self.all_rows.at)
             found = rank_H, scores_Qk[query_H, rank_H], offsets_H
             yield answer_table(self.dataset, np.array(batch)[query_H], *searched, pooled, *found, **more)
 
     def _terms(self, question: _Question, asked: Sequence[Weighted], sentences: Sequence[str]) -> list[Term]:
         """Sentences, or phrases in place of them, under each condition."""
-        terms = []
+        terms, embed = [], self.query_encoder.embed
         for one in asked:
             if one.phrase is None:
                 under = question.query_condition or one.condition
-                vectors_QD = self.embed(sentences, under, phrases=question.phrases)
+                vectors_QD = embed(sentences, under, phrases=question.phrases)
             else:
-                vectors_QD = self.embed([one.phrase] * len(sentences), one.condition, "phrase", phrases=True)
+                vectors_QD = embed([one.phrase] * len(sentences), one.condition, "phrase", phrases=True)
             terms.append(Term(condition=one.condition, share=one.share, vectors=vectors_QD))
         return terms
 
@@ -235,10 +238,12 @@ class Index(VectorIndex):
             )
         names, options = [one.condition for one in asked], question.options
         rows = max(map(self.metadata.rows_under, names))
-        if any(map(self.is_pooled, names)) or (question.has_parts and self.metadata.words):
+        if options.exact or not self.metadata.is_approximate(rows):
+            return None
+        if any(map(self.metadata.is_pooled, names)) or (question.kind == "weights" and self.metadata.words):
             factor = options.factor * (AWAY if any(one.weight < 0 for one in asked) else 1)
             return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
-        return None if self._is_exact(rows, options) else 0
+        return 0
 
     def _best(
         self, question: _Question, terms: Sequence[Term], k: int, candidates: int | None
@@ -250,7 +255,7 @@ class Index(VectorIndex):
             find = self._stated if question.stated else self._nearest
             best = find(terms[0].vectors, terms[0].condition, k, where, options)
             return *best, best[1][None]
-        stored = [term for term in terms if not self.is_pooled(term.condition)]
+        stored = [term for term in terms if not self.metadata.is_pooled(term.condition)]
         k = min(k, sum(self.metadata.rows_under(term.condition) for term in terms))
         if not stored:
             scores_Qk, offsets_Qk = self._compare(terms, k, where, candidates)
@@ -296,3 +301,13 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
     note(f"{index.root.uri}: a build removed the version in use; searching the newest one")
     index = open_index()
     return index, work(index)
+
+
+def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
+    """Say which condition was searched in place of one that the index lacks. One of stored tokens alone has none."""
+    if index.metadata.is_pooled(condition):
+        if index.metadata.conditions:
+            note(f"no {asked!r} in the index; pooled from its stored tokens")
+    elif asked != condition:
+        cosine = index.nearest_condition(asked)[1]
+        note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")

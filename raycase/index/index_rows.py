@@ -16,11 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, expecting, note
-from raycase.index.answers import returned_columns
 from raycase.index.approximate import update_scalar_indices
 from raycase.index.filters import Filter, checked_filter
-from raycase.index.lance_files import condition_counts, fragment_rows, open_newest, sql_equals, sql_in, write_batches
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import (
+    IndexMetadata,
+    condition_counts,
+    fragment_rows,
+    open_newest,
+    returned_columns,
+    sql_equals,
+    sql_in,
+    write_batches,
+)
 from raycase.index.token_files import make_sketcher
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import (
@@ -71,7 +78,7 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-    column, counts = _vector_column(source), Counter[Any]()
+    column, counts = PLAIN if source.unconditional else VECTOR, Counter[Any]()
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -91,15 +98,12 @@ def append_rows(
     return dataset
 
 
-def _vector_column(source: Written) -> str:
-    return PLAIN if source.unconditional else VECTOR
-
-
 def _schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
     dim = source.schema.field(EMBEDDING).type.list_size
-    fields.append(pa.field(_vector_column(source), embedding_type(dim, metadata.dtype)))
+    column = PLAIN if source.unconditional else VECTOR
+    fields.append(pa.field(column, embedding_type(dim, metadata.dtype)))
     if source.has_tokens:
         fields += [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())]
     return pa.schema(fields)
@@ -164,10 +168,9 @@ def _file_key(source: Written, unit: UnitFile) -> str:
 
 def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
     """Add a unit to the row intervals of its file; adjacent intervals are merged."""
-    intervals = sorted([*metadata.covered.get(key, []), [unit.start, unit.end]])
-    merged = intervals[:1]
-    for start, end in intervals[1:]:
-        if start <= merged[-1][1]:
+    merged: list[list[int]] = []
+    for start, end in sorted([*metadata.covered.get(key, []), [unit.start, unit.end]]):
+        if merged and start <= merged[-1][1]:
             merged[-1][1] = max(end, merged[-1][1])
         else:
             merged.append([start, end])
@@ -196,7 +199,7 @@ def keep_conditions(
     if not stale:
         return dataset
     from raycase.index.condition_vectors import PooledVectors, StoredRows
-    from raycase.index.query_encoder import QueryEncoder  # take seconds to import
+    from raycase.index.vector_index import QueryEncoder  # take seconds to import
 
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:

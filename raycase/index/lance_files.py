@@ -10,18 +10,17 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
-from raycase.index.metadata import READY, IndexMetadata
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
-from raycase.io.schema import CONDITION
+from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
 from raycase.job.job_record import ModelFile
 
@@ -29,6 +28,58 @@ if TYPE_CHECKING:
     from lance import LanceDataset
     from lance.dataset import LanceScanner
     from torch import Tensor
+
+READY = "ready"  # the tag of the version that is searched
+CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
+MOST_SHARDS = 1024
+Kind = Literal["auto", "exact", "ivf-rq"]
+# kind -> how Lance makes it: RaBitQ codes, a bit a dimension
+APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "num_bits": 1}}
+
+
+@dataclass(kw_only=True)
+class IndexMetadata:
+    """The metadata of an index, stored as JSON in its schema; the names of the fields are part of the format."""
+
+    model: dict[str, Any]  # `EmbedderConfig.describe()`; equal means equal vectors
+    name: str  # the model's name when its vectors were written
+    dtype: str
+    conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
+    chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, of its overlap; 1: late
+    plain: int = 0  # rows without condition
+    words: int = 0  # those of them that have stored tokens
+    kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
+    sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
+    covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
+    kind: Kind = "auto"
+    exact_below: int = 100_000  # auto searches conditions with fewer rows exactly
+    shards: int = 1  # parts that are searched by a process each, on a cluster
+
+    @property
+    def rows(self) -> int:
+        return sum(self.conditions.values()) + self.plain
+
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
+        return condition is not None and condition not in self.conditions
+
+    def rows_under(self, condition: str | None) -> int:
+        """Rows under a condition, with stored tokens for one that is pooled; None: without condition."""
+        if condition is None:
+            return self.plain
+        return self.conditions.get(condition, self.words)
+
+    def is_approximate(self, rows: int) -> bool:
+        """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""
+        return self.kind in APPROXIMATE or (self.kind == "auto" and rows >= self.exact_below)
+
+    @property
+    def approximate_kind(self) -> str:
+        """The kind of conditions that are searched approximately; auto has the first."""
+        return self.kind if self.kind in APPROXIMATE else next(iter(APPROXIMATE))
+
+
+# ----------------------------------------------------------------------------------------------------------- versions
 
 
 def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset, IndexMetadata] | None:
@@ -155,7 +206,13 @@ _REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucke
 
 # ---------------------------------------------------------------------------------------------------- rows as arrays
 
+TEXT = "text"  # the column with the texts, where no other is named
 OFFSET = "_rowoffset"  # Lance's name for the position of a row in the dataset
+
+
+def returned_columns(dataset: LanceDataset) -> list[str]:
+    """Id and the kept columns."""
+    return [name for name in dataset.schema.names if name not in (CONDITION, *RESERVED_COLUMNS)]
 
 
 def scan(dataset: LanceDataset, fragments: Sequence[int] | None, **options: Any) -> LanceScanner:

@@ -1,16 +1,31 @@
-"""Which words of a text a condition looked at, and the text with these words marked."""
+"""Answers as people read them: a table in the terminal, with the words of each that the condition looked at."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
-from typing import TextIO
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import pyarrow as pa
 
 from raycase.encoder.words import Word
-from raycase.errors import visible
+from raycase.errors import MOST_SHOWN, RequestError, visible
+from raycase.index.lance_files import TEXT
+from raycase.io.schema import CHUNK, CONDITION, DOCUMENT, END, PARTS, QUERY, RANK, SCORE, START, TEXT_RANK, VECTOR_RANK
+
+if TYPE_CHECKING:
+    from raycase.index.index import Index
 
 HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
 BOLD, PLAIN = "\033[1m", "\033[0m"
+SHOWN_CHARACTERS = 100  # of a text in a table
+WEIGHTS_TYPE = pa.list_(
+    pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
+)
+AT_ONCE = 4096  # texts under conditions whose words are weighed at a time
+
+Weighed = tuple[pa.Table, pa.ChunkedArray | None]  # answers, and the weights of their words
 
 
 def looked_at(words: Sequence[Word]) -> list[Word]:
@@ -48,3 +63,88 @@ def in_words(text: str, words: Collection[Word]) -> str:
 def has_styles(stream: TextIO) -> bool:
     """Whether what is written there can be bold: a terminal, unless the environment says otherwise (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def print_answers(
+    answers: Iterable[Weighed],
+    column: str,
+    sentences: Sequence[str],
+    conditions: Sequence[str] | Mapping[str, float] | None,
+) -> None:
+    """A table: score and what a column has, the words that the condition looked at in bold, or after the text with
+    their weights where there is no terminal."""
+    styles = has_styles(sys.stdout)
+    lines: dict[int, list[str]] = {}
+    for table, weights in answers:
+        of_words = [None] * len(table) if weights is None else weights.to_pylist()
+        for row, words in zip(table.to_pylist(), of_words, strict=True):
+            marked = looked_at([Word(**word) for word in words or []])
+            lines.setdefault(row[QUERY], []).append(_line(row, column, marked, styles=styles))
+    if isinstance(conditions, Mapping):
+        conditions = [", ".join(f"{name}={weight:g}" for name, weight in conditions.items())] * len(sentences)
+    under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
+    for query, (sentence, name) in enumerate(zip(sentences, under, strict=True)):
+        title = f'"{sentence}"{name}'
+        print(f"\n{visible(title, MOST_SHOWN)}", *lines.get(query, ["      no rows pass the filter"]), sep="\n")
+    print()
+
+
+def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles: bool) -> str:
+    """An answer: rank, score, other ranks, cosines under conditions with weights, the text, and a chunk's place."""
+    text, figures, place = str(row[column]), "", ""
+    found = [row[SCORE], *(part["cosine"] for part in row.get(PARTS) or ())]  # re-ranking scores none without words
+    score, *cosines = ("-" if figure is None else f"{figure:.3f}" for figure in found)
+    line = in_bold(text, words if styles else (), SHOWN_CHARACTERS)
+    if words and not styles:
+        line += f"  ({in_words(text, words)})"
+    if TEXT_RANK in row:
+        figures = f"(vectors {row[VECTOR_RANK] or '-'}, words {row[TEXT_RANK] or '-'})  "
+    if cosines:
+        figures += f"({'  '.join(cosines)})  "
+    if CHUNK in row:
+        place = f"  [{visible(row[DOCUMENT])} {row[START]}:{row[END]}]"
+    return f"{row[RANK]:>4}  {score:>6}  {figures}{line}{place}"
+
+
+def text_column(index: Index, asked: str | None) -> str | None:
+    """The column with an index's texts, that of --text-column or `text`; None where it has none. Raises RequestError
+    for one that was asked for."""
+    text = asked or TEXT
+    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
+        return text
+    if asked:
+        kept = ", ".join(index.columns)
+        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
+    return None
+
+
+def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | None:
+    """Why the words of an index's texts cannot be weighed: no texts, another model; None where they can. asked:
+    --text-column; model: --model. Raises RequestError for a wrong one of these."""
+    if text_column(index, asked) is None:
+        return f"expected the texts in a column that the index keeps ({', '.join(index.columns)}), got {TEXT!r}"
+    try:
+        weighs_words = index.encoder.config.weighs_words
+    except RequestError as error:  # the model has moved
+        if model:
+            raise
+        return str(error)
+    expected = "expected an index of a model that weighs words (condition-pooling, csr)"
+    return None if weighs_words else f"{expected}, got one of {index.model}"
+
+
+def weigh_answers(answers: pa.Table, index: Index, text: str) -> pa.ChunkedArray:
+    """The words of each answer's text and their weights under the condition that was searched, of `WEIGHTS_TYPE`.
+
+    Null without a condition and for a text that cannot be embedded.
+    """
+    model: Any = index.encoder
+    pairs = list(zip(answers[text].to_pylist(), answers[CONDITION].to_pylist(), strict=True))
+    distinct = sorted({(answer, condition) for answer, condition in pairs if None not in (answer, condition)})
+    chunks = [pa.array([], WEIGHTS_TYPE)]
+    for start in range(0, len(distinct), AT_ONCE):  # a text under several conditions is in one part, or in two
+        texts, conditions = zip(*distinct[start : start + AT_ONCE], strict=True)
+        found = model.word_weights(texts, conditions)
+        chunks.append(pa.array([[word._asdict() for word in words] or None for words in found], WEIGHTS_TYPE))
+    place = {pair: i for i, pair in enumerate(distinct)}
+    return pa.chunked_array(chunks).take(pa.array([place.get(pair) for pair in pairs], pa.int64()))

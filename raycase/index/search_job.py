@@ -16,21 +16,13 @@ import tyro
 
 from raycase.errors import RequestError, at_least, check_problems, check_ranges, note
 from raycase.flags import RayFlag
-from raycase.index.answers import TEXT
+from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.combined import weights_of
-from raycase.index.index import Index, on_index
-from raycase.index.marks import has_styles
-from raycase.index.rescore import RERANKED, check_answers, find_scorer, rerank
+from raycase.index.index import Index, on_index, print_replaced_condition
+from raycase.index.lance_files import TEXT
+from raycase.index.marks import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.shard import Limits
-from raycase.index.shown import (
-    Weighed,
-    print_answers,
-    print_replaced_condition,
-    text_column,
-    weigh_answers,
-    why_unweighed,
-)
 from raycase.io.fetch import model_folder
 from raycase.io.inputs import find_input, peek
 from raycase.io.places import PARQUET, File, check_paths
@@ -126,7 +118,14 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     index one whose shards are searched by processes of their own.
     """
     began = time.time()
-    _check_job(job)
+    check_paths(
+        reads={"--queries": job.queries},
+        opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
+        writes={"--output": File(job.output, PARQUET)},
+    )
+    ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
+    ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
+    check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
     sentences, conditions = _queries(job)
     limits = Limits(token_memory=int(job.memory * 2**30))
 
@@ -167,7 +166,11 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
     if job.rerank:
         check_answers(index.columns, text)
     scorer = find_scorer(job.rerank, conditional=isinstance(conditions, list)).load() if job.rerank else None
-    explains = _explains(job, index) and not weighted
+    explains = job.explain or (job.explain is None and not job.output and not weighted and has_styles(sys.stdout))
+    if explains and (reason := why_unweighed(index, job.text_column, job.model)):
+        if job.explain:
+            raise RequestError(f"--explain: {reason}")
+        explains = False
     k = max(job.k, job.candidates or RERANKED) if scorer else job.k
     step = max(1, ANSWERS_AT_ONCE // k)
     for start in range(0, len(sentences), step):
@@ -206,17 +209,6 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
     if writer:
         writer.close()
     return done
-
-
-def _check_job(job: SearchJob) -> None:
-    check_paths(
-        reads={"--queries": job.queries},
-        opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
-        writes={"--output": File(job.output, PARQUET)},
-    )
-    ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
-    ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
-    check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
 
 
 def _queries(job: SearchJob) -> tuple[list[str], Asked]:
@@ -258,13 +250,3 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
     if conditions and len(conditions) != len(sentences):
         raise RequestError(f"--queries: expected a condition in every file of {uri} or in none, got it in some")
     return sentences, conditions or None
-
-
-def _explains(job: SearchJob, index: Index) -> bool:
-    """Whether the answers' words are weighed. Raises RequestError where --explain asks for what cannot be done."""
-    if not (job.explain or (job.explain is None and not job.output and has_styles(sys.stdout))):
-        return False
-    reason = why_unweighed(index, job.text_column, job.model)
-    if job.explain and reason:
-        raise RequestError(f"--explain: {reason}")
-    return reason is None

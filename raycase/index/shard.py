@@ -17,8 +17,7 @@ from torch import Tensor
 from raycase.index.combined import Term, best_ids, candidate_rows
 from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, condition_counts, offsets_of, scan, sql_in
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_in
 from raycase.index.topk import Block, Nearest, exact_top_k, nearest_offsets
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location

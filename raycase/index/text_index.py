@@ -14,10 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
-from raycase.index.answers import TEXT, returned_columns
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, offsets_of, sql_equals, sql_in
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import OFFSET, TEXT, IndexMetadata, offsets_of, returned_columns, sql_equals, sql_in
 from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
 from raycase.io.stored_tokens import BASIS
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import IndexMetadata
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.storage import Location
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from raycase.heads.token_pooling import TokenSketch
 
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
+OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
@@ -46,7 +47,7 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> C
     assert form is not None
     data = source.output.basis.read()
     codes = TokenCodes.from_bytes(data, source.output.basis.uri)
-    _put(_basis_file(root, form.basis), data)
+    _file(root, form.basis).put(data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
@@ -54,7 +55,7 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> C
         tokens = [StoredTokens.from_arrow(rows.slice(0, SAMPLED_ROWS), form).codes.flat for rows in some]
         data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
         metadata.sketches[form.basis] = hashlib.sha256(data).hexdigest()
-        _put(_sketch_file(root, metadata.sketches[form.basis]), data)
+        _file(root, metadata.sketches[form.basis], OF_SKETCH).put(data)
     sketch = read_sketch(root, metadata.sketches[form.basis])
 
     def sketched(rows: pa.Table) -> pa.Table:
@@ -73,14 +74,14 @@ def read_basis(root: Location, basis: str) -> TokenCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
     from raycase.heads.token_codes import TokenCodes
 
-    return TokenCodes.from_bytes(*_read(_basis_file(root, basis), basis))
+    return TokenCodes.from_bytes(*_read(root, basis))
 
 
 def read_sketch(root: Location, sketch: str) -> TokenSketch:
     """The centroids of this hash. Raises RequestError where they are gone or others."""
     from raycase.heads.token_pooling import TokenSketch
 
-    return TokenSketch.from_bytes(*_read(_sketch_file(root, sketch), sketch))
+    return TokenSketch.from_bytes(*_read(root, sketch, OF_SKETCH))
 
 
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
@@ -93,29 +94,20 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
     for version in dataset.versions():
         record = dataset.checkout_version(version["version"]).schema.metadata.get(METADATA_KEY.encode())
         for basis, sketch in (loads(record)["sketches"] if record else {}).items():
-            needed |= {_basis_file(root, basis).name, _sketch_file(root, sketch).name}
+            needed |= {_file(root, basis).name, _file(root, sketch, OF_SKETCH).name}
     for name in sorted(set(there) - needed):
         (folder / name).remove()
     for file in folder.half_written():
         file.remove()
 
 
-def _basis_file(root: Location, basis: str) -> Location:
-    return root / TOKEN_BASES / f"{basis}.safetensors"
+def _file(root: Location, sha256: str, kind: str = "") -> Location:
+    return root / TOKEN_BASES / f"{sha256}{kind}.safetensors"
 
 
-def _sketch_file(root: Location, sketch: str) -> Location:
-    return root / TOKEN_BASES / f"{sketch}.sketch.safetensors"
-
-
-def _put(file: Location, data: bytes) -> None:
-    """Put a file whose name says what is in it: one that is whole is left alone."""
-    if not file.exists() or file.read() != data:
-        file.put(data)
-
-
-def _read(file: Location, sha256: str) -> tuple[bytes, str]:
-    """The bytes of this hash, and the file's URI. Raises RequestError for none or others."""
+def _read(root: Location, sha256: str, kind: str = "") -> tuple[bytes, str]:
+    """The bytes of this hash, and their file's URI. Raises RequestError for none or others."""
+    file = _file(root, sha256, kind)
     data = file.read() if file.exists() else b""
     if hashlib.sha256(data).hexdigest() != sha256:
         got = "others" if data else "none"

@@ -112,7 +112,7 @@ def exact_top_k(
         offsets_B, row_S = np.unique(offsets_Qm[query_S, rank_S], return_inverse=True)
         queries_SD = vectors_QD[query_S].astype(np.float64)
         exact_Qm[query_S, rank_S] = np.einsum("sd,sd->s", queries_SD, at(offsets_B).numpy()[row_S])
-    exact_Qk, offsets_Qk = _best(exact_Qm, offsets_Qm, k)
+    exact_Qk, offsets_Qk = merge_top_k([(exact_Qm, offsets_Qm)], k)
     differences_H = np.abs(exact_Qm[query_H, rank_H] - scores_Qm[query_H, rank_H])
     error = max(LEAST_ERROR, vectors_QD.shape[1] * 2.0**-23, 2 * differences_H.max(initial=0.0))
     last_Q = scores_Qm[:, -1]  # nothing that was left out has more
@@ -124,14 +124,12 @@ def exact_top_k(
     return exact_Qk, offsets_Qk
 
 
-def merge_top_k(parts: Iterable[Nearest]) -> Nearest:
-    """The best k of several results of `top_k` whose row indices count the same vectors: (Q, k) each -> (Q, k)."""
+def merge_top_k(parts: Iterable[Nearest], k: int | None = None) -> Nearest:
+    """The best k of several results of `top_k` whose row indices count the same vectors; default: as many as each has.
+    (Q, m) each -> (Q, k)."""
     scores, rows = zip(*parts, strict=True)
-    return _best(np.concatenate(scores, axis=1), np.concatenate(rows, axis=1), scores[0].shape[1])
-
-
-def _best(scores_Qm: np.ndarray, rows_Qm: np.ndarray, k: int) -> Nearest:
-    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, :k]
+    scores_Qm, rows_Qm = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
+    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, : k or scores[0].shape[1]]
     return np.take_along_axis(scores_Qm, best_Qk, 1), np.take_along_axis(rows_Qm, best_Qk, 1)
 
 

@@ -1,36 +1,120 @@
-"""An open index by its vectors: the rows under a condition, their vectors, and those nearest to a vector.
+"""An open index by its vectors: the encoder of its queries, the rows under a condition, and those nearest to a vector.
 
-Shapes: Q queries, N rows, D dimensions, k neighbours.
+Shapes: Q queries, N rows, C conditions, D dimensions, k neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from torch import Tensor
 
-from raycase.errors import RequestError
-from raycase.index.answers import returned_columns
+from raycase.errors import RequestError, expecting, is_words
+from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.combined import Term
 from raycase.index.condition_vectors import FEW
 from raycase.index.filters import Filter, checked_filter
-from raycase.index.lance_files import lance_errors, open_ready
-from raycase.index.metadata import IndexMetadata
-from raycase.index.query_encoder import QueryEncoder
+from raycase.index.lance_files import CUT, IndexMetadata, lance_errors, open_ready, returned_columns
 from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Block, Nearest, joined
 from raycase.io.schema import PLAIN, VECTOR
 from raycase.io.shared import Shared, exclusive
-from raycase.io.storage import Location, locate
-from raycase.io.stored_tokens import BASIS, SKETCH
+from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.stored_tokens import BASIS
+from raycase.io.vectors import l2_normalize
+from raycase.models.contracts import EmbedderConfig, check_room
 from raycase.models.embeds import Embeds
+from raycase.models.registry import resolve_embedder
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+ASKED = 64  # conditions that are remembered
+COMPARED = 2000  # conditions at most among which the nearest to another is looked up
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
+
+
+def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
+    """The index's model by a name or folder, without its weights. Raises RequestError where it is another model."""
+    own = metadata.model
+    choices = {"dim": own.get(CUT)}
+    if own["system"] == "case":  # the folders of others fix these, too
+        encoder = own["encoder"]
+        views, prompt = encoder["prompt"], encoder.get("own")
+        choices["prompt"] = views if prompt is None else prompt | {"views": views.split("+")}
+        choices |= {"pooling": encoder["pooling"][0], "subtract": own.get("subtract")}
+    with expecting(f"model: expected the index's model {model}", RequestError):
+        config = resolve_embedder(model, **choices)
+    expected, got = fingerprint(metadata.model)[:8], fingerprint(config.describe())[:8]
+    if expected != got:
+        raise RequestError(
+            f"model: expected the index's model, {metadata.name} ({expected}), got {model} ({got}); "
+            f"pass its present folder, or embed and index again"
+        )
+    return config
+
+
+class QueryEncoder:
+    """The index's model, loaded with the first text. It knows no index: a circle of both would free its memory late."""
+
+    def __init__(self, metadata: IndexMetadata, model: str | None, uri: str) -> None:
+        """model: its folder, if it has moved; uri: of the index."""
+        self.metadata, self.model, self.uri = metadata, model or metadata.name, uri
+        self._asked: dict[str, tuple[ConditionQueries, Tensor]] = {}
+
+    @cached_property
+    def encoder(self) -> Embeds:
+        """The model. Raises RequestError where another one is at its name or folder."""
+        return resolve_query_encoder(self.metadata, self.model).load()
+
+    def embed(
+        self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
+    ) -> np.ndarray:
+        """As `Index.embed`."""
+        encoder: Any = self.encoder
+        with expecting(f"{named}: expected a text that {self.model} can embed", ValueError):
+            return l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
+
+    def ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
+        """What a head of condition pooling keeps of a condition, and its temperatures. Raises RequestError."""
+        encoder: Any = self.encoder
+        if condition not in self._asked:
+            with expecting(f"condition: expected one that {self.model} can embed", ValueError):
+                self._asked[condition] = encoder.questions([condition]), encoder.head.temperatures.detach()
+            if len(self._asked) > ASKED:
+                del self._asked[next(iter(self._asked))]
+        return self._asked[condition]
+
+    def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
+        """The condition of the index that is searched for the one that was asked. Raises RequestError for none."""
+        if asked is None and not self.metadata.plain:
+            raise RequestError(
+                f"unconditional: expected unconditional vectors in {self.uri}, got none; embed with --any-condition, "
+                "or also with --unconditional, and index that output too"
+            )
+        if asked is None or asked in self.metadata.conditions:
+            return asked
+        if self.metadata.words and is_words(asked) and not exact:
+            check_room(self.encoder.config, [asked], "condition")
+            return asked
+        names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
+        is_compared = names and len(self.metadata.conditions) <= COMPARED
+        if not is_compared or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
+            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
+        return self.nearest_condition(asked)[0]
+
+    def nearest_condition(self, condition: str) -> tuple[str, float]:
+        """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
+        cosines_C = self._conditions @ self.embed([condition], None, "condition")[0]
+        return list(self.metadata.conditions)[int(cosines_C.argmax())], float(cosines_C.max())
+
+    @cached_property
+    def _conditions(self) -> np.ndarray:
+        return self.embed(list(self.metadata.conditions), None, "condition")
 
 
 class VectorIndex(Shared):
@@ -46,6 +130,8 @@ class VectorIndex(Shared):
         limits: Limits = Limits(),  # noqa: B008
     ) -> None:
         self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
+        self.columns = returned_columns(dataset)
+        """The columns that a search returns of each row: id and the kept ones."""
         self.query_encoder = QueryEncoder(metadata, model, root.uri)
         self.model = self.query_encoder.model
         self.all_rows = Shard(root, dataset, metadata, limits, self.query_encoder.ask)
@@ -67,11 +153,6 @@ class VectorIndex(Shared):
     def encoder(self) -> Embeds:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return self.query_encoder.encoder
-
-    @property
-    def columns(self) -> list[str]:
-        """The columns that a search returns of each row: id and the kept ones."""
-        return returned_columns(self.dataset)
 
     def rows(self, condition: str | None) -> int:
         """How many rows there are under a condition, those with stored tokens for one to be pooled; None: without."""
@@ -116,37 +197,25 @@ class VectorIndex(Shared):
     ) -> tuple[np.ndarray, np.ndarray]:
         """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
         stored tokens, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
-        rows = self.metadata.rows_under(condition)
+        rows, candidates = self.metadata.rows_under(condition), None
         k = min(k, rows)
-        column = PLAIN if condition is None else VECTOR
-        coded = not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, column)
-        if coded and not self._is_exact(rows, options):
-            return self._approximate(vectors_QD, condition, k, where, options)
-        term = Term(condition=condition, share=1.0, vectors=vectors_QD)
-        return self._compare([term], k, where, self._candidates(len(vectors_QD), rows, k, where, options))
+        if self.metadata.is_approximate(rows) and not options.exact:
+            if self.metadata.is_pooled(condition):
+                candidates = self._candidates(len(vectors_QD), rows, k, where, options)
+            elif is_coded(self.dataset, self.metadata, PLAIN if condition is None else VECTOR):
+                return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
+        return self._compare([Term(condition=condition, share=1.0, vectors=vectors_QD)], k, where, candidates)
 
     def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
         """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
-        if self._is_exact(rows, options) or SKETCH not in self.dataset.schema.names:
-            return None
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
         if where and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
             rows = few  # which alone are pooled
         return None if queries * candidates >= rows / 4 else candidates
 
-    def _approximate(
-        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
-    ) -> Nearest:
-        """`_nearest` by the index of a column."""
-        return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
-
     def _compare(self, terms: Sequence[Term], k: int, where: Filter | None, candidates: int | None) -> Nearest:
         """`_nearest` by comparing every vector, or so many candidates by sketches; `Shard.nearest`."""
         return self.all_rows.nearest(terms, k, where, candidates)
-
-    def _is_exact(self, rows: int, options: Options) -> bool:
-        """Whether a search among so many rows compares every vector."""
-        return options.exact or not self.metadata.is_approximate(rows)
 
     @exclusive
     def blocks(
@@ -177,7 +246,7 @@ class VectorIndex(Shared):
             if condition is None or not self.is_pooled(condition):
                 return self.vectors.at(condition, offsets_N).float().numpy()
             offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
-            return joined(self.pooled.at(condition, offsets_M))[1].numpy()[row_N]
+            return joined(self.pooled.blocks(condition, offsets_M))[1].numpy()[row_N]
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""

@@ -33,7 +33,7 @@ from ray.util.metrics import Counter, Histogram
 
 from raycase.errors import RequestError, WorkError, note
 from raycase.index.index import Index
-from raycase.index.query_encoder import resolve_query_encoder
+from raycase.index.vector_index import resolve_query_encoder
 from raycase.io.storage import locate
 from raycase.models.registry import resolve_embedder
 from raycase.ray.cluster import CPU_STEP, Capacity, capacity, cause, join_cluster, named_cluster, whole_steps

@@ -20,8 +20,7 @@ from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note
 from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
 from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index, on_index
-from raycase.index.lance_files import lance_errors
-from raycase.index.metadata import READY
+from raycase.index.lance_files import READY, lance_errors
 from raycase.index.shard import Limits
 from raycase.io.fetch import model_folder
 from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK, Reason

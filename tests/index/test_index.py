@@ -19,7 +19,7 @@ from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
 from raycase.index.build import IndexJob, build
 from raycase.index.combined import Term
 from raycase.index.index import Index
-from raycase.index.metadata import IndexMetadata
+from raycase.index.lance_files import IndexMetadata
 from raycase.index.shard import Limits
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
@@ -196,9 +196,8 @@ def by_hand(folder, vectors):
     column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 2)
     table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
     dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
-    lance_files.publish(
-        dataset, IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
-    )
+    metadata = IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+    lance_files.publish(dataset, metadata)
     return folder / "hand.lance"
 
 

@@ -12,7 +12,7 @@ from indexed import index_of_thirty
 import raycase
 from raycase.errors import RequestError
 from raycase.index import search_job
-from raycase.index.rescore import find_scorer, rerank
+from raycase.index.answers import find_scorer, rerank
 from raycase.index.search_job import SearchJob, search
 from raycase.models.contracts import score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
@@ -37,7 +37,7 @@ def by_length(monkeypatch):
     def score(scorer, prepared):
         return scorer.scored(*prepared) if isinstance(scorer, Longest) else score_pairs(scorer, prepared)
 
-    monkeypatch.setattr("raycase.index.rescore.score_pairs", score)
+    monkeypatch.setattr("raycase.index.answers.score_pairs", score)
 
 
 @pytest.fixture

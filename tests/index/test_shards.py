@@ -139,6 +139,18 @@ def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monk
             placement.search(SearchJob(index=uri, query=("a",), ray=False, **flags))
 
 
+def test_an_index_of_one_shard_is_searched_here_and_says_so(home, tmp_path, capsys):
+    placement._note_once.cache_clear()
+    whole = str(tmp_path / "i.lance")
+    build(IndexJob(embeddings=(str(home / "words"),), output=whole))
+    for ray, said in (
+        (True, f"Running in this process: --ray searches an index in shards, and {whole} has one\n"),
+        (None, ""),
+    ):
+        assert placement.search(SearchJob(index=whole, query=("a",), unconditional=True, ray=ray))["answers"] == 10
+        assert capsys.readouterr().err.partition("ids are")[0] == said
+
+
 def test_two_stages_refine_by_shard(uri):
     """Each shard pools as many as one index would: no fewer of the best are found, and their scores are exact."""
     one, merged = Index.open(uri), Merged.open(uri)

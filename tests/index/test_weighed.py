@@ -12,11 +12,11 @@ from indexed import index_of_thirty, refuse
 from small import no_signs
 
 import raycase
+from raycase.encoder.words import Word
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.index.marks import BOLD, PLAIN, in_words, looked_at
+from raycase.index.marks import BOLD, PLAIN, in_words, looked_at, print_answers, weigh_answers
 from raycase.index.search_job import SearchJob, search
-from raycase.index.shown import print_answers, weigh_answers, words_of_row
 
 TEXTS = [
     "A woman in a red dress",
@@ -71,7 +71,8 @@ def asked(uri, **options):
 def marked(uri):
     """Each text, and the words that "color" looked at: of the same texts together, for bf16 is not exact."""
     weights = weigh_answers(pa.table({"condition": ["color"] * len(TEXTS), "text": TEXTS}), Index.open(uri), "text")
-    return [(text, looked_at(words_of_row(row))) for text, row in zip(TEXTS, weights.to_pylist(), strict=True)]
+    words = [looked_at([Word(**word) for word in row]) for row in weights.to_pylist()]
+    return list(zip(TEXTS, words, strict=True))
 
 
 def test_a_file_of_answers_has_the_weights_of_the_words(weighing, tmp_path):
