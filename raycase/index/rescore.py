@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from raycase.errors import RequestError
 from raycase.io.schema import ASKED, QUERY, RANK, SCORE
-from raycase.models.contracts import score_pairs
+from raycase.models.contracts import EmbedderConfig, score_pairs
 from raycase.models.fine_tuned import Scorer
-from raycase.models.registry import embeds, resolve
+from raycase.models.registry import resolve
 
 COSINE = "cosine"
 RERANKED = 100  # answers of a query that are re-ranked by default
@@ -24,7 +24,7 @@ RERANKED = 100  # answers of a query that are re-ranked by default
 def find_scorer(model: str, *, conditional: bool) -> Any:
     """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
     config: Any = resolve(model)
-    if embeds(config):
+    if isinstance(config, EmbedderConfig):
         raise RequestError(f"--rerank: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
         raise RequestError(

@@ -24,7 +24,7 @@ from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
-from raycase.models import case
+from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 
 
@@ -223,7 +223,7 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
     shape = ProjectorConfig(input_dim=32, output_dim=12)
     folder = tmp_path / "model"
-    case.save(folder, replace(config, projector=shape), Projector(shape).eval())
+    write_folder(folder, replace(config, projector=shape), Projector(shape).eval(), {}, "")
     trained = {"prompt": None, "pooling": None}
     out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
     plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)

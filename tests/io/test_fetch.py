@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import boto3
 import fsspec
@@ -17,7 +18,7 @@ from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.fetch import fetch, remote_identity
 from raycase.io.storage import locate
-from raycase.models.case import save
+from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 
 FETCH = "import sys; from raycase.io.fetch import fetch; print(fetch(sys.argv[1], large=True))"
@@ -72,7 +73,8 @@ def test_a_name_that_leads_out_of_the_folder_is_not_fetched(bucket, tmp_path, na
 def test_a_trained_model_on_object_storage_is_the_one_here(bucket, tiny_model, tmp_path):
     config = resolve(str(tiny_model), prompt="concat-sc", pooling="mean")
     torch.manual_seed(0)
-    save(tmp_path / "case", config, Projector(ProjectorConfig(input_dim=32, output_dim=8)))
+    shape = ProjectorConfig(input_dim=32, output_dim=8)
+    write_folder(tmp_path / "case", replace(config, projector=shape), Projector(shape), {}, "")
     uri = bucket + "-case"
     fsspec.filesystem("s3").put(f"{tmp_path}/case/*", f"{uri}/")
     here, there = raycase.load(str(tmp_path / "case")), raycase.load(uri)

@@ -52,7 +52,7 @@ def bi_encoder(
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
     default = None if own else "concat-cs:all"
     spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
-    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": "))
 
 
 # ------------------------------------------------------------------------------------------------------- tri-encoder
@@ -123,7 +123,7 @@ class TriEncoder(Embedder):
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
-    return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)
+    return TriEncoderConfig(model=model, encoder=spec, compose=compose)
 
 
 # ----------------------------------------------------------------------------------------------------- cross-encoder
@@ -174,8 +174,7 @@ class CrossEncoder(Scorer):
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False)
-    return CrossEncoderConfig(model=model, encoder=spec)
+    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,)))
 
 
 # -------------------------------------------------------------------------------------------------------------- LoRA
@@ -241,9 +240,8 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     _import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), **choices)
-    ranges = {"alpha": (config.alpha > 0, "above 0"), "adapter_dropout": (0 <= config.adapter_dropout < 1, "in [0, 1)")}
-    check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | ranges)
+    config = LoraConfig(model=model, encoder=spec, **choices)
+    check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | {"alpha": (config.alpha > 0, "above 0")})
     return config
 
 

@@ -114,7 +114,7 @@ class MixSp(Scorer):
 def mixsp(model: str) -> MixSpConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    return MixSpConfig(model=model, encoder=replace(spec, pooling=(Pooling.MEAN,), subtract=False))
+    return MixSpConfig(model=model, encoder=replace(spec, pooling=(Pooling.MEAN,)))
 
 
 SYSTEMS = {"mixsp": MixSpConfig}
