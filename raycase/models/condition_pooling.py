@@ -198,23 +198,24 @@ class ConditionPooling(Embeds):
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
         codes, width = self.codes, self.config.states_dim
-        nothing: Any = StoredStates.of([np.empty((0, width))] * len(refused), width)
+        part: Any = StoredStates.of([np.empty((0, width))] * len(refused), width)
         if codes is not None:
-            nothing = StoredTokens.empty(codes.form, len(refused))
-        parts, texts = [nothing], [refused]
+            part = StoredTokens.empty(codes.form, len(refused))
+        parts, texts = [part], [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
-            texts.append(pair_index[rows])
             if codes is not None:
-                parts.append(codes.code(self._words(states)))
-                return
-            each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
-            parts.append(StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width))
+                part: Any = codes.code(self._words(states))
+            else:
+                each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
+                part = StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width)
+            parts.append(part)  # after all that may lack memory: then these texts come again
+            texts.append(pair_index[rows])
 
         work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
         order = np.argsort(np.concatenate(texts), kind="stable")
-        kept = type(nothing).concat(parts).take(order[prepared.rows])
+        kept = type(part).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
     @torch.inference_mode()
@@ -244,15 +245,14 @@ class ConditionPooling(Embeds):
         prepared = self.config.prepare(phrases, None)
         check_accepted(prepared.refused, phrases, numbered=False)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
-        pair_index = accepted_pairs(prepared)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
             words = self._words(states)
             real_BS1 = words.real.unsqueeze(-1)
             mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
-            vectors_PD[pair_index[rows]] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
+            vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
-        self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), average)
+        self.reader.read(prepared.alone[0], average)
         return vectors_PD[prepared.rows]
 
     @torch.inference_mode()

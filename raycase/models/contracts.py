@@ -22,9 +22,10 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
-from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
+from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
 from raycase.io.fetch import MODEL_FILE, folder_here
@@ -264,14 +265,20 @@ def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceE
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerConfig(SystemConfig):
-    """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
+    """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence, and produces no
+    embeddings. APART: its first texts that are pooled each by itself, beside [CLS]."""
 
-    @abstractmethod
+    APART: ClassVar[int] = 0
+
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
-        weights. Raises ValueError for lists of different length."""
+        """Tokenise each distinct text and put those of each pair together, its condition behind them where the system
+        accepts one; long sentences lose their ends. Loads no weights. Raises ValueError for lists of different length,
+        and without conditions that the system needs."""
+        of_pairs = [sentences1, sentences2, *([] if self.known_conditions == () else [conditions or ()])]
+        rows = list(zip(*of_pairs, strict=True))
+        return separated(load_tokenizer(self.encoder), rows, shortened=2, apart=self.APART)
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None

@@ -45,6 +45,7 @@ def test_vectors_are_embedded_once(evaluation, models, tmp_path):
         (dualcse, "sts", "expected models that need no condition"),
         (sentence_encoder, "labelled", "expected models that take any condition"),
         (mixsp, "rte", "expected models that give vectors"),
+        (cross_encoder, "labelled", "expected models that give vectors for --task labelled, got .*: cross-encoder"),
         (cross_encoder, "sts", "expected models that need no condition"),
     ],
 )

@@ -6,7 +6,6 @@ Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -20,9 +19,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
-from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
 from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig
 from raycase.models.fine_tuned import (
@@ -134,13 +131,6 @@ class CrossEncoderConfig(ScorerConfig):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
-
-    def tokens(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> TokenBatch:
-        """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
-        triples = list(zip(sentences1, sentences2, conditions or (), strict=True))
-        return separated(load_tokenizer(self.encoder), triples, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
