@@ -1,18 +1,11 @@
-"""A tiny BERT, planted data of papers, and an evaluation."""
+"""Planted data of papers, and an evaluation."""
 
 import numpy as np
 import pandas as pd
 import pytest
-import small
 
 from raycase.evaluation.job import EvaluateJob
 from raycase.papers.dualcse.task import KINDS
-
-
-@pytest.fixture(scope="session")
-def bert(tmp_path_factory):
-    """Its folder's name."""
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
 
 
 @pytest.fixture

@@ -20,11 +20,6 @@ from raycase.training.loop import restore
 from raycase.training.recipe import RatedRecipe
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return small.save_bert(tmp_path_factory.mktemp("bert"), layers=2)
-
-
 def last(states):
     *_, state = states
     return state

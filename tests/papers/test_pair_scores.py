@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import small
 import torch
 
 from raycase.models.contracts import score_pairs
@@ -15,10 +14,9 @@ FIGURES = {"bi": 1, "cross": 1, "dualcse": 3, "mixsp": 3}
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory):
-    folder = small.save_bert(tmp_path_factory.mktemp("bert"))
+def loaded(bert):
     torch.manual_seed(0)
-    return {name: make(folder).trainable(dropout=0.0).eval() for name, make in SYSTEMS.items()}
+    return {name: make(bert).trainable(dropout=0.0).eval() for name, make in SYSTEMS.items()}
 
 
 def scored(system, firsts, seconds, conditions):

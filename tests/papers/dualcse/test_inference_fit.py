@@ -57,12 +57,11 @@ def test_the_loss_is_equation_2(u, temperature):
 
 @pytest.mark.parametrize("form", DualCseForm)
 @pytest.mark.parametrize("pooling", [Pooling.CLS, Pooling.MEAN])
-def test_vectors_are_those_of_the_formula(form, pooling, tmp_path):
-    folder = small.save_bert(tmp_path / "bert")
-    system = small.system(dualcse(folder, form=form, pooling=pooling))
+def test_vectors_are_those_of_the_formula(form, pooling, bert):
+    system = small.system(dualcse(bert, form=form, pooling=pooling))
     found = system.embed(small.SENTENCES * 2, ["explicit"] * 5 + ["implicit"] * 5)
     words = [name if form is DualCseForm.CROSS else "" for name in ("explicit", "implicit")]
-    wanted = [pooled(folder, s, word, pooling) for word in words for s in small.SENTENCES]
+    wanted = [pooled(bert, s, word, pooling) for word in words for s in small.SENTENCES]
     small.close(found, wanted)
     if form is DualCseForm.CROSS:
         assert np.abs(found[:5] - found[5:]).max() > 0.01
@@ -79,8 +78,8 @@ def pooled(folder, sentence, word, pooling):
 
 
 @pytest.mark.parametrize("make", [dualcse, lambda model: dualcse(model, form=DualCseForm.BI), sentence_encoder])
-def test_other_conditions_are_refused(make, tmp_path):
-    config = make(small.save_bert(tmp_path / "bert"))
+def test_other_conditions_are_refused(make, bert):
+    config = make(bert)
     known = config.known_conditions
     system = small.system(config)
     given, said = (None, "expected explicit or implicit") if known else (["explicit"], "expected none")
@@ -108,14 +107,14 @@ def test_scores_and_implicitness_by_hand():
 JOBS = {"cross": (DualCseJob, {}), "bi": (DualCseJob, {"form": DualCseForm.BI}), "simcse": (SimCseJob, {})}
 
 
-def job_of(name, folder, **flags):
+def job_of(name, bert, **flags):
     kind, choices = JOBS[name]
-    return small.job(kind, small.save_bert(folder / "bert"), dropout=0.0, **choices, **flags)
+    return small.job(kind, bert, dropout=0.0, **choices, **flags)
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_a_batch_loss_is_that_of_its_vectors(name, inferences, tmp_path):
-    job, train = job_of(name, tmp_path), read_inferences(inferences["train"], "")
+def test_a_batch_loss_is_that_of_its_vectors(name, inferences, bert):
+    job, train = job_of(name, bert), read_inferences(inferences["train"], "")
     config = job.config()
     texts, _ = job.prepared([train, train])
     module = small.disturb(config.trainable(0.0)).eval()
@@ -131,8 +130,8 @@ def test_a_batch_loss_is_that_of_its_vectors(name, inferences, tmp_path):
 @pytest.mark.parametrize(
     "name", [name if name == "bi" else pytest.param(name, marks=pytest.mark.cluster) for name in JOBS]
 )
-def test_it_learns(name, inferences, tmp_path):
-    job = job_of(name, tmp_path, epochs=12, batch_size=12, learning_rate=2e-3)
+def test_it_learns(name, inferences, bert):
+    job = job_of(name, bert, epochs=12, batch_size=12, learning_rate=2e-3)
     *_, state = small.fit(job, [read_inferences(uri, "") for uri in inferences.values()])
     assert state.history[-1]["loss"] < 0.8 * state.history[0]["loss"]
     best = state.history[state.best_epoch - 1]

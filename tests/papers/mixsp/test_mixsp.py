@@ -74,11 +74,6 @@ def test_equations_2_4_and_5():
 FIRST, SECOND = small.SENTENCES, small.SENTENCES[::-1]
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return small.save_bert(tmp_path / "bert")
-
-
 @torch.no_grad()
 def parts_of(folder, first, second):
     """The library's [CLS] of its own pair of sentences, and the means over each sentence's own tokens."""
@@ -89,32 +84,30 @@ def parts_of(folder, first, second):
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
-def test_what_is_pooled(folder, kind, tmp_path):
+def test_what_is_pooled(bert, kind, tmp_path):
     named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
-    if kind != "bert":
-        (tmp_path / kind).mkdir()
-        folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
+    folder = bert if kind == "bert" else str(tiny.save_encoder(tmp_path, named[kind]))
     system = small.system(mixsp(folder))
     found = system.encoder.encode(system.config.tokens(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
 
 
 @torch.no_grad()
-def test_a_score_is_what_training_sees_in_its_bounds(folder):
+def test_a_score_is_what_training_sees_in_its_bounds(bert):
     torch.manual_seed(0)
-    system = small.disturb(mixsp(folder).trainable().eval(), scale=0.1)
+    system = small.disturb(mixsp(bert).trainable().eval(), scale=0.1)
     found = system.score(FIRST, SECOND)
     assert ((found > 0) & (found < 1)).all()
     small.close(found, system(system.config.tokens(FIRST, SECOND))[:, 0].sigmoid().numpy(), atol=1e-6)
 
 
 @torch.no_grad()
-def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
+def test_the_range_of_a_pair_is_that_of_both_sentences(bert):
     """Of the mean of the router's probabilities for both."""
     torch.manual_seed(0)
-    system = small.system(mixsp(folder))
+    system = small.system(mixsp(bert))
     pairs = [(a, b) for a in small.SENTENCES for b in small.SENTENCES]
-    pooled = torch.tensor(np.stack([parts_of(folder, *pair) for pair in pairs]))
+    pooled = torch.tensor(np.stack([parts_of(bert, *pair) for pair in pairs]))
     logits = [system.head.router(pooled[:, 0] + pooled[:, k]) for k in (1, 2)]
     router = system.head.router
     router.bias -= torch.cat(logits).mean(0)  # so that pairs go to both ranges
@@ -125,8 +118,8 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(folder):
 
 
 @pytest.mark.parametrize("kind", [MixSpJob, pytest.param(SentenceEncoderJob, marks=pytest.mark.cluster)])
-def test_it_learns(kind, folder, scored):
-    job = small.job(kind, folder, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
+def test_it_learns(kind, bert, scored):
+    job = small.job(kind, bert, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
     *_, state = small.fit(job, replace(job, train=scored["train"], validation=scored["validation"]).read_parts())
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40
