@@ -30,8 +30,8 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import spearman
-from raycase.evaluation.models import Model, is_case, training_metrics
-from raycase.evaluation.procedure import Task
+from raycase.evaluation.models import Model, training_metrics
+from raycase.evaluation.procedure import TASKS, Task
 from raycase.evaluation.report import provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
@@ -40,8 +40,7 @@ from raycase.io.reader import read_files
 from raycase.io.schema import CONDITION
 from raycase.io.vectors import cosines, pair_cosines
 from raycase.models.case import CaseConfig
-from raycase.models.contracts import Compute
-from raycase.models.registry import embeds
+from raycase.models.contracts import Compute, EmbedderConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -128,7 +127,7 @@ ABLATION = (
 
 def before_g(config: Any, **changes: Any) -> Any:
     """CASE without its projector, with changes to its configuration; any other system unchanged."""
-    return replace(config, projector=None, folder=None, **changes) if is_case(config) else config
+    return replace(config, projector=None, folder=None, **changes) if isinstance(config, CaseConfig) else config
 
 
 def setting(config: Any) -> str:
@@ -178,7 +177,7 @@ def vectors_by_formula(rated: RatedPairs, model: Model) -> dict[str, np.ndarray]
     """The model's vectors of the distinct pairs, (P, D), by formula; of CASE also those of each step before the last:
     f and, where the prompt has a base, f - base."""
     config = model.config
-    if not is_case(config):
+    if not isinstance(config, CaseConfig):
         return {config.formula: model.embed(rated.distinct)}
     steps = [before_g(config, subtract=False)]
     if all(prompts.base is not None for prompts in config.prompts):
@@ -333,7 +332,7 @@ def measure(
     """What the tables and figures show of each model."""
     metrics = csts.measure(job, rated, models)
     metrics["models"] = [_measure_model(job, rated, model, cases) for model in models]
-    encoders = {model.config.describe()["weights"]: model for model in models if is_case(model.config)}
+    encoders = {model.config.describe()["weights"]: model for model in models if isinstance(model.config, CaseConfig)}
     tables = [ablation(m.config, rated, _vectors_by(m, rated)) for m in encoders.values()] if ablate else []
     return metrics | {"ablation": tables}
 
@@ -341,10 +340,10 @@ def measure(
 def _measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, cases: Cases | None) -> dict[str, Any]:
     """A model's part: its own formula and those of each step, and what its vectors are like."""
     config, variants = model.config, {}
-    for formula, vectors_PD in vectors_by_formula(rated, model).items() if embeds(config) else ():
+    for formula, vectors_PD in vectors_by_formula(rated, model).items() if isinstance(config, EmbedderConfig) else ():
         scores_N = pair_cosines(vectors_PD, rated.pair_index)
         subtract = {"f": False, "f - base": True}.get(formula)
-        known = is_case(config) and subtract is not None
+        known = isinstance(config, CaseConfig) and subtract is not None
         variants[formula] = vector_spread(vectors_PD, seed=job.seed) | {
             "spearman": finite(100 * spearman(scores_N, rated.ratings)),
             "by_rating": by_rating(scores_N, rated.ratings),
@@ -562,7 +561,7 @@ def main(arguments):
     """Measure, write the report and draw."""
     cases = read_cases(arguments.cases) if arguments.cases else None
     measuring = partial(measure, cases=cases, ablate=arguments.ablate)
-    metrics = write_report(arguments, Task(read=csts.read, measure=measuring, render=render))
+    metrics = write_report(arguments, Task(read=TASKS["csts"].read, measure=measuring, render=render))
     pictures = draw(metrics["models"]) if has_matplotlib() else {}
     for name, image in pictures.items():
         (Path(arguments.output) / name).write_bytes(image)

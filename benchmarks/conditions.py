@@ -28,7 +28,7 @@ from turns import finish
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import estimate, mean_of, spearman
 from raycase.evaluation.models import Model
-from raycase.evaluation.procedure import Task
+from raycase.evaluation.procedure import TASKS, Task
 from raycase.evaluation.report import interval, provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
@@ -341,7 +341,7 @@ def _worst_conditions(metrics: dict[str, Any]) -> list[str]:
 def main(arguments):
     """Measure and write the report."""
     train = read_rated(arguments.train, "--train") if arguments.train else None
-    task = Task(read=csts.read, measure=partial(measure, train=train), render=render)
+    task = Task(read=TASKS["csts"].read, measure=partial(measure, train=train), render=render)
     metrics = write_report(arguments, task)
     finish({"ratios": {}, "systems": ranked_values(metrics), "output": arguments.output})
 

@@ -23,12 +23,13 @@ from turns import finish
 from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.models import Model, is_case
+from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Task, evaluate
 from raycase.evaluation.report import RankedSystem, rank_systems, render_ranked
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 from raycase.job.vector_cache import VectorCache
+from raycase.models.case import CaseConfig
 from raycase.placement import AutoRunner
 
 # The facets that experts judged, and the condition that stands for each.
@@ -109,7 +110,7 @@ def embed_papers(
 def conditional_scorers(under: Sequence[tuple[str, str]], plain_PD: np.ndarray, model: Model) -> list[NamedScore]:
     """A model's vectors of title and abstract under the facet's condition, alone and beside unconditional ones of that
     text."""
-    label = "CASE" if is_case(model.config) else "conditional"
+    label = "CASE" if isinstance(model.config, CaseConfig) else "conditional"
     what = f"{model.config.formula} of title and abstract under the facet's condition"
     conditional_PD = embed_papers(under, model, projected=True)
     both_PD = l2_normalize(np.hstack([plain_PD, conditional_PD]))

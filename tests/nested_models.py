@@ -8,6 +8,7 @@ from raycase.encoder.choices import find_encoder
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.models import case, condition_pooling
+from raycase.models.model_folder import write_folder
 
 NESTED = (2, 4)
 
@@ -17,7 +18,7 @@ def save_case(folder, encoder, nested=NESTED, seed=0, *, dim=8, **options):
     shape = ProjectorConfig(input_dim=32, output_dim=dim, nested=nested)
     config = replace(case.resolve(str(encoder), prompt="concat-sc", pooling="mean"), projector=shape, **options)
     torch.manual_seed(seed)
-    case.save(folder, config, Projector(shape).eval())
+    write_folder(folder, config, Projector(shape).eval(), {}, "")
     return str(folder)
 
 
@@ -33,7 +34,7 @@ def save_condition_pooling(folder, encoder, nested=NESTED):
     assert head.plain is not None
     head.plain.rare.normal_()  # every sentence is unfamiliar
     head.plain.turn.normal_()
-    condition_pooling.write_head_folder(folder, replace(untrained, head=shape), head, {}, "")
+    write_folder(folder, replace(untrained, head=shape), head, {}, "")
     return str(folder)
 
 

@@ -9,7 +9,8 @@ from helpers import embedded
 import raycase
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.index.build import IndexJob, build
-from raycase.models.condition_pooling import condition_pooling, write_head_folder
+from raycase.models.condition_pooling import condition_pooling
+from raycase.models.model_folder import write_folder
 
 ENOUGH = 96  # bytes a word that make rounding small for the 31 numbers of a token
 WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color", "number", "a", "with"]
@@ -27,11 +28,11 @@ def model_folder(folder, **options):
     if head.plain is not None:
         train, validation = torch.randn(2, 400, config.states_dim)
         head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, head_config.output_dim))
-    write_head_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
+    write_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
     if head.plain is not None:  # half of the texts are so unlike the others that they have a share
         far = torch.cat([head.plain.unfamiliar(m) for m in means(folder / "model", head.plain)])
         head.plain.scale.mul_(far.median() / head_config.plain_from)
-        write_head_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
+        write_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
     return str(folder / "model")
 
 

@@ -5,7 +5,7 @@ Here one that the package does not have, f(s) + f(c), embeds, trains, sweeps and
 
 import json
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -64,7 +64,7 @@ class SumJob(RatedJob):
 
     def config(self):
         spec = starting_encoder(self.model, prompt="concat-cs", pooling="mean")
-        return SumConfig(model=self.model, encoder=replace(spec, subtract=False))
+        return SumConfig(model=self.model, encoder=spec)
 
 
 @pytest.fixture

@@ -75,18 +75,14 @@ def check_request(job: EvaluateJob) -> Path:
         opens={"--model": [*filter(None, map(model_folder, job.model))]},
         writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
     )
-    report = open_report_folder(job.output)
-    resamples = (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %")
-    ranges = at_least(0, job, "seed", most=MOST_SEED) | {"resamples": resamples, "model": (bool(job.model), "some")}
+    ranges = at_least(0, job, "seed", most=MOST_SEED) | {
+        "model": (len(job.model) == len(set(job.model)) > 0, "some, each once"),
+        "resamples": (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %"),
+    }
     for name, task in TASK_OF.items():
         ranges[name] = (not getattr(job, name) or job.task == task, f"none but for --task {task}")
     check_ranges(job, ranges)
-    return report
-
-
-def open_report_folder(output: str) -> Path:
-    """The report's folder. Raises RequestError for one whose files a report would replace."""
-    folder = Path(output).expanduser().absolute()
+    folder = Path(job.output).expanduser().absolute()
     metrics = folder / METRICS
     if (folder / MODEL_FILE).exists() or (metrics.exists() and b'"task"' not in metrics.read_bytes()):
         raise RequestError(

@@ -14,14 +14,15 @@ from torch import nn
 
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.heads.projector import load_projector, project
+from raycase.heads.projector import project
 from raycase.io.fetch import is_remote
 from raycase.io.json_values import loads
 from raycase.io.storage import PACKAGE, Location, locate
 from raycase.io.vectors import pair_cosines
 from raycase.models.case import CaseConfig
+from raycase.models.contracts import EmbedderConfig
 from raycase.models.model_folder import METRICS
-from raycase.models.registry import embeds, resolve
+from raycase.models.registry import resolve
 
 AT_ONCE = 2**16  # pairs that a scorer tokenises together
 
@@ -57,7 +58,7 @@ class Model:
     ) -> np.ndarray:
         """Scores by a model that scores pairs, cosines by one that embeds; without conditions of unconditional vectors:
         N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
-        if embeds(self.config):
+        if isinstance(self.config, EmbedderConfig):
             sides: list[Any] = [firsts, seconds]
             if conditions is not None:
                 sides = [list(zip(side, conditions, strict=True)) for side in sides]
@@ -85,12 +86,12 @@ def any_condition(config: Any) -> str | None:
 
 def vectors(config: Any) -> str | None:
     """Fits models that give vectors."""
-    return None if embeds(config) else "models that give vectors"
+    return None if isinstance(config, EmbedderConfig) else "models that give vectors"
 
 
 def no_condition(config: Any) -> str | None:
     """Fits models that need no condition."""
-    fits = config.known_conditions == () or (embeds(config) and config.known_conditions is None)
+    fits = config.known_conditions == () or (isinstance(config, EmbedderConfig) and config.known_conditions is None)
     return None if fits else "models that need no condition"
 
 
@@ -101,19 +102,22 @@ def find_models(
 ) -> list[Model]:
     """Resolve the job's models, check what is expected of them and load their projectors.
 
-    Raises RequestError for an unknown or broken model, one that does not fit the task, and one that is given twice.
+    Raises RequestError for an unknown or broken model, and for one that does not fit the task.
     """
     configs: list[Any] = [resolve(name, **job.prompt_choices) for name in job.model]
     for name, config in zip(job.model, configs, strict=True):
         if (instead := expected(config)) is not None:
             raise RequestError(f"--model: expected {instead} for --task {job.task}, got {name}: {config.label}")
-    folders = [_local_folder(config) for config in configs]
+    folders = [  # on this machine, so that a cache may stand beside one
+        None if c.folder is None or is_remote(c.folder) or c.folder.startswith(PACKAGE) else Path(c.folder)
+        for c in configs
+    ]
     first = next(filter(None, folders), Path(job.output).absolute())  # beside it training keeps its vectors
     return [
         Model(
             name=name,
             config=config,
-            projector=load_projector(config.projector, config.local) if is_case(config) and config.projector else None,
+            projector=config.load_projector() if isinstance(config, CaseConfig) else None,
             cache=locate(job.cache or str((folder or first).parent / "cache")),
             job=job,
             vectors_of=vectors_of,
@@ -126,17 +130,6 @@ def _model_names(job: EvaluateJob, configs: Sequence[Any]) -> Sequence[str]:
     """The last part of each folder's path; the full paths if two of those are equal."""
     short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
     return short if len(set(short)) == len(short) else job.model
-
-
-def _local_folder(config: Any) -> Path | None:
-    """The model folder, where it is one of this machine's that a cache may stand beside."""
-    folder = config.folder
-    return None if folder is None or is_remote(folder) or folder.startswith(PACKAGE) else Path(folder)
-
-
-def is_case(config: Any) -> bool:
-    """Whether the system is CASE, whose vectors can be split into f, base and g (eq. 1)."""
-    return isinstance(config, CaseConfig)
 
 
 def training_metrics(config: Any) -> Any:

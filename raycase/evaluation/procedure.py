@@ -16,6 +16,7 @@ from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ranked_va
 from raycase.evaluation.tasks import csts, labelled, rerank
 from raycase.io.json_values import finite
 from raycase.io.provenance import provenance
+from raycase.io.rated import read_candidates, read_rated
 from raycase.io.storage import locate
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import of_paper
@@ -32,9 +33,9 @@ class Task:
 
 
 TASKS = {
-    "csts": Task(read=csts.read, measure=csts.measure, expected=any_condition),
+    "csts": Task(read=lambda job: read_rated(job.data, "--data"), measure=csts.measure, expected=any_condition),
     "labelled": Task(read=labelled.read, measure=labelled.measure),
-    "rerank": Task(read=rerank.read, measure=rerank.measure, expected=no_condition),
+    "rerank": Task(read=lambda job: read_candidates(job.data, "--data"), measure=rerank.measure, expected=no_condition),
 }
 
 

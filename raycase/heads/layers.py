@@ -26,9 +26,9 @@ ACTIVATIONS: dict[Activation, type[nn.Module]] = {
 }
 
 
-def save_weights(module: nn.Module, file: Path, dtype: torch.dtype | None = None) -> None:
-    """Write all weights of a module, as numbers of this type."""
-    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in module.state_dict().items()}
+def save_weights(module: nn.Module, file: Path) -> None:
+    """Write all weights of a module."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
     locate(str(file)).put(save(weights))
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.lance_files import returned_columns
 from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
-from raycase.models.contracts import score_pairs
+from raycase.models.contracts import EmbedderConfig, score_pairs
 from raycase.models.fine_tuned import Scorer
-from raycase.models.registry import embeds, resolve
+from raycase.models.registry import resolve
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -100,7 +100,7 @@ def distinct_answers(
 def find_scorer(model: str, *, conditional: bool) -> Any:
     """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
     config: Any = resolve(model)
-    if embeds(config):
+    if isinstance(config, EmbedderConfig):
         raise RequestError(f"--rerank: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
         raise RequestError(

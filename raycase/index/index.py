@@ -25,8 +25,8 @@ from raycase.index.topk import Nearest
 from raycase.index.vector_index import VectorIndex
 from raycase.io.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.io.shared import exclusive
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import check_conditions
-from raycase.models.registry import stores_tokens
 
 LEAST_STATED = 0.5  # probability
 TELLING = (
@@ -165,7 +165,7 @@ class Index(VectorIndex):
         self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
     ) -> None:
         """Raise RequestError for what needs a condition, or a model, that is not there."""
-        if phrases and (conditions is None or not stores_tokens(self.encoder.config)):
+        if phrases and (conditions is None or not isinstance(self.encoder.config, ConditionPoolingConfig)):
             got = "no condition" if conditions is None else self.model
             raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
         if query_condition is not None:

@@ -37,8 +37,9 @@ from raycase.job.job_record import Job, read_job
 from raycase.job.output import EMBEDDINGS, Output, output_at, output_folder
 from raycase.job.pair_result import PairResult, TokenResult
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
-from raycase.models.registry import resolve_embedder, stores_tokens
+from raycase.models.registry import resolve_embedder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
@@ -200,7 +201,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         )
     kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
     if job.any_condition:
-        if not stores_tokens(model):
+        if not isinstance(model, ConditionPoolingConfig):
             raise RequestError(
                 f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
                 "condition with the sentence; leave --model out for the default, or pass --conditions"
@@ -255,7 +256,8 @@ def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | 
         raise RequestError(
             f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {job.overlap}"
         )
-    if job.late_chunking and not (stores_tokens(model) and model.encoder.pooling[0] in ("mean", "mean-all")):
+    averaged = isinstance(model, ConditionPoolingConfig) and model.encoder.pooling[0] in ("mean", "mean-all")
+    if job.late_chunking and not averaged:
         raise RequestError(
             f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
             "leave it out"

@@ -15,8 +15,8 @@ from raycase.io.source import InputFile
 from raycase.job.output import SCORES
 from raycase.job.pair_result import ScoreResult
 from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
-from raycase.models.contracts import SCORE
-from raycase.models.registry import embeds, resolve
+from raycase.models.contracts import SCORE, EmbedderConfig
+from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ def _condition_column(job: ScoreJob, model: Any) -> str | None:
     if job.condition_column is not None:
         got = "--unconditional" if job.unconditional else f"{model.model}: {model.label}"
         raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
-    if job.unconditional and reads_conditions and not embeds(model):
+    if job.unconditional and reads_conditions and not isinstance(model, EmbedderConfig):
         raise RequestError(
             f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
             "conditions"

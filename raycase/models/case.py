@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,12 +23,9 @@ from raycase.encoder.prompts import PromptSet
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.encoder.transfers import Finish
 from raycase.errors import RequestError
-from raycase.heads.layers import save_weights
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import Embeds
-from raycase.models.model_card import case_card
-from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
 
 ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
@@ -99,9 +95,11 @@ class CaseConfig(EmbedderConfig):
         return prepare(self.encoder, sentences, conditions, pairs=pairs, bases=bases)
 
     def load(self, **options: Any) -> Case:
-        encoder = load_encoder(self.encoder, **options)
-        projector = load_projector(self.projector, self.local) if self.projector and self.local else None
-        return Case(config=self, encoder=encoder, projector=projector)
+        return Case(config=self, encoder=load_encoder(self.encoder, **options), projector=self.load_projector())
+
+    def load_projector(self) -> Projector | None:
+        """g with its weights. Raises RequestError."""
+        return load_projector(self.projector, self.local) if self.projector and self.local else None
 
 
 def resolve(model: str, *, subtract: bool | None = None, **choices: Any) -> CaseConfig:
@@ -126,7 +124,7 @@ class Case(Embeds):
         if len(batches) == 1:
             vectors_KD, new_work = self.encoder.encode(batches[0], finish)
         else:
-            views_KD, new_work = self._views(batches)
+            views_KD, new_work = self._views(*batches)
             with torch.inference_mode():
                 device, parts = self.encoder.model.device, []
                 for rows in np.array_split(np.arange(len(views_KD)), 1 + len(views_KD) // ROWS_AT_ONCE):
@@ -140,9 +138,7 @@ class Case(Embeds):
         g = None if prepared.conditions is None else self.projector
         bases_CD = condition_K = None
         if prepared.conditions is not None and self.config.subtract:
-            *bases, work = self.memory.of(  # f(c; I()), all views side by side
-                prepared, pair_index, lambda new: self._views([batch.take(new) for batch in prepared.bases])
-            )
+            *bases, work = self.memory.of(prepared, pair_index, self._views)  # f(c; I()), all views side by side
             bases_CD, condition_K = (torch.from_numpy(array).to(device) for array in bases)
 
         def eq1(index_B: Tensor, views_BD: Tensor) -> Tensor:
@@ -154,22 +150,7 @@ class Case(Embeds):
 
         return eq1, work
 
-    def _views(self, batches: Sequence[TokenBatch]) -> tuple[np.ndarray, Work]:
+    def _views(self, *batches: TokenBatch) -> tuple[np.ndarray, Work]:
         """The vectors of all views side by side."""
         vectors, works = zip(*map(self.encoder.encode, batches), strict=True)
         return np.concatenate(vectors, axis=1), sum(works, Work())
-
-
-def save(folder: Path, config: CaseConfig, projector: Projector | None) -> None:
-    """Write g's weights and, last, `raycase.json`; needs no loaded encoder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if projector is not None:
-        save_weights(projector, folder / WEIGHTS)
-        config = replace(config, projector=projector.config)
-    config.write(folder)
-
-
-def write_case_folder(folder: Path, config: CaseConfig, projector: Projector, metrics: dict[str, Any]) -> None:
-    """Write the model folder of a CASE system with g."""
-    begin_folder(folder, metrics, case_card(folder.name, config, metrics))
-    save(folder, config, projector)

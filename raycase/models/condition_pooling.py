@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +21,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
-from raycase.encoder.token_batch import Work
+from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.encoder.transfers import Collector, send
 from raycase.heads.condition_head import (
@@ -35,14 +33,13 @@ from raycase.heads.condition_head import (
     KeysValues,
     ZeroShotHead,
 )
-from raycase.heads.layers import load_weights, save_weights
+from raycase.heads.layers import load_weights
 from raycase.heads.token_codes import TokenCodes
 from raycase.io.storage import locate
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import Embeds, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
-from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
 
 ZERO_SHOT_DEPTHS = (1.0,)
@@ -97,18 +94,15 @@ class ConditionPoolingConfig(EmbedderConfig):
         head = f"{self.head.heads} heads of {self.head.head_dim}" if self.head else "without training"
         return f"{self.SYSTEM} {head}, layers {' '.join(f'{depth:g}' for depth in self.layers)}"
 
-    def _described_choices(self) -> dict[str, Any]:
+    def described_choices(self, own_weights: str | None) -> dict[str, Any]:
         choices: dict[str, Any] = {"layers": layer_numbers(self.encoder, self.layers)}
-        if self.head and (weights := self.own_weights()):
-            choices["head"] = asdict(self.head) | {"weights": weights}
+        if self.head and own_weights:
+            choices["head"] = asdict(self.head) | {"weights": own_weights}
         return choices | ({"keep": str(self.keep)} if self.keep else {})
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        spans = TokenSpan.ALL, self.keep or TokenSpan.SENTENCE
-        alone, asked = (
-            [self._alone("{sentence}", span) for span in spans],
-            self._alone("{condition}", TokenSpan.CONDITION),
-        )
+        alone = [self._alone("{sentence}", span) for span in (TokenSpan.ALL, self.keep or TokenSpan.SENTENCE)]
+        asked = self._alone("{condition}", TokenSpan.CONDITION)
         return prepare(self.encoder, sentences, conditions, alone=alone, bases=[asked])
 
     def in_context(self, prepared: Prepared, documents: Iterable[tuple[str, Sequence[Characters]]]) -> Prepared:
@@ -141,10 +135,12 @@ class ConditionPooling(Embeds):
         self.says = head.says
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
+        basis = None if config.basis is None else locate(config.basis).read()
+        self.codes = None if basis is None else TokenCodes.from_bytes(basis, str(config.basis))
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        if self.config.keep is not None or self.config.basis is not None:
+        if self.config.keep is not None or self.codes is not None:
             return self._keep(prepared, pair_index)
         if prepared.conditions is None:
             plain = prepared.alone[0].take(prepared.sentence[pair_index])
@@ -163,7 +159,7 @@ class ConditionPooling(Embeds):
     def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
         """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
         sentence and each new condition goes through the encoder once."""
-        states_CW, condition_K, work = self._condition_states(prepared, pair_index)
+        states_CW, condition_K, work = self.memory.of(prepared, pair_index, self._mean_states)
         device = self.encoder.model.device
         with torch.inference_mode():
             questions = self.head.ask(torch.from_numpy(states_CW).to(device))
@@ -187,66 +183,47 @@ class ConditionPooling(Embeds):
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
-    def _condition_states(self, prepared: Prepared, pair_index: np.ndarray) -> tuple[np.ndarray, np.ndarray, Work]:
-        """e of these pairs' conditions, as `ConditionCache.of`: (C, W)."""
-
-        def mean_states(new: np.ndarray) -> tuple[np.ndarray, Work]:
-            empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
-            collector = Collector(len(new), like=empty_0W)
-            batch = prepared.bases[0].take(new)
-            work = self.reader.read(batch, lambda rows, states: collector.add(rows, states.mean))
-            return collector.result(), work
-
-        return self.memory.of(prepared, pair_index, mean_states)
-
-    def _read(self, prepared: Prepared, pair_index: np.ndarray, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
-        """Call `use` with the states of these pairs' sentences, batch after batch."""
-        return self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), use)
+    def _mean_states(self, conditions: TokenBatch) -> tuple[np.ndarray, Work]:
+        """e of conditions: (C, W); and the work."""
+        empty_0W = torch.empty(0, self.config.states_dim, device=self.encoder.model.device)
+        collector = Collector(len(conditions), like=empty_0W)
+        work = self.reader.read(conditions, lambda rows, states: collector.add(rows, states.mean))
+        return collector.result(), work
 
     def _words(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
     def _keep(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
-        """f(s), and what is kept of each text."""
+        """f(s), and what is kept of each text: stored tokens, or the states of its tokens."""
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
-        parts, texts = [self._nothing(len(refused))], [refused]
+        codes, width = self.codes, self.config.states_dim
+        part: Any = StoredStates.of([np.empty((0, width))] * len(refused), width)
+        if codes is not None:
+            part = StoredTokens.empty(codes.form, len(refused))
+        parts, texts = [part], [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
-            parts.append(self._kept(states))
+            if codes is not None:
+                part: Any = codes.code(self._words(states))
+            else:
+                each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
+                part = StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width)
+            parts.append(part)  # after all that may lack memory: then these texts come again
             texts.append(pair_index[rows])
 
-        work = self._read(prepared, pair_index, keep)
+        work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
         order = np.argsort(np.concatenate(texts), kind="stable")
-        kept = type(parts[0]).concat(parts).take(order[prepared.rows])
+        kept = type(part).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
-
-    def _kept(self, states: TokenStates) -> Any:
-        """The stored tokens of a batch of texts, or their states."""
-        if self.config.keep is None:
-            return self.codes.code(self._words(states))
-        states_BSW, real_BS = states.states.cpu().numpy(), states.real.cpu().numpy()
-        parts = [states_SW[real_S] for states_SW, real_S in zip(states_BSW, real_BS, strict=True)]
-        return StoredStates.of(parts, self.config.states_dim)
-
-    def _nothing(self, count: int) -> Any:
-        """What is kept of texts without words."""
-        if self.config.keep is None:
-            return StoredTokens.empty(self.codes.form, count)
-        return StoredStates.of([np.empty((0, self.config.states_dim))] * count, self.config.states_dim)
-
-    @cached_property
-    def codes(self) -> TokenCodes:
-        """The basis of stored tokens."""
-        assert self.config.basis is not None
-        return TokenCodes.from_bytes(locate(self.config.basis).read(), self.config.basis)
 
     @torch.inference_mode()
     def words(self, sentences: Sequence[str]) -> list[KeysValues]:
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
-        self._read(prepared, accepted_pairs(prepared), lambda _, states: found.append(self._words(states)))
+        texts = prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)])
+        self.reader.read(texts, lambda _, states: found.append(self._words(states)))
         return found
 
     @torch.inference_mode()
@@ -254,7 +231,7 @@ class ConditionPooling(Embeds):
         """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
         check_accepted(prepared.refused, conditions, numbered=False)
-        states_CW, row_C, _ = self._condition_states(prepared, prepared.rows)
+        states_CW, row_C, _ = self.memory.of(prepared, prepared.rows, self._mean_states)
         return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
     @torch.inference_mode()
@@ -268,15 +245,14 @@ class ConditionPooling(Embeds):
         prepared = self.config.prepare(phrases, None)
         check_accepted(prepared.refused, phrases, numbered=False)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
-        pair_index = accepted_pairs(prepared)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
             words = self._words(states)
             real_BS1 = words.real.unsqueeze(-1)
             mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
-            vectors_PD[pair_index[rows]] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
+            vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
-        self._read(prepared, pair_index, average)
+        self.reader.read(prepared.alone[0], average)
         return vectors_PD[prepared.rows]
 
     @torch.inference_mode()
@@ -324,16 +300,3 @@ def condition_pooling(
     spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
     layer_numbers(spec, layers)
     return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))
-
-
-def write_head_folder(
-    folder: Path,
-    config: ConditionPoolingConfig,
-    head: ConditionHead,
-    metrics: dict[str, Any],
-    card: str,
-) -> None:
-    """Write the model folder of a trained head, its weights in float16."""
-    begin_folder(folder, metrics, card)
-    save_weights(head, folder / WEIGHTS, torch.float16)
-    replace(config, head=head.config).write(folder)

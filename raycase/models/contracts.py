@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -22,9 +22,10 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
-from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
+from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
 from raycase.io.fetch import MODEL_FILE, folder_here
@@ -50,8 +51,8 @@ class SystemConfig(ABC):
     that it accepts, `()` where it accepts none; None: any. figure_names: what it says of a pair of sentences, the score
     first; TEXTS_OF_PAIR: rows that `prepare_pairs` makes of one. weighs_words: whether the system, once loaded, can say
     which words a condition looked at (`word_weights`). model: the name, id or folder it was requested by; folder: where
-    training saved it (or URI). One that needs no training has `untrained(model, pooling)`, too, which is found by its
-    name, a colon and the encoder's.
+    training saved it (or URI); cut: conditional vectors have only their first so many dimensions. One that needs no
+    training has `untrained(model, pooling)`, too, which is found by its name, a colon and the encoder's.
     """
 
     SYSTEM: ClassVar[str]
@@ -64,6 +65,7 @@ class SystemConfig(ABC):
     model: str
     encoder: EncoderSpec
     folder: str | None = None
+    cut: int | None = None
 
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
@@ -122,9 +124,19 @@ class SystemConfig(ABC):
         return self.encoder.vector_dim or self.hidden_dim
 
     @property
+    def whole_dim(self) -> int:
+        """Dimension of conditional vectors before the cut."""
+        return self.plain_dim
+
+    @property
     def dim(self) -> int:
         """Dimension of conditional vectors."""
-        return self.plain_dim
+        return self.cut or self.whole_dim
+
+    @property
+    def nested(self) -> tuple[int, ...]:
+        """Dimensions to which the vectors may be cut."""
+        return ()
 
     @property
     def local(self) -> Path | None:
@@ -133,23 +145,21 @@ class SystemConfig(ABC):
 
     def describe(self) -> dict[str, Any]:
         """Everything that determines the output, `weights` by hash or revision. Equal descriptions, equal output."""
+        file = self.local and self.local / self.WEIGHTS
+        own_weights = f"sha256:{sha256_of_file(file)}" if file and file.is_file() else None
         description = {
             "system": self.SYSTEM,
             "encoder": described(self.encoder),
             "weights": weights_identity(self.encoder.source),
-            "dim": self.dim,
+            "dim": self.whole_dim,
+            **self.described_choices(own_weights),
         }
-        return description | self._described_choices()
+        return description | ({"cut": self.cut} if self.cut else {})
 
-    def _described_choices(self) -> dict[str, Any]:
-        """The part of the description that only this system has."""
+    def described_choices(self, own_weights: str | None) -> dict[str, Any]:
+        """The part of the description that only this system has; own_weights: those beside the encoder's, by hash."""
         choices = {name: value for name, value in self.choices.items() if value is not None}
-        return choices | ({"extra": weights} if (weights := self.own_weights()) else {})
-
-    def own_weights(self) -> str | None:
-        """The weights beside the encoder's by hash; None where there are none."""
-        file = self.local and self.local / self.WEIGHTS
-        return f"sha256:{sha256_of_file(file)}" if file and file.is_file() else None
+        return choices | ({"extra": own_weights} if own_weights else {})
 
     @abstractmethod
     def load(self, **options: Any) -> Any:
@@ -168,35 +178,16 @@ class SystemConfig(ABC):
         """
         return with_dropout(self.load(**training_options()), dropout)
 
+    @abstractmethod
     def rated(self, rated: RatedPairs) -> Any:
         """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
-        return RatedTexts.of(self, rated)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedderConfig(SystemConfig):
-    """A system that embeds, without its weights. cut: conditional vectors have only their first so many dimensions."""
+    """A system that embeds, without its weights."""
 
     TEXTS_OF_PAIR: ClassVar[int] = 2
-
-    cut: int | None = None
-
-    @property
-    def whole_dim(self) -> int:
-        """Dimension of conditional vectors before the cut."""
-        return self.plain_dim
-
-    @property
-    def dim(self) -> int:
-        return self.cut or self.whole_dim
-
-    @property
-    def nested(self) -> tuple[int, ...]:
-        """Dimensions to which the vectors may be cut."""
-        return ()
-
-    def describe(self) -> dict[str, Any]:
-        return super().describe() | {"dim": self.whole_dim} | ({"cut": self.cut} if self.cut else {})
 
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
@@ -219,6 +210,13 @@ class EmbedderConfig(SystemConfig):
         """The figures of pairs by what `prepare_pairs` gave, `TEXTS_OF_PAIR` times (N, D): (N, K). Here the cosine."""
         first_ND, second_ND = vectors
         return cosines(first_ND, second_ND)[:, None]
+
+    def rated(self, rated: RatedPairs) -> RatedTexts:
+        sentences, conditions = zip(*rated.distinct, strict=True)
+        under = conditions if any(conditions) else None
+        prepared = self.prepare(sentences, under)
+        check_accepted(prepared.refused, sentences, conditions=under, source=rated.uri)
+        return RatedTexts(prepared=prepared, pair_index=rated.pair_index)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,19 +260,25 @@ class SentenceEncoderConfig(PromptEncoderConfig):
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
-    return SentenceEncoderConfig(model=model, encoder=replace(spec, subtract=False))
+    return SentenceEncoderConfig(model=model, encoder=spec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerConfig(SystemConfig):
-    """A fine-tuned system that scores pairs of sentences (`Scorer`) and produces no embeddings."""
+    """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence, and produces no
+    embeddings. APART: its first texts that are pooled each by itself, beside [CLS]."""
 
-    @abstractmethod
+    APART: ClassVar[int] = 0
+
     def tokens(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct text and concatenate those of each pair; long sentences lose their ends. Loads no
-        weights. Raises ValueError for lists of different length."""
+        """Tokenise each distinct text and put those of each pair together, its condition behind them where the system
+        accepts one; long sentences lose their ends. Loads no weights. Raises ValueError for lists of different length,
+        and without conditions that the system needs."""
+        of_pairs = [sentences1, sentences2, *([] if self.known_conditions == () else [conditions or ()])]
+        rows = list(zip(*of_pairs, strict=True))
+        return separated(load_tokenizer(self.encoder), rows, shortened=2, apart=self.APART)
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None

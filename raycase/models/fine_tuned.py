@@ -179,8 +179,8 @@ def starting_encoder(
     """The encoder that training starts from, by the choices of `find_encoder`.
 
     cls: the first token, [CLS], must see the whole text. latent: latent attention is allowed; it cannot be saved with
-    the encoder. prompted: sentence and condition meet in a prompt, else each is encoded by itself. Raises RequestError
-    for an encoder that cannot be trained or saved.
+    the encoder. prompted: sentence and condition meet in a prompt, and no base is subtracted; else each is encoded by
+    itself. Raises RequestError for an encoder that cannot be trained or saved.
     """
     if is_trained(model) and not is_encoder_too(model):
         inside = INSIDE.get(model) or str(Path(model) / "encoder")
@@ -200,4 +200,4 @@ def starting_encoder(
         f"--model: expected an encoder whose first token, [CLS], sees the whole text, got {model}": sees_part,
     }
     check_problems(problems)
-    return spec
+    return replace(spec, subtract=False) if prompted else spec

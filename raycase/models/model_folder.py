@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from raycase.encoder.published import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
 from raycase.encoder.sources import TOKENIZER
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS as HEAD
+from raycase.heads.layers import save_weights
 from raycase.heads.projector import WEIGHTS
 from raycase.io.fetch import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.io.places import claim
@@ -65,3 +68,10 @@ def begin_folder(folder: Path, metrics: dict[str, Any], card: str) -> None:
     remove_model(folder)
     (root / METRICS).put_json(metrics)
     (root / CARD).put(card.encode())
+
+
+def write_folder(folder: Path, config: Any, module: nn.Module, metrics: dict[str, Any], card: str) -> None:
+    """Write the model folder of a system whose encoder stands elsewhere; module: what was trained above it."""
+    begin_folder(folder, metrics, card)
+    save_weights(module, folder / config.WEIGHTS)
+    config.write(folder)

@@ -19,7 +19,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.errors import RequestError
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs
+from raycase.io.rated import NOT_APPLICABLE
 from raycase.io.schema import Reason
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 
@@ -186,11 +186,11 @@ class ConditionCache:
         self.vectors: dict[str, np.ndarray] = {}
 
     def of(
-        self, prepared: Prepared, pair_index: np.ndarray, compute: Callable[[np.ndarray], tuple[np.ndarray, Work]]
+        self, prepared: Prepared, pair_index: np.ndarray, compute: Callable[..., tuple[np.ndarray, Work]]
     ) -> tuple[np.ndarray, np.ndarray, Work]:
         """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
 
-        Calls `compute` with the indices of conditions that are not cached.
+        Calls `compute` with the bases of the conditions that are not cached.
         """
         assert prepared.conditions is not None
         conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
@@ -200,7 +200,7 @@ class ConditionCache:
         new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
         work = Work()
         if len(new):
-            new_CD, work = compute(new)
+            new_CD, work = compute(*(batch.take(new) for batch in prepared.bases))
             self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
         empty_0D = np.empty((0, self.dim), dtype=np.float32)
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
@@ -223,26 +223,12 @@ def check_accepted(
             raise RequestError(wanted if source else f"pair {row}: {said}" if numbered else said)
 
 
-def prepare_accepted(config: Any, sentences: Sequence[str], conditions: Sequence[str] | None, source: str) -> Prepared:
-    """Tokenise pairs for training. Raises RequestError, which names the source, for one that is refused."""
-    prepared: Prepared = config.prepare(sentences, conditions)
-    check_accepted(prepared.refused, sentences, conditions=conditions, source=source)
-    return prepared
-
-
 @dataclass(frozen=True, kw_only=True)
 class RatedTexts:
     """Rated pairs of sentences, tokenised: the distinct (sentence, condition), and the two of each rated pair."""
 
     prepared: Prepared
     pair_index: np.ndarray  # (N, 2) rows of `prepared`
-
-    @classmethod
-    def of(cls, config: Any, rated: RatedPairs) -> RatedTexts:
-        """Tokenise rated pairs for training. Raises RequestError for a text that cannot be encoded."""
-        sentences, conditions = zip(*rated.distinct, strict=True)
-        prepared = prepare_accepted(config, sentences, conditions if any(conditions) else None, rated.uri)
-        return cls(prepared=prepared, pair_index=rated.pair_index)
 
     def take(self, rows: np.ndarray) -> Prepared:
         """Some rated pairs: the first sentences, then the second ones, under their conditions."""

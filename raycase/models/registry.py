@@ -6,12 +6,12 @@ What papers add is found by the table of `raycase.papers`, and imported when it 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from threading import RLock
-from typing import Any, TypeGuard
+from typing import Any
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
@@ -71,22 +71,30 @@ def resolve(
     choices = {"prompt": views, "pooling": pooling and Pooling(pooling), "subtract": subtract, "own": own}
     config = _find(model, choices)
     _check_choices(model, config.fixed, choices)
-    return config if dim is None else _cut(config, dim)
+    if dim is not None and dim not in config.nested:
+        known = ", ".join(map(str, config.nested)) or "it has none"
+        raise RequestError(
+            f"--dim: expected a dimension that {config.model} was trained with ({known}), got {dim}; leave the flag out"
+        )
+    return replace(config, cut=dim)
 
 
 def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
     """The whole system of this name, id or folder; a trained one whatever is chosen."""
+    systems = {*SYSTEMS, *of_papers("systems")}
     name, _, encoder = model.partition(":")
-    if encoder and name in (*SYSTEMS, *of_papers("systems")) and hasattr(kind := find_system(name), "untrained"):
+    if encoder and name in systems and hasattr(kind := find_system(name), "untrained"):
         return replace(kind.untrained(encoder, choices["pooling"]), model=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
         model = folder = on_hub
     file = folder_here(folder, MODEL_FILE) / MODEL_FILE
     if file.is_file():
-        config = _read(file, folder)
+        with expecting(f"{file}: expected what training saved", OSError, KeyError, TypeError, ValueError, why=named):
+            values = loads(file.read_text(encoding="utf-8"))
+            config: SystemConfig = find_system(values["system"]).read(folder, values)
         return replace(config, model=model) if model in SHIPPED else config
-    if model in (*SYSTEMS, *of_papers("systems")) and model not in ENCODERS:
+    if model in systems and model not in ENCODERS:
         raise RequestError(f"--model: expected a model, got the system {model}; `raycase train {model}` makes one")
     if model in ENCODERS or choices["prompt"]:
         return case.resolve(model, **choices)
@@ -104,56 +112,24 @@ def _note_untrained(model: str) -> None:
     )
 
 
-def _read(file: Path, folder: str) -> SystemConfig:
-    """The system that a `raycase.json` describes. Raises RequestError where it cannot be read."""
-    with expecting(f"{file}: expected what training saved", OSError, KeyError, TypeError, ValueError, why=named):
-        values = loads(file.read_text(encoding="utf-8"))
-        return find_system(values["system"]).read(folder, values)
-
-
 def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
-    """Raise RequestError for a choice that contradicts the folder."""
-    fixed, choices = (_told_apart(each) for each in (fixed, choices))
-    for choice, value in choices.items():
-        if value is not None and value != fixed[choice]:
-            expected = "has none to choose" if fixed[choice] is None else f"was trained with {visible(fixed[choice])}"
+    """Raise RequestError for a choice that contradicts the model, or a field of a prompt of one's own that does."""
+    compared = {
+        f"prompt: {field.name}": [getattr(each.get("own"), field.name, None) for each in (choices, fixed)]
+        for field in fields(OwnPrompt)
+    }
+    compared |= {name: [choices[name], fixed[name]] for name in ("prompt", "pooling", "subtract")}
+    for choice, (value, trained) in compared.items():
+        if value is not None and value != trained:
+            expected = "has none to choose" if trained is None else f"was trained with {visible(trained)}"
             instead = "leave the flag out" + (f", or pass --model {INSIDE[model]}" if model in INSIDE else "")
             raise RequestError(f"--{choice}: {model} {expected}, got {visible(value)}; {instead}")
-
-
-def _told_apart(choices: dict[str, Any]) -> dict[str, Any]:
-    """Choices with a prompt of one's own before them, as what its file says."""
-    own = choices.get("own")
-    values = asdict(own) if own else dict.fromkeys(f.name for f in fields(OwnPrompt))
-    others = {name: value for name, value in choices.items() if name != "own"}
-    return {f"prompt: {name}": value for name, value in values.items()} | others
-
-
-def _cut(config: SystemConfig, dim: int) -> SystemConfig:
-    """The system with its conditional vectors cut. Raises RequestError for any but a nested dimension."""
-    nested = config.nested if embeds(config) else ()
-    if not embeds(config) or dim not in nested:
-        known = ", ".join(map(str, nested)) or "it has none"
-        raise RequestError(
-            f"--dim: expected a dimension that {config.model} was trained with ({known}), got {dim}; leave the flag out"
-        )
-    return replace(config, cut=dim)
-
-
-def embeds(config: SystemConfig) -> TypeGuard[EmbedderConfig]:
-    """Whether a system produces embeddings; otherwise it scores pairs."""
-    return isinstance(config, EmbedderConfig)
-
-
-def stores_tokens(config: SystemConfig) -> TypeGuard[ConditionPoolingConfig]:
-    """Whether a system is condition pooling: what it needs of a text can be stored, and pooled under any condition."""
-    return isinstance(config, ConditionPoolingConfig)
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:
     """`resolve` for a system that embeds. Raises RequestError for one that scores pairs."""
     config = resolve(model, **choices)
-    if not embeds(config):
+    if not isinstance(config, EmbedderConfig):
         raise RequestError(
             f"--model: expected a model that gives vectors, got {model}, which scores pairs; see `raycase evaluate`"
         )

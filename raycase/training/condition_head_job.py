@@ -21,8 +21,9 @@ from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.io.storage import Location, fingerprint
 from raycase.io.vectors import cosines
 from raycase.job.vector_cache import VectorCache
-from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling, write_head_folder
+from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling
 from raycase.models.model_card import head_card
+from raycase.models.model_folder import write_folder
 from raycase.models.pairs import Indexed
 from raycase.models.registry import resolve
 from raycase.training.condition_head_fit import (
@@ -218,7 +219,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         }
         trained = replace(config, head=head.config)
         card = head_card(self.folder.name, trained, metrics)
-        write_head_folder(self.folder, trained, head, metrics, card)
+        write_folder(self.folder, trained, head.half(), metrics, card)
         return metrics
 
 

@@ -19,9 +19,11 @@ from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
 from raycase.io.fetch import is_trained
 from raycase.job.vector_cache import VectorCache
-from raycase.models.case import CaseConfig, write_case_folder
+from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
 from raycase.models.contracts import PromptEncoderConfig
+from raycase.models.model_card import case_card
+from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.job import TrainingJob, fit_metrics
@@ -194,6 +196,6 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
             "zero_shot": projector_correlations(nn.Identity(), validation),
             "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
         }
-        g = best_projector(fitted, shape)
-        write_case_folder(self.folder, replace(config, projector=shape), g, metrics)
+        trained, g = replace(config, projector=shape), best_projector(fitted, shape)
+        write_folder(self.folder, trained, g, metrics, case_card(self.folder.name, trained, metrics))
         return metrics

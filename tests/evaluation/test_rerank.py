@@ -27,7 +27,6 @@ from raycase.papers.mixsp.model import mixsp
         ([1, 2, 3], [1, 0, 0], 1 / 3, 1 / 3),
         ([2, 2, 1], [1, 0, 0], 1 / 2, 1 / 2),  # a tie: both at the second place
         ([2, 2, 2, 1], [1, 1, 0, 1], (2 / 3 + 2 / 3 + 3 / 4) / 3, 1 / 2),
-        ([1, 2], [0, 0], 0, 0),
     ],
 )
 def test_measures_of_a_ranking_by_hand(scores, relevant, precision, reciprocal):

@@ -17,6 +17,7 @@ from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.schema import Reason
 from raycase.models import case
+from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 
 SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
@@ -151,7 +152,7 @@ def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
 def saved(system, tmp_path):
     """A saved system with g, and the system."""
     system = with_projector(system, layers=2, hidden=9)
-    case.save(tmp_path / "model", system.config, system.projector)
+    write_folder(tmp_path / "model", system.config, system.projector, {}, "")
     return tmp_path / "model", system
 
 
@@ -190,7 +191,7 @@ def test_the_description_says_what_changes_the_vectors(saved, config):
     json.dumps(before)
     with torch.no_grad():
         next(system.projector.parameters()).add_(1)
-    case.save(folder, system.config, system.projector)
+    write_folder(folder, system.config, system.projector, {}, "")
     assert resolve(str(folder)).describe() != before
     assert replace(config, subtract=False).describe() != config.describe()
     for change in ({"separator": ": "}, {"prompt": "cond+sent"}):

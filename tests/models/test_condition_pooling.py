@@ -15,7 +15,8 @@ from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.io.schema import Reason
-from raycase.models.condition_pooling import condition_pooling, write_head_folder
+from raycase.models.condition_pooling import condition_pooling
+from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
@@ -34,7 +35,7 @@ def save_head(folder, config, **options):
     shape = HeadConfig(states_dim=config.states_dim, **HEAD | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(shape), scale=0.2).half().float()
-    write_head_folder(folder, replace(config, head=shape), head, {}, "a card")
+    write_folder(folder, replace(config, head=shape), head, {}, "a card")
     return str(folder)
 
 

@@ -13,9 +13,9 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.io.fetch import MODEL_FILE
-from raycase.models import case
-from raycase.models.case import write_case_folder
-from raycase.models.model_folder import CARD, METRICS, open_model_folder
+from raycase.models import case, model_folder
+from raycase.models.model_card import case_card
+from raycase.models.model_folder import CARD, METRICS, open_model_folder, write_folder
 from raycase.models.registry import resolve
 
 METRICS_OF = {
@@ -57,8 +57,10 @@ def model(spec, **options):
     return config, Projector(shape).eval()
 
 
-def write(folder, spec, fingerprint="one", **options):
-    write_case_folder(folder, *model(spec, **options), METRICS_OF | {"fingerprint": fingerprint})
+def write(folder, spec, fingerprint="one", metrics=METRICS_OF, **options):
+    config, projector = model(spec, **options)
+    metrics = metrics | {"fingerprint": fingerprint}
+    write_folder(folder, config, projector, metrics, case_card(folder.name, config, metrics))
     return folder
 
 
@@ -92,7 +94,7 @@ def test_without_its_last_file_it_is_no_model(tmp_path, spec, monkeypatch, befor
         file.write_bytes(b"half")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(case, "save_weights", killed)
+    monkeypatch.setattr(model_folder, "save_weights", killed)
     with pytest.raises(KeyboardInterrupt):
         write(folder, spec, "new")
     assert sorted(contents(folder)) == sorted([METRICS, CARD, WEIGHTS])
@@ -129,7 +131,6 @@ def test_a_card_of_many_files_counts_them_and_ends_a_long_command(tmp_path, spec
     data = {str(n): {"file": f"{n}.csv", "rows": 10, "sha256": "a1" * 32} for n in range(6)}
     command = "python jobs/train.py case --train " + "learn.csv " * 60
     metrics = METRICS_OF | {"data": data, "provenance": METRICS_OF["provenance"] | {"command": command}}
-    write_case_folder(tmp_path / "model", *model(spec), metrics | {"fingerprint": "one"})
-    card = (tmp_path / "model" / CARD).read_text(encoding="utf-8")
+    card = (write(tmp_path / "model", spec, metrics=metrics) / CARD).read_text(encoding="utf-8")
     assert "| 3 | 3.csv | 10 |" in card and "| 2 more | | 20 | |" in card and "4.csv" not in card
     assert card.count("learn.csv") < 30 and " learn.csv ...\n" in card

@@ -18,7 +18,7 @@ from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig
-from raycase.models.case import save
+from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, lora
 from raycase.training.projector import ProjectorJob
@@ -171,7 +171,7 @@ def saved(encoders, tmp_path):
     torch.manual_seed(0)
     projector = Projector(shape).eval()
     config = replace(config, projector=shape)
-    save(tmp_path / "saved", config, projector)
+    write_folder(tmp_path / "saved", config, projector, {}, "")
     return str(tmp_path / "saved"), config
 
 

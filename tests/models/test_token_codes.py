@@ -1,6 +1,8 @@
 """Stored tokens: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
 pooled from their sketches is pooled from the centroids that stand for the tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import storing
@@ -15,6 +17,7 @@ from raycase.heads import token_pooling
 from raycase.heads.token_codes import TokenCodes, fit_codes, typical_conditions
 from raycase.heads.token_pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
 from raycase.io.stored_tokens import Ragged, StoredTokens
+from raycase.models.registry import resolve
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
 SENTENCES = [row["text"] for row in storing.texts(60)]
@@ -103,6 +106,27 @@ def test_any_split_gives_the_same(model, codes, stored, monkeypatch):
     words = unpack_tokens(stored, codes)
     one = TokenPooler(codes, *asked(model, CONDITIONS[1:2])).pool(words)
     np.testing.assert_allclose(one[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
+
+
+def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, tmp_path, monkeypatch):
+    """The batch comes again, in parts if need be."""
+    (tmp_path / "basis").write_bytes(codes.to_bytes())
+    config = replace(resolve(folder), basis=str(tmp_path / "basis"))
+    system, prepared = config.load(dtype=torch.float32, device="cpu"), config.prepare(SENTENCES, None)
+    wanted = system.encode_prepared(prepared).kept.codes
+    code, calls = TokenCodes.code, []
+
+    def fails_at_first(codes, words):
+        calls.append(words)
+        if len(calls) == 1:
+            raise torch.OutOfMemoryError
+        return code(codes, words)
+
+    monkeypatch.setattr(TokenCodes, "code", fails_at_first)
+    found = system.encode_prepared(prepared).kept.codes
+    assert len(calls) > 1
+    np.testing.assert_array_equal(found.offsets, wanted.offsets)
+    np.testing.assert_array_equal(found.flat, wanted.flat)
 
 
 def test_a_basis_is_read_back_and_another_file_is_refused(codes):

@@ -12,7 +12,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, pearson, spearman
 from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.io.rated import NOT_APPLICABLE, RatedPairs
 
 
 def rated_alone(metric: Correlation) -> Correlation:
@@ -32,11 +32,6 @@ CORRELATIONS = {
     "pearson_rated": rated_alone(pearson),
 }
 SEEN = {"train": ", trained on these very pairs", "validation": ", with its epoch chosen on these very pairs"}
-
-
-def read(job: EvaluateJob) -> RatedPairs:
-    """Read `--data`. Raises RequestError."""
-    return read_rated(job.data, "--data")
 
 
 def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:

@@ -13,16 +13,11 @@ import numpy as np
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.io.rated import CandidateSets, read_candidates, texts_sha256
-from raycase.models.registry import embeds
+from raycase.io.rated import CandidateSets, texts_sha256
+from raycase.models.contracts import EmbedderConfig
 
 FIRST = 10  # candidates among which MTEB looks for the first that fits
 MEASURES = ("map", f"mrr@{FIRST}")
-
-
-def read(job: EvaluateJob) -> CandidateSets:
-    """Read the queries with their candidates. Raises RequestError."""
-    return read_candidates(job.data, "--data")
 
 
 def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
@@ -32,7 +27,8 @@ def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> d
     systems = []
     for model in models:
         score_of = dict(zip(distinct, model.scores(firsts, seconds).tolist(), strict=True))
-        what = f"{model.config.label}: {'cosine of f(query), f(text)' if embeds(model.config) else 'its score'}"
+        what = "cosine of f(query), f(text)" if isinstance(model.config, EmbedderConfig) else "its score"
+        what = f"{model.config.label}: {what}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": rank_candidates(data, score_of)}))
     candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)
     left_out = f" {data.left_out:,} without candidates of both kinds are left out." if data.left_out else ""
@@ -66,22 +62,14 @@ def rank_candidates(data: CandidateSets, score_of: dict[tuple[str, str], float])
 
 
 def tied_average_precision(scores_N: np.ndarray, relevant_N: np.ndarray) -> float:
-    """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs.
-
-    So scikit-learn and MTEB have it. relevant_N: bool; 0 without relevant items.
-    """
-    if not relevant_N.any():
-        return 0.0
+    """`average_precision` of a ranking by scores in which equal scores share a place, the last of theirs, as
+    scikit-learn and MTEB have it. relevant_N: bool, not all False."""
     at_least_RN = scores_N >= scores_N[relevant_N][:, None]
     return float(np.mean((at_least_RN & relevant_N).sum(1) / at_least_RN.sum(1)))
 
 
 def reciprocal_rank_at(scores_N: np.ndarray, relevant_N: np.ndarray, k: int) -> float:
-    """1 / rank of the first relevant item in a ranking by scores, 0 if it is not among the first k.
-
-    Among equal scores it comes last: constant scores are no ranking. relevant_N: bool.
-    """
-    if not relevant_N.any():
-        return 0.0
+    """1 / rank of the first relevant item in a ranking by scores, 0 if it is not among the first k. Among equal scores
+    it comes last: constant scores are no ranking. relevant_N: bool, not all False."""
     rank = 1 + int((scores_N[~relevant_N] >= scores_N[relevant_N].max()).sum())
     return 1 / rank if rank <= k else 0.0

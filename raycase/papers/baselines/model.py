@@ -6,7 +6,6 @@ Shapes: N pairs, M distinct pairs, K of them not refused, S sentences, C conditi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -20,9 +19,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
-from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
 from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig
 from raycase.models.fine_tuned import (
@@ -52,7 +49,7 @@ def bi_encoder(
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
     default = None if own else "concat-cs:all"
     spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
-    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": ", subtract=False))
+    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": "))
 
 
 # ------------------------------------------------------------------------------------------------------- tri-encoder
@@ -123,7 +120,7 @@ class TriEncoder(Embedder):
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
-    return TriEncoderConfig(model=model, encoder=replace(spec, subtract=False), compose=compose)
+    return TriEncoderConfig(model=model, encoder=spec, compose=compose)
 
 
 # ----------------------------------------------------------------------------------------------------- cross-encoder
@@ -134,13 +131,6 @@ class CrossEncoderConfig(ScorerConfig):
     """A score of "[CLS] s1 [SEP] s2 [SEP] c [SEP]", or what the encoder's tokenizer makes of the three texts."""
 
     SYSTEM: ClassVar[str] = "cross-encoder"
-
-    def tokens(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> TokenBatch:
-        """Tokenise each distinct text, put the triples together. Raises ValueError without conditions, too."""
-        triples = list(zip(sentences1, sentences2, conditions or (), strict=True))
-        return separated(load_tokenizer(self.encoder), triples, shortened=2)
 
     def load(self, **options: Any) -> CrossEncoder:
         scorer = CrossEncoder(self, load_encoder(self.encoder, **options))
@@ -174,8 +164,7 @@ class CrossEncoder(Scorer):
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    spec = replace(spec, pooling=(Pooling.CLS,), subtract=False)
-    return CrossEncoderConfig(model=model, encoder=spec)
+    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,)))
 
 
 # -------------------------------------------------------------------------------------------------------------- LoRA
@@ -241,9 +230,8 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     _import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    config = LoraConfig(model=model, encoder=replace(spec, subtract=False), **choices)
-    ranges = {"alpha": (config.alpha > 0, "above 0"), "adapter_dropout": (0 <= config.adapter_dropout < 1, "in [0, 1)")}
-    check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | ranges)
+    config = LoraConfig(model=model, encoder=spec, **choices)
+    check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | {"alpha": (config.alpha > 0, "above 0")})
     return config
 
 

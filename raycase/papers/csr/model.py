@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -63,10 +63,6 @@ class RoutedLayer(LayerInParts):
         heads_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias)
         return self.attention.dropout(self.attention.dense(heads_BTD)), key_BTD
 
-    def plain(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """The library's layer."""
-        return rest(self.layer, hidden_BTD, self.attend(hidden_BTD, keep_BT)[0])
-
 
 def words(real_BT: Tensor) -> Tensor:
     """Mask without the first and the last token, which are special: (B, T) -> (B, T)."""
@@ -106,20 +102,13 @@ class Csr(Embedder):
         stack.layer = nn.ModuleList(layers[:first])
         super().__init__(config, encoder)
         positions = positions_of(encoder.model)
-        self.routed = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
+        self.routed: Any = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
         self.routed.train(encoder.model.training)
-
-    @property
-    def layers(self) -> list[RoutedLayer]:
-        """The routed layers, first to last."""
-        return list(self.routed)  # type: ignore[arg-type]
 
     def forward(self, prepared: Prepared) -> Tensor:
         pair_index = np.arange(len(prepared.condition))
         index, vectors, _ = zip(*self._routed(prepared, pair_index), strict=True)
         return torch.cat(vectors)[torch.from_numpy(np.argsort(np.concatenate(index))[prepared.rows])]
-
-    # ----------------------------------------------------------------------------------------------------- embedding
 
     @torch.inference_mode()
     def encode_prepared(self, prepared: Prepared) -> Encoded:
@@ -146,21 +135,24 @@ class Csr(Embedder):
                 found[row] = of_text / of_text.sum() if of_text.any() else np.full_like(of_text, 1 / len(of_text))
         return found
 
-    # --------------------------------------------------------------------------------------------------- a condition
+    def _states(self, texts: TokenBatch, rows: np.ndarray, layers: Any) -> tuple[Tensor, Tensor]:
+        """States of a batch of texts behind these routed layers, none of them weighted, and which tokens are real."""
+        hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(texts, rows)
+        for layer in layers:
+            hidden_BTD = rest(layer.layer, hidden_BTD, layer.attend(hidden_BTD, keep_BT)[0])
+        return hidden_BTD, real_BT
 
     def condition_vectors(self, conditions: TokenBatch) -> Tensor:
         """Each condition's router query, q_c of eq. 1, of its state before the last layer: (C, D)."""
         batches = []
         for rows in token_budget_batches(conditions.lengths, self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(conditions, rows)
-            for layer in self.layers[:-1]:
-                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
+            hidden_BTD, real_BT = self._states(conditions, rows, self.routed[:-1])
             if self.config.asks is Asks.CLS:
                 state_BD = hidden_BTD[:, 0]
             else:  # the query of a mean is the mean of the queries
                 state_BD = pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
             hidden = self.config.router is Router.HIDDEN
-            batches.append((rows, state_BD if hidden else self.layers[-1].attention.query(state_BD)))
+            batches.append((rows, state_BD if hidden else self.routed[-1].attention.query(state_BD)))
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 
@@ -180,7 +172,7 @@ class Csr(Embedder):
         )
         for batch in token_budget_batches(alone.lengths[distinct], budget):
             hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(alone, distinct[batch])
-            attended_BTD, keys_BTD = self.layers[0].attend(hidden_BTD, keep_BT)
+            attended_BTD, keys_BTD = self.routed[0].attend(hidden_BTD, keep_BT)
             pairs_of_batch = np.concatenate([order[starts[b] : starts[b] + counts[b]] for b in batch])
             sentence_of_pair = np.repeat(np.arange(len(batch)), counts[batch])
             size = max(1, budget // hidden_BTD.shape[1])
@@ -204,7 +196,7 @@ class Csr(Embedder):
         """What is computed for each pair, by eq. 1: its vector, (P, D), and the mean of w over the layers, (P, T)."""
         mean_PT = torch.zeros(real_PT.shape, device=real_PT.device)
         among_PT = words(real_PT) if self.config.asks is Asks.WORDS else real_PT  # w sums to 1 over these
-        for number, layer in enumerate(self.layers):
+        for number, layer in enumerate(self.routed):
             if number:
                 attended_PTD, keys_PTD = layer.attend(hidden_PTD, keep_PT)
             keys_PTD = hidden_PTD if self.config.router is Router.HIDDEN else keys_PTD
@@ -216,22 +208,15 @@ class Csr(Embedder):
             hidden_PTD = rest(layer.layer, hidden_PTD, weighted_PTD)
         return pool_mean(hidden_PTD, real_PT), mean_PT
 
-    # --------------------------------------------------------------------------------------------------- no condition
-
     def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
         """f(s), without w."""
         texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
-            hidden_BTD, real_BT, keep_BT, _ = self.encoder.states(texts, text_K[batch])
-            for layer in self.layers:
-                hidden_BTD = layer.plain(hidden_BTD, keep_BT)
-            yield pair_index[batch], pool_mean(hidden_BTD, real_BT), None
-
-    # ----------------------------------------------------------------------------------------------------------- saving
+            yield pair_index[batch], pool_mean(*self._states(texts, text_K[batch], self.routed)), None
 
     def whole(self) -> Any:
         """The library's model with its layers put back. The system cannot be used afterwards."""
-        self.encoder.model.encoder.layer.extend(layer.layer for layer in self.layers)
+        self.encoder.model.encoder.layer.extend(layer.layer for layer in self.routed)
         return super().whole()
 
 
@@ -249,7 +234,7 @@ def csr(model: str, **choices: Any) -> CsrConfig:
     if encoder.model_type not in LIKE_BERT:
         raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
     layers = int(encoder.num_hidden_layers)
-    config = CsrConfig(model=model, encoder=replace(spec, subtract=False), **choices)
+    config = CsrConfig(model=model, encoder=spec, **choices)
     check_ranges(config, {"routed": (1 <= config.routed <= layers, f"1 to {layers} layers of {model}")})
     return config
 

@@ -8,7 +8,7 @@ Shapes: N pairs, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -138,7 +138,7 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
 def dualcse(model: str, *, form: DualCseForm = DualCseForm.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    return DualCseConfig(model=model, encoder=replace(spec, subtract=False), form=form)
+    return DualCseConfig(model=model, encoder=spec, form=form)
 
 
 SYSTEMS = {"dualcse": DualCseConfig}

@@ -149,11 +149,6 @@ def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[st
 # ------------------------------------------------------------------------------------------------------------- the task
 
 
-def read(job: EvaluateJob) -> Inferences:
-    """Read the premises. Raises RequestError."""
-    return read_inferences(job.data, "--data")
-
-
 def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
     """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds.
 
@@ -204,4 +199,6 @@ def _scores(inferences: Inferences, model: Model) -> np.ndarray:
     return entailment_scores(explicit_TD, implicit_TD, inferences.text_index)
 
 
-TASKS = {"rte": Task(read=read, measure=measure_entailment, expected=vectors)}
+TASKS = {
+    "rte": Task(read=lambda job: read_inferences(job.data, "--data"), measure=measure_entailment, expected=vectors)
+}

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.models.contracts import SystemConfig, sentence_encoder
-from raycase.models.pairs import prepare_accepted
+from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
 from raycase.training.encoder_fit import FineTuneJob, autocast
@@ -30,23 +30,22 @@ KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceTexts:
-    """Inferences, tokenised. text_index: (N, 5), each premise and its hypotheses among the T distinct texts."""
+    """Inferences, tokenised under each of C conditions: 2, or 1 for a system without. places: (C, N, 5), the row of
+    `prepared` of each premise and its hypotheses."""
 
-    prepared: Prepared  # the distinct texts under the first condition, then under the second; or once without condition
-    text_index: np.ndarray
-    conditions: int  # 2; 1 for a system without conditions
+    prepared: Prepared
+    places: np.ndarray
 
     @classmethod
     def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
         """Tokenise inferences. Raises RequestError for a text that cannot be encoded."""
-        texts, names = inferences.distinct, config.known_conditions
-        conditions = [name for name in names for _ in texts] if names else None
-        prepared = prepare_accepted(config, texts * max(1, len(names)), conditions, inferences.uri)
-        return cls(prepared=prepared, text_index=inferences.text_index, conditions=max(1, len(names)))
-
-    def take(self, texts: np.ndarray, conditions: np.ndarray) -> Prepared:
-        """The texts with these indices, each under the condition with its index."""
-        return self.prepared.take(conditions * (len(self.prepared.rows) // self.conditions) + texts)
+        names, count = config.known_conditions, max(1, len(config.known_conditions))
+        texts = inferences.distinct * count
+        conditions = [name for name in names for _ in inferences.distinct] if names else None
+        prepared = config.prepare(texts, conditions)
+        check_accepted(prepared.refused, texts, conditions=conditions, source=inferences.uri)
+        first_C11 = len(inferences.distinct) * np.arange(count)[:, None, None]
+        return cls(prepared=prepared, places=first_C11 + inferences.text_index)
 
 
 def dual_loss(explicit_4BD: Tensor, implicit_4BD: Tensor | None = None, temperature: float = 0.05) -> Tensor:
@@ -106,15 +105,14 @@ class InferencesJob(FineTuneJob):
         return train, validation
 
     def batches(self, train: InferenceTexts, seed: int) -> Batches:
-        return epoch_batches(len(train.text_index), self.batch_size, seed)
+        return epoch_batches(train.places.shape[1], self.batch_size, seed)
 
     def batch_loss(self, train: InferenceTexts, compute: torch.dtype) -> BatchLoss:
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
             rows_b, count = computed_rows(batch)
-            conditions = np.repeat(np.arange(train.conditions), len(KINDS) * len(rows_b))
-            texts = np.tile(train.text_index[rows_b][:, KINDS].T.reshape(-1), train.conditions)
+            place_CKb = train.places[:, rows_b][..., KINDS].transpose(0, 2, 1)
             with autocast(module, compute):
-                vectors_VD = module(train.take(texts, conditions)).float()
+                vectors_VD = module(train.prepared.take(place_CKb.reshape(-1))).float()
             vectors_bKD = vectors_VD.unflatten(0, (-1, len(rows_b))).transpose(0, 1)[:count]
             return dual_loss(*gather(vectors_bKD, len(batch)).transpose(0, 1).split(len(KINDS)))
 
@@ -127,7 +125,7 @@ class InferencesJob(FineTuneJob):
         def evaluate(module: Any) -> dict[str, float]:
             with autocast(module, compute):
                 vectors = module.encode_prepared(validation.prepared).vectors
-            metrics = accuracies(np.split(vectors, validation.conditions), validation.text_index)
+            metrics = accuracies(np.split(vectors, len(validation.places)), validation.places[0])
             if not np.isfinite(vectors).all():  # which would be told to be no entailments
                 return dict.fromkeys(metrics, math.nan)
             return metrics

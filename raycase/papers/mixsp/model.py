@@ -8,7 +8,6 @@ Shapes: N pairs, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,9 +18,7 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.encoder.tokenizer import separated
 from raycase.models.contracts import ScorerConfig
 from raycase.models.fine_tuned import Scorer, starting_encoder
 
@@ -38,13 +35,7 @@ class MixSpConfig(ScorerConfig):
     SYSTEM: ClassVar[str] = "mixsp"
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
     figure_names: ClassVar[tuple[str, ...]] = ("score", "range", "probability")
-
-    def tokens(
-        self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
-    ) -> TokenBatch:
-        """Tokenise pairs of sentences; [CLS] and both are pooled separately. Conditions are ignored."""
-        pairs = list(zip(sentences1, sentences2, strict=True))
-        return separated(load_tokenizer(self.encoder), pairs, shortened=2, apart=2)
+    APART: ClassVar[int] = 2
 
     def load(self, **options: Any) -> MixSp:
         scorer = MixSp(self, load_encoder(self.encoder, **options))
@@ -93,13 +84,12 @@ class MixSp(Scorer):
         return self._heads(self.encoder.pooled(batch))
 
     @torch.inference_mode()
-    def figures(self, batch: TokenBatch, pairs_at_once: int = PAIRS_AT_ONCE) -> tuple[np.ndarray, Work]:
+    def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
         """Of each pair, without a gradient: its similarity, in [0, 1]; the lowest score of its range; the router's
         probability of that range, the mean of both sentences': (N, 3) float32; and the encoder's work."""
         pooled_NV, work = self.encoder.encode(batch)
-        parts = torch.from_numpy(pooled_NV).split(pairs_at_once)
-        figures = [torch.empty(0, 3)]
-        for part in parts:
+        figures = []
+        for part in torch.from_numpy(pooled_NV).split(PAIRS_AT_ONCE):
             outputs_N5 = self._heads(part.to(self.encoder.model.device)).cpu()
             probability_N, range_N = outputs_N5[:, 1:].unflatten(1, (2, -1)).softmax(-1).mean(1).max(-1)
             lowest_N = torch.tensor(LOWEST)[range_N]
@@ -114,7 +104,7 @@ class MixSp(Scorer):
 def mixsp(model: str) -> MixSpConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    return MixSpConfig(model=model, encoder=replace(spec, pooling=(Pooling.MEAN,), subtract=False))
+    return MixSpConfig(model=model, encoder=replace(spec, pooling=(Pooling.MEAN,)))
 
 
 SYSTEMS = {"mixsp": MixSpConfig}

@@ -33,9 +33,10 @@ def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model]) -> dic
     )
 
 
-def read(job: EvaluateJob) -> RatedPairs:
-    """Read the pairs. Raises RequestError."""
-    return read_rated(job.data, "--data", condition=None, number=SCORE)
-
-
-TASKS = {"sts": Task(read=read, measure=measure, expected=no_condition)}
+TASKS = {
+    "sts": Task(
+        read=lambda job: read_rated(job.data, "--data", condition=None, number=SCORE),
+        measure=measure,
+        expected=no_condition,
+    )
+}

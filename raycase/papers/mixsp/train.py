@@ -42,7 +42,7 @@ class ScoredJob(PairJob):
     def read_parts(self) -> tuple[RatedPairs, RatedPairs]:
         flags = {"--train": self.train, "--validation": self.validation}
         train, validation = (read_rated(uri, flag, None, SCORE) for flag, uri in flags.items())
-        for flag, scored in (("--train", train), ("--validation", validation)):
+        for flag, scored in zip(flags, (train, validation), strict=True):
             invalid = scored.ratings[(scored.ratings < 0) | (scored.ratings > MOST)]
             if len(invalid):
                 raise RequestError(f"{flag}: expected scores from 0 to {MOST:g}, got {invalid[0]:g}")

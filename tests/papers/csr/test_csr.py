@@ -123,11 +123,6 @@ def test_gradients_are_those_of_eq_1(bert):
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=2e-4)
 
 
-def test_more_layers_than_there_are_are_refused(bert):
-    with pytest.raises(RequestError, match=r"^--routed: expected 1 to 3 layers of .*, got 4"):
-        csr(bert, routed=4)
-
-
 def test_an_encoder_that_is_no_bert_is_refused(tmp_path):
     tiny.save_encoder(tmp_path, "qwen3-embedding-0.6b")
     message = "--model: expected an encoder like bert, roberta, xlm-roberta, mpnet, got qwen3"
