@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raycase.encoder.loading import is_causal, learned_positions, without_weights
+import torch
+
+from raycase.encoder.loading import class_of
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
 from raycase.encoder.published import read_layout, read_published
@@ -16,9 +18,10 @@ from raycase.errors import RequestError
 from raycase.io.fetch import INSIDE, is_remote
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
+POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
 UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this
 
 
@@ -153,3 +156,28 @@ def _over_the_text(name: str, published: Published | None, hidden_size: int) -> 
             "pooling alone; pass --pooling beside it, or leave --prompt out"
         )
     return Pooling.MEAN if published.pooling[0] is Pooling.MEAN_ALL else published.pooling[0]
+
+
+def without_weights(config: PretrainedConfig) -> PreTrainedModel:
+    """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
+    with torch.device("meta"):
+        model: PreTrainedModel = class_of(config).from_config(config)
+    return model
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether its tokens attend to those before them only."""
+    return bool(getattr(model.config, "is_causal", True)) and any(
+        getattr(m, "is_causal", False) for m in model.modules()
+    )
+
+
+def learned_positions(model: PreTrainedModel) -> float:
+    """How many tokens a prompt may have for each to have its own weights; infinite where positions are computed.
+
+    RoBERTa's begin after the padding's, OPT's after two that are not used.
+    """
+    tables = [m for name, m in model.named_modules() if name.split(".")[-1] in POSITIONS and hasattr(m, "weight")]
+    padding = [getattr(table, "padding_idx", None) for table in tables]
+    unused = [max(0 if i is None else i + 1, getattr(t, "offset", 0)) for i, t in zip(padding, tables, strict=True)]
+    return min((len(t.weight) - n for t, n in zip(tables, unused, strict=True)), default=float("inf"))

@@ -81,16 +81,12 @@ class TokenBatch:
         columns = {name: values[rows] for name, values in self._columns().items()}
         return TokenBatch(sequences=self.sequences.take(rows), **columns)
 
-    def prompt(self, row: int) -> Tokens:
-        """One prompt, as its last view pools it."""
-        ids, (start, end) = (
-            self.sequences.take(np.array([row])).flat.tolist(),
-            (int(a[row, -1]) for a in (self.start, self.end)),
-        )
-        refused, truncated = self.refused[row], bool(self.truncated[row])
-        return Tokens(
-            ids=ids, start=start, end=end, truncated=truncated, refused=None if refused < 0 else REASONS[refused]
-        )
+    @classmethod
+    def concat(cls, first: TokenBatch, second: TokenBatch) -> TokenBatch:
+        """The prompts of both, one after the other."""
+        parts = first._columns(), second._columns()
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return cls(sequences=Ragged.concat([first.sequences, second.sequences]), **columns)
 
     def encoded_once(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Those of `rows` that are encoded, and which of them each row's prompt is; None: its own."""

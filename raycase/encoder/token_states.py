@@ -67,7 +67,6 @@ class StateReader:
         encoder.in_rows = encoder.flex = False  # texts share no prefix
         self.encoder = encoder
         self.layers = layers
-        self.modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
         self._taken: dict[int, Tensor] = {}
         model, self._last = encoder.model, int(encoder.model.config.num_hidden_layers)
         ids_BT = torch.ones(1, 4, dtype=torch.int64, device=model.device)
@@ -95,15 +94,15 @@ class StateReader:
         """
 
         def compute(rows: np.ndarray, _: Row | None) -> Work:
-            self._taken.clear()  # of a batch that failed, or was pooled alone
-            states, work = self.padded(batch, rows)
+            states, work = self._padded(batch, rows)
             use(rows, states)
             return work
 
         return self.encoder.in_batches(batch, compute)
 
-    def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
-        """The states of one padded batch, with a gradient where the weights have one."""
+    def _padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
+        """The states of one padded batch."""
+        self._taken.clear()  # of a batch that failed, or was pooled alone
         encoder, texts = self.encoder, (batch.start[rows, -1:], batch.end[rows, -1:])
         hidden_BTD, sent, work = encoder.padded_pass(batch, rows, *texts, every=True)
         index_B, first_VB, stop_VB, start_B1, end_B1 = sent
@@ -112,11 +111,7 @@ class StateReader:
         real_BS = place_BS < end_B1
         at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
         of_B = batch.encoded_once(rows)[1]
-        chosen = [s if of_B is None or s is hidden_BTD else s[of_B] for s in self._chosen(hidden_BTD)]
-        layers = [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in chosen]
+        taken = {n: s if of_B is None else s[of_B] for n, s in self._taken.items()} | {self._last: hidden_BTD}
+        layers = [taken[n].gather(1, at_BS1.expand(-1, -1, taken[n].shape[-1])).float() for n in self.layers]
+        self._taken.clear()
         return TokenStates(index=index_B, states=torch.cat(layers, dim=-1), real=real_BS, plain=plain_BD), work
-
-    def _chosen(self, hidden: Tensor) -> list[Tensor]:
-        """The states after each chosen layer; `hidden`: those that the encoder pools."""
-        taken, self._taken = self._taken, {}
-        return [hidden if number == self._last else taken[number] for number in self.layers]

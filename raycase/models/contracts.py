@@ -232,7 +232,7 @@ class PromptEncoderConfig(EmbedderConfig):
     @property
     def text_of_pair(self) -> str | None:
         [prompts] = prompt_sets(self.encoder)
-        template = prompts.plain if self.known_conditions == () else prompts.pair
+        template = SENTENCE if self.known_conditions == () else prompts.pair
         _, _, behind = template.pattern.partition("{sentence}")
         whole = template.span is TokenSpan.ALL and not behind  # it would be cut off with the end of a long sentence
         return template.pattern if whole and read_elsewhere(self.encoder) else None
@@ -240,7 +240,7 @@ class PromptEncoderConfig(EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         check_conditions(self, conditions)
         [prompts] = prompt_sets(self.encoder)
-        template = prompts.plain if conditions is None else prompts.pair
+        template = SENTENCE if conditions is None else prompts.pair
         return prepare(self.encoder, sentences, conditions, pairs=[template])
 
     def load(self, **options: Any) -> PromptEncoder:

@@ -14,6 +14,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.schema import Reason
+from raycase.models.pairs import SENTENCE as PLAIN
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -201,8 +202,7 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
 
 def test_the_length_is_the_tables_not_the_tokenizers_own(tokenizer_of):
     """MiniLM's file cuts and pads to 128."""
-    plain = prompt_set(PromptStyle.COND).plain
-    found = tokenizer_of("minilm", max_tokens=256)([plain.render("dress " * n, "") for n in (10, 150, 300)])
+    found = tokenizer_of("minilm", max_tokens=256)([PLAIN.render("dress " * n, "") for n in (10, 150, 300)])
     assert [len(t.ids) for t in found] == [12, 152, 256]
 
 
@@ -231,7 +231,7 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
             prompts.pair.render(nothing, CONDITION),
             prompts.pair.render(SENTENCE, nothing),
             prompts.base.render("", nothing),
-            prompts.plain.render(nothing, ""),
+            PLAIN.render(nothing, ""),
             prompts.pair.render(SENTENCE, CONDITION),
         ]
     )

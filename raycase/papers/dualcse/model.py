@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, whole_model
+from raycase.encoder.loading import compile_layers, load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import load_tokenizer
