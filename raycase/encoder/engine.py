@@ -58,6 +58,7 @@ class TextEncoder:
     after: LibraryModules | None = None  # makes f(s) of states, where the library does
     batch_tokens: int = 4096
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
+    kept: Sequence[int] = ()  # layers inside `model` whose states `states` puts into `taken`
     known: bool = field(init=False)  # the model is one of `KNOWN`
     in_rows: bool = field(init=False)  # the model's attention takes rows
     flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
@@ -71,11 +72,12 @@ class TextEncoder:
         windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
         self.window: int | None = getattr(config, "sliding_window", None) if windowed else None
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
+        self.taken: dict[int, Tensor] = {}
 
     @property
     def dim(self) -> int:
         """Dimension of the pooled vectors."""
-        return self.spec.vector_dim or int(self.model.config.hidden_size)
+        return self.spec.published.dim if self.spec.published else int(self.model.config.hidden_size)
 
     @property
     def layers(self) -> Sequence[torch.nn.Module]:
@@ -186,8 +188,13 @@ class TextEncoder:
         mask = None if keep_BT is None else keep_BT.long()  # as tokenizers give it
         if keep_BT is not None and self.known and keep_BT.device.type != "cpu":
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)  # for another, transformers would wait
-        types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
-        return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
+        options: dict[str, Any] = {"output_hidden_states": True} if self.kept else {}
+        if second:
+            options["token_type_ids"] = (position_T >= sent.pop()[:, None]).int()
+        self.taken = {}  # those of the batch before
+        output = model(input_ids=ids_BT, attention_mask=mask, **options)
+        self.taken = {number: output.hidden_states[number] for number in self.kept}
+        return output.last_hidden_state, real_BT, keep_BT, sent
 
     def padded_pass(
         self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False

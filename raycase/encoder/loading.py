@@ -312,8 +312,8 @@ def compile_layers(encoder: TextEncoder) -> None:
     if encoder.flex:
         allow_graphs()
     for layer in layers:
-        for hooks in (layer._forward_pre_hooks, layer._forward_hooks):  # are called as they are
-            hooks.update({key: torch._dynamo.disable(hook) for key, hook in hooks.items()})
+        hooks = layer._forward_hooks  # the library's, which take states: they are called as they are
+        hooks.update({key: torch._dynamo.disable(hook) for key, hook in hooks.items()})
         layer.compile(dynamic=not encoder.flex)
     try:
         if encoder.flex:

@@ -19,9 +19,8 @@ from torch import Tensor
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.engine import Finish, TextEncoder
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.heads.layers import save_weights
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector

@@ -21,9 +21,8 @@ from raycase.encoder.chunks import Characters, in_context
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
-from raycase.encoder.token_batch import Work
+from raycase.encoder.token_batch import Prepared, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
 from raycase.heads.condition_head import (
     WEIGHTS,

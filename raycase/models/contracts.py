@@ -20,11 +20,10 @@ from torch import nn
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, encoder_errors, load_config, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import Prepared, TokenBatch
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
 from raycase.io.fetch import MODEL_FILE, folder_here
@@ -119,7 +118,7 @@ class SystemConfig(ABC):
     @property
     def plain_dim(self) -> int:
         """Dimension of f(s)."""
-        return self.encoder.vector_dim or self.hidden_dim
+        return self.encoder.published.dim if self.encoder.published else self.hidden_dim
 
     @property
     def dim(self) -> int:

@@ -64,7 +64,7 @@ def encode(system, sentences, conditions):
 
 def f(system, template, sentence, condition):
     """The pooled vector of one prompt."""
-    return system.encoder.pool(system.encoder.tokenize([template.render(sentence, condition)]))[0]
+    return system.encoder.pool(tiny.tokens(system.encoder.tokenize, [template.render(sentence, condition)]))[0]
 
 
 def eq1(system):
@@ -97,7 +97,7 @@ def test_without_conditions_there_is_neither_base_nor_g(system):
 def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     def tokens(sentence, condition):
         template = system.config.prompts[0].pair if sentence else system.config.prompts[0].base
-        return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
+        return len(tiny.tokens(system.encoder.tokenize, [template.render(sentence, condition)])[0].ids)
 
     first = encode(system, SENTENCES * 2, CONDITIONS * 2)
     assert first.distinct == 3

@@ -18,10 +18,9 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
 from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig

@@ -24,10 +24,9 @@ from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_ranges
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.fine_tuned import Embedder, starting_encoder
