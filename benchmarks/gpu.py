@@ -35,7 +35,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 
 from raycase.encoder import attention  # noqa: E402
-from raycase.encoder.compiling import try_kernels  # noqa: E402
+from raycase.encoder.loading import try_kernels  # noqa: E402
 from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.token_batch import Work  # noqa: E402

@@ -21,9 +21,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from turns import CAPTIONS
 
 from raycase.encoder.attention import DECODERS, NAME, register
-from raycase.encoder.compiling import try_kernels
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder
+from raycase.encoder.loading import load_encoder, try_kernels
 from raycase.encoder.packing import Forest
 from raycase.encoder.pooling import LatentAttention, Pooling
 from raycase.encoder.prompts import PromptStyle, prompt_set

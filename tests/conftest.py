@@ -157,14 +157,6 @@ def cluster(s3_server, request):
 
 
 @pytest.fixture(scope="session")
-def bert(tmp_path_factory):
-    """The name of a folder with a tiny BERT."""
-    import small  # with transformers, which takes seconds
-
-    return small.save_bert(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """A random two-layer BERT of 32 dimensions with its word-piece tokenizer, in the Hugging Face layout."""
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))

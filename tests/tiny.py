@@ -270,3 +270,8 @@ def batches_equal(found, wanted):
     for name in ("start", "end", "truncated", "refused"):
         assert getattr(found, name).tolist() == getattr(wanted, name).tolist()
     assert np.array_equal(found.second, wanted.second)
+
+
+def tokens(tokenizer, prompts):
+    """Prompts of one view each, tokenised."""
+    return [found for [found] in tokenizer.views([[prompt] for prompt in prompts])]

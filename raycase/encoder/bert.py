@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
 LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `AttentionParts` can name
-Positions = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,8 @@ class AttentionParts:
 def attend(
     layer: Any, asking_BSD: Tensor, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHST: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """What the heads of a layer give for some tokens that attend to all, before the dense projection, (B, S, D), and
-    the keys, (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T) where it is the same for all
-    texts."""
+    """The attention of a layer for some tokens that attend to all, after its dense projection, (B, S, D), and the keys,
+    (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T) where it is the same for all texts."""
     parts = AttentionParts.of(layer)
     key_BTD = parts.key(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
@@ -64,29 +62,25 @@ def attend(
         mask = bias_BHST if mask is None else bias_BHST.masked_fill(~mask, float("-inf"))
     dropout = parts.dropped.p if layer.training else 0.0
     heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
-    return heads_BHSK.transpose(1, 2).flatten(2), key_BTD
+    return parts.dropout(parts.dense(heads_BHSK.transpose(1, 2).flatten(2))), key_BTD
 
 
 def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
     """What stands behind the attention: residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
     attended_BTD = AttentionParts.of(layer).norm(attended_BTD + hidden_BTD)
-    result_BTD: Tensor = layer.output(layer.intermediate(attended_BTD), attended_BTD)
+    end = layer.output
+    result_BTD: Tensor = end.LayerNorm(end.dropout(end.dense(layer.intermediate(attended_BTD))) + attended_BTD)
     return result_BTD
 
 
 class LayerInParts(nn.Module):
-    """Wraps a layer of the library's. positions: states -> the bias of relative positions, (B, H, T, T), of an encoder
-    that has one."""
+    """Wraps a layer of an encoder."""
 
-    def __init__(self, layer: Any, positions: Positions | None = None) -> None:
+    def __init__(self, layer: Any, model: Any) -> None:
         super().__init__()
         self.layer = layer
-        self.positions = positions
-
-    @property
-    def attention(self) -> AttentionParts:
-        """The modules of its attention."""
-        return AttentionParts.of(self.layer)
+        # states -> MPNet's bias of relative positions, (B, H, T, T)
+        self.positions: Callable[[Tensor], Tensor] | None = getattr(model.encoder, "compute_position_bias", None)
 
 
 class LastLayer(LayerInParts):
@@ -102,13 +96,7 @@ class LastLayer(LayerInParts):
         bias_BHST = None
         if self.positions is not None:
             bias_BHST = self.positions(hidden_BTD[:1])[0][:, position_BS].transpose(0, 1)
-        heads_BSD, _ = attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)
-        return rest(self.layer, pooled_BSD, self.attention.dropout(self.attention.dense(heads_BSD)))
-
-
-def positions_of(model: Any) -> Positions | None:
-    """What gives an encoder's bias of relative positions, if it has one."""
-    return getattr(model.encoder, "compute_position_bias", None)  # MPNet's
+        return rest(self.layer, pooled_BSD, attend(self.layer, pooled_BSD, hidden_BTD, keep_BT, bias_BHST)[0])
 
 
 # ------------------------------------------------------------------------------------------------- whole encoders
@@ -125,13 +113,6 @@ def _norm(config: Any) -> dict[str, nn.Module]:
     """What stands behind the embeddings and each half of a layer."""
     norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
     return {"LayerNorm": norm, "dropout": nn.Dropout(config.hidden_dropout_prob)}
-
-
-class _Output(nn.ModuleDict):
-    """The end of a layer: a product, residual and norm."""
-
-    def forward(self, inner_BTI: Tensor, attended_BTD: Tensor) -> Any:
-        return self["LayerNorm"](self["dropout"](self["dense"](inner_BTI)) + attended_BTD)
 
 
 class _Layer(nn.Module):
@@ -152,12 +133,10 @@ class _Layer(nn.Module):
         self.intermediate = nn.Sequential()
         self.intermediate.add_module("dense", _Linear(size, inner))
         self.intermediate.append(nn.GELU())
-        self.output = _Output({"dense": _Linear(inner, size), **_norm(config)})
+        self.output = nn.ModuleDict({"dense": _Linear(inner, size), **_norm(config)})
 
     def forward(self, hidden_BTD: Tensor, keep_BT: Tensor | None, bias_BHTT: Tensor | None) -> Tensor:
-        parts = AttentionParts.of(self)
-        heads_BTD, _ = attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT)
-        return rest(self, hidden_BTD, parts.dropout(parts.dense(heads_BTD)))
+        return rest(self, hidden_BTD, attend(self, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT)[0])
 
 
 class Bert(nn.Module):
@@ -208,10 +187,10 @@ class Bert(nn.Module):
         if attention_mask is not None:
             keep_BT = (attention_mask if attention_mask.ndim == 2 else attention_mask[:, 0, 0]).bool()
         hidden_BTD = tables.word_embeddings(input_ids)
-        if positions := positions_of(self):
+        if self.config.model_type == "mpnet":
             real_BT = input_ids != self.config.pad_token_id
             position_ids = real_BT.cumsum(1) * real_BT + self.config.pad_token_id
-            bias_BHTT = positions(hidden_BTD)
+            bias_BHTT = self._position_bias(hidden_BTD)
             if keep_BT is not None:  # once for all layers
                 bias_BHTT, keep_BT = bias_BHTT.masked_fill(~keep_BT[:, None, None], float("-inf")), None
         else:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from raycase.encoder.loading import is_causal, learned_positions, without_weights
+import torch
+
+from raycase.encoder.loading import class_of
 from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
 from raycase.encoder.published import read_layout, read_published
@@ -16,9 +18,10 @@ from raycase.errors import RequestError
 from raycase.io.fetch import INSIDE, is_remote
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import PretrainedConfig, PreTrainedModel
 
 MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
+POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
 UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this
 
 
@@ -99,7 +102,9 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     tokenizer = published_tokenizer(name)
     with encoder_errors(f"a readable encoder at {name}"):
         model = without_weights(config)
-        length = _most_tokens(layout.max_tokens if layout else None, tokenizer, config)
+        positions = getattr(config, "max_position_embeddings", None) or 0  # as sentence-transformers reads it
+        most = min(int(tokenizer.model_max_length), positions if positions > 0 else UNLIMITED)
+        said = (layout and layout.max_tokens) or most
     published = None
     if layout and prompt is None:
         _check_alike(name, layout.prompt, tokenizer)
@@ -108,24 +113,23 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
     elif layout and pooling and layout.prompt and prompt is None:
         published = Published(pooling=(pooling,), after=(), dim=config.hidden_size, prompt=layout.prompt)
     if prompt is not None and pooling is None:
-        pooling, published = _over_the_text(name, published, config.hidden_size), None
+        if published is None or published.by_library or published.dim != config.hidden_size:
+            raise RequestError(
+                f"--prompt: {name} is not in the table of encoders, and was not saved by sentence-transformers with "
+                "one pooling alone; pass --pooling beside it, or leave --prompt out"
+            )
+        [pooling], published = published.pooling, None
+        pooling = Pooling.MEAN if pooling is Pooling.MEAN_ALL else pooling
     causal = is_causal(model)
     return EncoderSpec(
         source=str(Path(name).absolute()) if Path(name).is_dir() else name,
         prompt=prompt or PromptStyle.CONCAT_SC,
         pooling=(pooling or (published.pooling[0] if published else _default_pooling(name, config, causal)),),
         causal=causal,
-        max_tokens=int(min(length, learned_positions(model))),
+        max_tokens=int(min(said if said < UNLIMITED else MOST_TOKENS, learned_positions(model))),
         published=published,
         lower_case=layout is not None and layout.lower_case,
     )
-
-
-def _most_tokens(length: int | None, tokenizer: Any, config: PretrainedConfig) -> int:
-    """The published length, else the most tokens by tokenizer and configuration, as sentence-transformers has it."""
-    positions = getattr(config, "max_position_embeddings", None) or 0
-    said = length or min(int(tokenizer.model_max_length), positions if positions > 0 else UNLIMITED)
-    return said if said < UNLIMITED else MOST_TOKENS
 
 
 def _default_pooling(name: str, config: PretrainedConfig, causal: bool) -> Pooling:
@@ -145,11 +149,26 @@ def _check_alike(name: str, prompt: str, tokenizer: Any) -> None:
         raise RequestError(f"--model: expected a tokenizer that reads as raycase does at {name}, got {got}")
 
 
-def _over_the_text(name: str, published: Published | None, hidden_size: int) -> Pooling:
-    """The pooling of a prompt's text that is nearest to the published one. Raises RequestError where none is."""
-    if published is None or published.by_library or published.dim != hidden_size:
-        raise RequestError(
-            f"--prompt: {name} is not in the table of encoders, and was not saved by sentence-transformers with one "
-            "pooling alone; pass --pooling beside it, or leave --prompt out"
-        )
-    return Pooling.MEAN if published.pooling[0] is Pooling.MEAN_ALL else published.pooling[0]
+def without_weights(config: PretrainedConfig) -> PreTrainedModel:
+    """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
+    with torch.device("meta"):
+        model: PreTrainedModel = class_of(config).from_config(config)
+    return model
+
+
+def is_causal(model: PreTrainedModel) -> bool:
+    """Whether its tokens attend to those before them only."""
+    return bool(getattr(model.config, "is_causal", True)) and any(
+        getattr(m, "is_causal", False) for m in model.modules()
+    )
+
+
+def learned_positions(model: PreTrainedModel) -> float:
+    """How many tokens a prompt may have for each to have its own weights; infinite where positions are computed.
+
+    RoBERTa's begin after the padding's, OPT's after two that are not used.
+    """
+    tables = [m for name, m in model.named_modules() if name.split(".")[-1] in POSITIONS and hasattr(m, "weight")]
+    padding = [getattr(table, "padding_idx", None) for table in tables]
+    unused = [max(0 if i is None else i + 1, getattr(t, "offset", 0)) for i, t in zip(padding, tables, strict=True)]
+    return min((len(t.weight) - n for t, n in zip(tables, unused, strict=True)), default=float("inf"))

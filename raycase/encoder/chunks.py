@@ -114,12 +114,11 @@ def in_context(
             assert prompt.sentence is not None
             shift = prompt.sentence[0] - start  # no chunk begins with white space
             prompts.append([replace(prompt, pooled=(a + shift, b + shift)) for a, b in group])
-    shared_K = np.repeat(np.arange(len(prompts)), [len(views) for views in prompts])
     found = [tokens for views in tokenizer.views(prompts) for tokens in views]
-    for k, tokens in enumerate(found):
-        lone = len(prompts[shared_K[k]]) == 1
-        if lone or tokens.refused or tokens.truncated or tokens.end == 0 or alone.refused[k] >= 0:
-            found[k], shared_K[k] = alone.prompt(k), len(prompts) + k
-    batch, stays_K1 = TokenBatch.of(*[found] * alone.start.shape[1]), (shared_K >= len(prompts))[:, None]
-    first, stop = (np.where(stays_K1, a, b) for a, b in ((alone.start, batch.start), (alone.end, batch.end)))
-    return replace(batch, start=first, end=stop, shared=shared_K)
+    beside, chunk_K = TokenBatch.of(*[found] * alone.start.shape[1]), np.arange(len(found))
+    size = np.array([len(views) for views in prompts], np.int64)
+    prompt_K = np.repeat(np.arange(len(prompts)), size)
+    stays_K = (size[prompt_K] == 1) | (beside.refused >= 0) | beside.truncated | (beside.end[:, -1] == 0)
+    stays_K |= alone.refused >= 0
+    chosen = TokenBatch.concat(alone, beside).take(np.where(stays_K, chunk_K, len(found) + chunk_K))
+    return replace(chosen, shared=np.where(stays_K, len(prompts) + chunk_K, prompt_K))

@@ -28,7 +28,6 @@ from raycase.encoder.pooling import LatentAttention, Pooling, pool_mean, pooled_
 from raycase.encoder.table import NORMALIZE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens, Work
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.encoder.transfers import Collector, Finish, send
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,7 +39,10 @@ log = logging.getLogger(__name__)
 KNOWN = ("bert", "roberta", "xlm-roberta", *DECODERS)
 TREE_TOKENS = 2**20  # prompts with this many tokens are sorted and searched for shared prefixes together
 CHUNKED = 1024  # tokens of a prompt from which on attention in chunks doubles what a token costs on a CPU
+PENDING = 4  # batches whose vectors may be on their way from the GPU
 Batch = tuple[np.ndarray, Row | None]  # prompts by index, and the row that holds them; None: to be padded
+# B prompts by index, (B,), and their vectors, (B, V * D) fp32 -> (B, K), of any type
+Finish = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(kw_only=True)
@@ -56,6 +58,7 @@ class TextEncoder:
     after: LibraryModules | None = None  # makes f(s) of states, where the library does
     batch_tokens: int = 4096
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
+    kept: Sequence[int] = ()  # layers inside `model` whose states `states` puts into `taken`
     known: bool = field(init=False)  # the model is one of `KNOWN`
     in_rows: bool = field(init=False)  # the model's attention takes rows
     flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
@@ -69,11 +72,12 @@ class TextEncoder:
         windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
         self.window: int | None = getattr(config, "sliding_window", None) if windowed else None
         self.typed = (getattr(config, "type_vocab_size", 0) or 0) > 1  # the model takes types of tokens
+        self.taken: dict[int, Tensor] = {}
 
     @property
     def dim(self) -> int:
         """Dimension of the pooled vectors."""
-        return self.spec.vector_dim or int(self.model.config.hidden_size)
+        return self.spec.published.dim if self.spec.published else int(self.model.config.hidden_size)
 
     @property
     def layers(self) -> Sequence[torch.nn.Module]:
@@ -184,8 +188,13 @@ class TextEncoder:
         mask = None if keep_BT is None else keep_BT.long()  # as tokenizers give it
         if keep_BT is not None and self.known and keep_BT.device.type != "cpu":
             mask = keep_BT[:, None, None, :].expand(-1, 1, longest, -1)  # for another, transformers would wait
-        types = {"token_type_ids": (position_T >= sent.pop()[:, None]).int()} if second else {}
-        return model(input_ids=ids_BT, attention_mask=mask, **types).last_hidden_state, real_BT, keep_BT, sent
+        options: dict[str, Any] = {"output_hidden_states": True} if self.kept else {}
+        if second:
+            options["token_type_ids"] = (position_T >= sent.pop()[:, None]).int()
+        self.taken = {}  # those of the batch before
+        output = model(input_ids=ids_BT, attention_mask=mask, **options)
+        self.taken = {number: output.hidden_states[number] for number in self.kept}
+        return output.last_hidden_state, real_BT, keep_BT, sent
 
     def padded_pass(
         self, batch: TokenBatch, rows: np.ndarray, *beside: np.ndarray, every: bool = False
@@ -196,21 +205,21 @@ class TextEncoder:
         every: the states of all tokens are asked for, else those from the first pooled token of any view to the last.
         """
         first, stop = self.spans(batch, rows)
-        narrow = self.last_layer is not None and self.after is None and not every  # modules count positions
+        read, of_B = batch.encoded_once(rows)
+        # the library's modules count positions; prompts that are encoded once pool different parts of the same states
+        narrow = self.last_layer is not None and not (every or self.after or of_B is not None)
         begin = first.min(0) if narrow else np.zeros_like(rows)
         places = (rows, first - begin, stop - begin, *beside)
-        read, of_B = batch.encoded_once(rows)
         hidden_BTD, _, keep_BT, (begin_B, *sent) = self.states(batch, read, begin, *places)
-        if of_B is not None:
-            hidden_BTD, keep_BT = hidden_BTD[of_B], None if keep_BT is None else keep_BT[of_B]
         if self.latent is not None:
             hidden_BTD = self.latent(hidden_BTD)
         longest = hidden_BTD.shape[1]
         if self.last_layer is not None:
             count = int((stop.max(0) - begin).max()) if narrow else longest
-            position_BS = begin_B[:, None] + torch.arange(count, device=hidden_BTD.device)
+            position_BS = begin_B[: len(read), None] + torch.arange(count, device=hidden_BTD.device)
             hidden_BTD = self.last_layer(hidden_BTD, keep_BT, position_BS.clamp(max=longest - 1))
-        return hidden_BTD, sent, Work(processed=int(batch.lengths[read].sum()), computed=len(read) * longest)
+        work = Work(processed=int(batch.lengths[read].sum()), computed=len(read) * longest)
+        return hidden_BTD if of_B is None else hidden_BTD[of_B], sent, work
 
     def _pool_padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[Tensor, Tensor, Work]:
         """A padded batch's prompts by index, (B,), and their pooled vectors, (B, V * D)."""
@@ -288,3 +297,52 @@ class TextEncoder:
             for flat, starts in zip(sent[::2], sent[1::2], strict=True)
         ]
         return index_B, self.side_by_side(views), work
+
+
+# ------------------------------------------------------------------------------------------------------- transfers
+# On a GPU they are from and to pinned memory, so that none waits for what the GPU is at.
+
+
+def send(device: torch.device, *arrays: np.ndarray) -> list[Tensor]:
+    """Arrays of integers on the device, as int32 in their shapes."""
+    hosts = [torch.from_numpy(np.ascontiguousarray(array, dtype=np.int32)) for array in arrays]
+    if device.type != "cuda":
+        return [host.to(device) for host in hosts]
+    return [host.pin_memory().to(device, non_blocking=True) for host in hosts]
+
+
+class Collector:
+    """The vectors of N prompts, as batch after batch comes from the device.
+
+    A batch is copied while those after it are computed, and put into its rows only then.
+    """
+
+    def __init__(self, count: int, like: Tensor) -> None:
+        """count: N. like: (0, D), of the type that the vectors have."""
+        self.vectors_ND = np.empty((count, like.shape[1]), dtype=like.cpu().numpy().dtype)
+        self.pending: list[tuple[np.ndarray, np.ndarray | slice, Tensor, torch.cuda.Event]] = []
+
+    def add(self, rows: np.ndarray, vectors_BD: Tensor, kept: np.ndarray | None = None) -> None:
+        """Take the vectors of the prompts with these indices; kept (B,) bool: of these alone."""
+        chosen = slice(None) if kept is None else kept
+        if vectors_BD.device.type != "cuda":
+            self.vectors_ND[rows[chosen]] = vectors_BD.cpu().numpy()[chosen]
+            return
+        host_BD = torch.empty(vectors_BD.shape, dtype=vectors_BD.dtype, pin_memory=True)
+        host_BD.copy_(vectors_BD, non_blocking=True)
+        copied = torch.cuda.Event()
+        copied.record()
+        self.pending.append((rows, chosen, host_BD, copied))
+        if len(self.pending) > PENDING:
+            self._store_first()
+
+    def result(self) -> np.ndarray:
+        """All vectors, (N, D): waits for those that are on their way."""
+        while self.pending:
+            self._store_first()
+        return self.vectors_ND
+
+    def _store_first(self) -> None:
+        rows, chosen, host_BD, copied = self.pending.pop(0)
+        copied.synchronize()
+        self.vectors_ND[rows[chosen]] = host_BD.numpy()[chosen]

@@ -1,28 +1,26 @@
-"""From the files of an encoder to a `TextEncoder`: weights, and saving them again.
-
-What an encoder needs is asked of the library's model, not of lists of names: its direction, its positions, and whether
-padding changes what stands before it.
-"""
+"""From the files of an encoder to a `TextEncoder`: weights, what is compiled for them, and saving them again."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raycase.encoder.attention import DECODERS, NAME, register
-from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer, positions_of
-from raycase.encoder.compiling import try_kernels
+from raycase.encoder.attention import DECODERS, NAME, SHORT, allow_graphs, register
+from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
 from raycase.encoder.engine import KNOWN, TextEncoder
+from raycase.encoder.packing import Forest, Row, row_lengths
 from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention, Pooling
 from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
@@ -34,7 +32,8 @@ from raycase.encoder.sources import (
     weights_folder,
 )
 from raycase.encoder.table import EncoderSpec
-from raycase.errors import RequestError, note
+from raycase.encoder.token_batch import TokenBatch, Tokens
+from raycase.errors import RequestError, first_line, note
 from raycase.io.fetch import ENCODER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
 # Tokens times hidden size of a padded batch on a CPU: of more, what a layer makes leaves the processor's cache
 # (`results/mpnet.md`). Large models still need tokens enough for what it costs to read their weights.
 BATCH_NUMBERS_CPU, LEAST_TOKENS_CPU = 3 * 2**18, 512
-POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
 PADDED = 5  # tokens of padding in a trial
+LEAST_COSINE = 0.99  # of vectors by FlexAttention to those by chunks, in any number format
 
 
 def load_encoder(
@@ -69,14 +68,22 @@ def load_encoder(
     by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER
     config = library_config(spec.source) if by_library else load_config(spec.source)
     known = config.model_type in KNOWN
-    _set_for_inference(config, causal=spec.causal or not known)
+    config.use_cache = False  # of keys and values
+    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
+        config.attention_type = "original_full"
+    if known and not spec.causal and config.model_type not in LIKE_BERT:  # a window would hide the far end of a text
+        config.is_causal, config.sliding_window = False, None
     pools = spec.published is not None and spec.published.by_library  # which takes padded states
     in_rows = config.model_type in DECODERS and not pools
+    if batch_tokens is None:
+        batch_tokens = BATCH_TOKENS_GPU if device.type == "cuda" else BATCH_TOKENS_CPU
+        if device.type != "cuda" and not in_rows:  # rows share prefixes, the more the longer they are
+            batch_tokens = min(batch_tokens, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
     model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
-    pooler = _take_pooler(model, spec)
+    pooler, last_layer = _take_apart(model, spec)
     tokenize = load_tokenizer(spec)
     expected = f"a model that encodes texts in {dtype}, as {config.model_type} at {spec.source}"
     with encoder_errors(expected):  # a model that nobody may have run
@@ -91,22 +98,12 @@ def load_encoder(
         latent=latent,
         pooler=pooler,
         after=after,
-        last_layer=_take_last_layer(model),
-        batch_tokens=batch_tokens or _batch_tokens(config, on_gpu=device.type == "cuda", in_rows=in_rows),
+        last_layer=last_layer,
+        batch_tokens=batch_tokens,
         equal_lengths=equal_lengths,
     )
     try_kernels(encoder)
     return encoder
-
-
-def _set_for_inference(config: PretrainedConfig, *, causal: bool) -> None:
-    """Without a cache of keys and values; a decoder that is read in both directions without its window, which would
-    hide the far end of a text."""
-    config.use_cache = False
-    if getattr(config, "attention_type", None) == "block_sparse":  # BigBird's: random blocks, other ones in each batch
-        config.attention_type = "original_full"
-    if not causal and config.model_type not in LIKE_BERT:
-        config.is_causal, config.sliding_window = False, None
 
 
 def class_of(config: PretrainedConfig) -> Any:
@@ -119,31 +116,6 @@ def class_of(config: PretrainedConfig) -> Any:
     if config.is_encoder_decoder:
         raise ValueError(f"a {config.model_type}, an encoder-decoder")
     return AutoModel
-
-
-def without_weights(config: PretrainedConfig) -> PreTrainedModel:
-    """The encoder of a configuration, without memory for its weights. Raises ValueError where there is none."""
-    with torch.device("meta"):
-        model: PreTrainedModel = class_of(config).from_config(config)
-    return model
-
-
-def is_causal(model: PreTrainedModel) -> bool:
-    """Whether its tokens attend to those before them only."""
-    return bool(getattr(model.config, "is_causal", True)) and any(
-        getattr(m, "is_causal", False) for m in model.modules()
-    )
-
-
-def learned_positions(model: PreTrainedModel) -> float:
-    """How many tokens a prompt may have for each to have its own weights; infinite where positions are computed.
-
-    RoBERTa's begin after the padding's, OPT's after two that are not used.
-    """
-    tables = [m for name, m in model.named_modules() if name.split(".")[-1] in POSITIONS and hasattr(m, "weight")]
-    padding = [getattr(table, "padding_idx", None) for table in tables]
-    unused = [max(0 if i is None else i + 1, getattr(t, "offset", 0)) for i, t in zip(padding, tables, strict=True)]
-    return min((len(t.weight) - n for t, n in zip(tables, unused, strict=True)), default=float("inf"))
 
 
 @torch.inference_mode()
@@ -162,14 +134,6 @@ def padding_is_seen(model: PreTrainedModel) -> bool:
     if found.ndim != 3 or found.shape[-1] != model.config.hidden_size:
         raise ValueError(f"states of the shape {tuple(found.shape)}")
     return not (torch.equal(found[0], others[0]) and torch.equal(found[1, :-PADDED], others[1, :-PADDED]))
-
-
-def _batch_tokens(config: PretrainedConfig, *, on_gpu: bool, in_rows: bool) -> int:
-    if on_gpu:
-        return BATCH_TOKENS_GPU
-    if in_rows:  # they share prefixes, the more the longer they are
-        return BATCH_TOKENS_CPU
-    return min(BATCH_TOKENS_CPU, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
 
 
 @cache
@@ -222,23 +186,19 @@ def _load_weights(
         return model, _load_latent(folder, config).to(device, dtype).eval()
 
 
-def _take_pooler(model: PreTrainedModel, spec: EncoderSpec) -> torch.nn.Module | None:
-    """Take the pooler out of the model, which would run it for every batch. Raises RequestError where it is needed."""
+def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Module | None, LastLayer | None]:
+    """Take out of the model its pooler, which it would run for every batch, and the last layer of a BERT-like one, to
+    compute it for the pooled tokens only. Raises RequestError where a pooler is needed."""
     pooler = getattr(model, "pooler", None)
     if pooler is not None:
         model.pooler = torch.nn.Identity()  # some models call it whether there is one or not
     if spec.pooling[0] is Pooling.POOLER and not (pooler and model.config.model_type in LIKE_BERT):
         raise RequestError(f"--pooling pooler: expected one of {', '.join(LIKE_BERT)}, got {model.config.model_type}")
-    return pooler
-
-
-def _take_last_layer(model: PreTrainedModel) -> LastLayer | None:
-    """Take the last layer out of a BERT-like model, to compute it for the pooled tokens only; None for other models."""
     if model.config.model_type not in LIKE_BERT:
-        return None
+        return pooler, None
     *layers, last = model.encoder.layer
     model.encoder.layer = torch.nn.ModuleList(layers)
-    return LastLayer(last, positions_of(model)).to(model.device).eval()
+    return pooler, LastLayer(last, model).to(model.device).eval()
 
 
 def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
@@ -302,3 +262,68 @@ def _load_latent(folder: str, config: PretrainedConfig) -> LatentAttention:
     )
     latent.load_state_dict(weights)
     return latent
+
+
+# ------------------------------------------------------------------------------------------------------- compiling
+# What fails here, for example without a C++ compiler, is left out with a warning.
+
+
+@torch.inference_mode()
+def try_kernels(encoder: TextEncoder) -> None:
+    """Run FlexAttention in both shapes of blocks and two lengths of rows, each of which is compiled by itself. Where it
+    fails, or gives other vectors than attention in chunks, it is left out."""
+    if not encoder.flex:
+        return
+    try:
+        for trial in list(_trials(encoder)):
+            encoder.flex = True
+            found = encoder.pool_row(*trial)[1]
+            encoder.flex = False
+            wanted = encoder.pool_row(*trial)[1]
+            if not F.cosine_similarity(found.float(), wanted.float()).min() > LEAST_COSINE:
+                raise ValueError("its vectors are not those of attention in chunks")
+        encoder.flex = True
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # compilers raise errors of any kind
+        encoder.flex = False
+        log.warning("FlexAttention does not run here and is not used: %s", first_line(error))
+
+
+def _trials(encoder: TextEncoder) -> Iterator[tuple[TokenBatch, np.ndarray, Row]]:
+    """Prompts, those of a row by index, and the row: of the two shortest lengths, of short prompts and of long ones."""
+    spec = encoder.spec
+    for length, tokens in zip(row_lengths(encoder.batch_tokens)[::-1][:2], (2, SHORT), strict=False):
+        tokens = min(tokens, length, spec.max_tokens)
+        ids = [[(n + k * k) % 12 for k in range(tokens)] for n in range(length // tokens)]
+        batch = TokenBatch.of([Tokens(ids=prompt, start=0, end=len(prompt)) for prompt in ids])
+        forest = Forest.of(batch.sequences, causal=spec.causal)
+        row = forest.lay(forest.cuts(length, encoder.row_length)[0])
+        yield batch, row.sequences, row
+
+
+@torch.inference_mode()
+def compile_layers(encoder: TextEncoder) -> None:
+    """Compile the layers one by one, so that equal ones compile once, which takes about half a minute.
+
+    In rows, shapes are few, and each is compiled by itself; else any shape is compiled as one.
+    """
+    layers = [*encoder.layers, *filter(None, (encoder.last_layer, getattr(encoder.model, "norm", None)))]
+    if encoder.flex:
+        allow_graphs()
+    for layer in layers:
+        hooks = layer._forward_hooks  # the library's, which take states: they are called as they are
+        hooks.update({key: torch._dynamo.disable(hook) for key, hook in hooks.items()})
+        layer.compile(dynamic=not encoder.flex)
+    try:
+        if encoder.flex:
+            for trial in _trials(encoder):
+                encoder.pool_row(*trial)
+            return
+        for length in (24, 40):  # so that both dimensions are compiled as dynamic
+            sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
+            encoder.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
+    except Exception as error:  # the compiler raises errors of any kind
+        log.warning("not compiled: %s", first_line(error))
+        for layer in layers:
+            layer._compiled_call_impl = None

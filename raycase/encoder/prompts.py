@@ -31,22 +31,25 @@ class PromptStyle(StrEnum):
     TEMPLATE = "template"  # one's own (`OwnPrompt`)
 
 
-INSTRUCTED = (PromptStyle.COND, PromptStyle.SENT)
-PATTERNS = {  # style -> pattern of the pair, pattern of the condition alone
-    PromptStyle.CONCAT_CS: ("{condition}{separator}{sentence}", "{condition}"),
-    PromptStyle.CONCAT_SC: ("{sentence}{separator}{condition}", "{condition}"),
-    PromptStyle.QUESTION: ("{sentence} What is the {condition}?", "What is the {condition}?"),
-    PromptStyle.STATEMENT: ("{sentence} The {condition} is", "The {condition} is"),
-}
-BUILT_IN = (*INSTRUCTED, *PATTERNS)
-
-
 class TokenSpan(StrEnum):
     """Which tokens are pooled."""
 
     SENTENCE = "sentence"
     CONDITION = "condition"
     ALL = "all"  # special tokens too, as in the published code of mean-pooled encoders
+
+
+INSTRUCTIONS = {  # style -> instruction before the text, and which text it is
+    PromptStyle.COND: (COND_INSTRUCTION, TokenSpan.CONDITION),
+    PromptStyle.SENT: (SENT_INSTRUCTION, TokenSpan.SENTENCE),
+}
+PATTERNS = {  # style -> pattern of the pair, pattern of the condition alone
+    PromptStyle.CONCAT_CS: ("{condition}{separator}{sentence}", "{condition}"),
+    PromptStyle.CONCAT_SC: ("{sentence}{separator}{condition}", "{condition}"),
+    PromptStyle.QUESTION: ("{sentence} What is the {condition}?", "What is the {condition}?"),
+    PromptStyle.STATEMENT: ("{sentence} The {condition} is", "The {condition} is"),
+}
+BUILT_IN = (*INSTRUCTIONS, *PATTERNS)
 
 
 def parse_views(prompt: str) -> list[tuple[PromptStyle, TokenSpan | None]]:
@@ -105,9 +108,7 @@ class OwnPrompt:
     def prompts(self) -> PromptSet:
         """The templates, for all that reads prompts."""
         span = TokenSpan(self.pool) if self.pool in list(TokenSpan) else TokenSpan.ALL
-        base_span = TokenSpan.ALL if span is TokenSpan.ALL else TokenSpan.CONDITION
-        base = None if self.base_template is None else Template(pattern=self.base_template, span=base_span)
-        return PromptSet(pair=Template(pattern=self.template, span=span), base=base, plain=PLAIN)
+        return PromptSet.of(self.template, self.base_template, span)
 
 
 def _check_places(name: str, template: str, expected: str, *, sentences: int) -> None:
@@ -151,15 +152,20 @@ _PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")
 
 @dataclass(frozen=True, kw_only=True)
 class PromptSet:
-    """The prompts of a system: of a pair, of the condition alone (the base, eq. 1; None: there is none to subtract), of
-    the sentence alone."""
+    """The prompts of a system: of a pair, and of the condition alone (the base, eq. 1; None: there is none to
+    subtract)."""
 
     pair: Template
     base: Template | None
-    plain: Template
 
-
-PLAIN = Template(pattern="{sentence}", span=TokenSpan.ALL)
+    @classmethod
+    def of(cls, pair: str, base: str | None, span: TokenSpan) -> PromptSet:
+        """From the patterns of both, and what the pair's pools; the base pools all too, or the condition."""
+        of_base = span if span is TokenSpan.ALL else TokenSpan.CONDITION
+        return cls(
+            pair=Template(pattern=pair, span=span),
+            base=None if base is None else Template(pattern=base, span=of_base),
+        )
 
 
 def prompt_set(
@@ -167,21 +173,14 @@ def prompt_set(
 ) -> PromptSet:
     """Templates of a built-in style; `template` applies to cond and sent, `separator` and `span` to the others."""
 
-    def instruct(instruction: str, text: TokenSpan) -> Template:
-        pattern = template.replace("{instruction}", instruction).replace("{text}", f"{{{text}}}")
-        return Template(pattern=pattern, span=text)
+    def instruct(instruction: str, text: TokenSpan) -> str:
+        return template.replace("{instruction}", instruction).replace("{text}", f"{{{text}}}")
 
-    if style in INSTRUCTED:
-        pair = instruct(SENT_INSTRUCTION, TokenSpan.SENTENCE)
-        if style is PromptStyle.COND:
-            pair = instruct(COND_INSTRUCTION, TokenSpan.CONDITION)
-        return PromptSet(pair=pair, base=instruct(BASE_INSTRUCTION, TokenSpan.CONDITION), plain=PLAIN)
-    pair_pattern, base_pattern = PATTERNS[style]
-    return PromptSet(
-        pair=Template(pattern=pair_pattern.replace("{separator}", separator), span=span),
-        base=Template(pattern=base_pattern, span=TokenSpan.ALL if span is TokenSpan.ALL else TokenSpan.CONDITION),
-        plain=PLAIN,
-    )
+    if style in PATTERNS:
+        pair, base = PATTERNS[style]
+        return PromptSet.of(pair.replace("{separator}", separator), base, span)
+    instruction, span = INSTRUCTIONS[style]
+    return PromptSet.of(instruct(instruction, span), instruct(BASE_INSTRUCTION, TokenSpan.CONDITION), span)
 
 
 # -------------------------------------------------------------------------------------- flags, and the file of a prompt

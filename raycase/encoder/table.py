@@ -70,24 +70,14 @@ class EncoderSpec:
         unused |= {name for name in ("published", "lower_case") if not getattr(self, name)}
         return {k: v for k, v in asdict(self).items() if k not in unused}
 
-    @property
-    def vector_dim(self) -> int | None:
-        """Dimension of f(s), where it is not the encoder's hidden size by definition."""
-        return self.published.dim if self.published else None
-
     def at(self, folder: str) -> EncoderSpec:
-        """A saved row with its relative paths resolved against `folder`. Raises ValueError for one that leads out of
-        it, and in a folder of the Hugging Face hub for a folder of this machine and a URI."""
-
-        def resolved(path: str) -> str:
-            inside = path.startswith(HERE)
-            elsewhere = "://" in path or path.startswith(("/", ".", "~"))
-            if ".." in path.split("/") if inside else elsewhere and folder.startswith("hf://"):
-                raise ValueError(f"expected an encoder in the model folder or on the Hugging Face hub, got {path!r}")
-            below = path.removeprefix(HERE)
-            return path if not inside else f"{folder}/{below}" if below else folder
-
-        return replace(self, source=resolved(self.source))
+        """A saved row with a relative path resolved against `folder`. Raises ValueError for one that leads out of it,
+        and in a folder of the Hugging Face hub for a folder of this machine and a URI."""
+        path, inside = self.source, self.source.startswith(HERE)
+        elsewhere = "://" in path or path.startswith(("/", ".", "~"))
+        if ".." in path.split("/") if inside else elsewhere and folder.startswith("hf://"):
+            raise ValueError(f"expected an encoder in the model folder or on the Hugging Face hub, got {path!r}")
+        return replace(self, source=f"{folder}/{path.removeprefix(HERE)}".removesuffix("/")) if inside else self
 
 
 HERE = "./"  # prefix of a path inside a model folder; by itself the folder

@@ -1,19 +1,23 @@
-"""Tokenised prompts: one (`Tokens`), and many (`TokenBatch`); the work of encoding them.
+"""Tokenised prompts: one (`Tokens`), many (`TokenBatch`), and those of pairs (`Prepared`), which go to the encoder as
+bytes; the work of encoding them.
 
-Shapes: N prompts, V views.
+Shapes: N prompts or pairs, M distinct pairs, V views.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from safetensors.numpy import load, save
 
 from raycase.io.schema import Reason
 from raycase.io.stored_tokens import Ragged
 
 REASONS = list(Reason)
+KINDS = ("pairs", "alone", "bases")  # the fields of `Prepared` that hold prompts
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
 
 
@@ -81,16 +85,12 @@ class TokenBatch:
         columns = {name: values[rows] for name, values in self._columns().items()}
         return TokenBatch(sequences=self.sequences.take(rows), **columns)
 
-    def prompt(self, row: int) -> Tokens:
-        """One prompt, as its last view pools it."""
-        ids, (start, end) = (
-            self.sequences.take(np.array([row])).flat.tolist(),
-            (int(a[row, -1]) for a in (self.start, self.end)),
-        )
-        refused, truncated = self.refused[row], bool(self.truncated[row])
-        return Tokens(
-            ids=ids, start=start, end=end, truncated=truncated, refused=None if refused < 0 else REASONS[refused]
-        )
+    @classmethod
+    def concat(cls, first: TokenBatch, second: TokenBatch) -> TokenBatch:
+        """The prompts of both, one after the other."""
+        parts = first._columns(), second._columns()
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return cls(sequences=Ragged.concat([first.sequences, second.sequences]), **columns)
 
     def encoded_once(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
         """Those of `rows` that are encoded, and which of them each row's prompt is; None: its own."""
@@ -117,6 +117,84 @@ class TokenBatch:
         """All arrays with a row for each prompt."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequences"}
         return {name: values for name, values in columns.items() if values is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """N tokenised pairs; each distinct text and pair is held once.
+
+    rows (N,): index of each pair among the M distinct pairs; conditions: the distinct conditions, None without
+    conditions; sentence, condition (M,): index among the distinct sentences and conditions. A system has any number of
+    prompts of the distinct pairs (`pairs`), of the sentences alone (`alone`), and of the conditions alone (`bases`).
+    """
+
+    rows: np.ndarray
+    conditions: list[str] | None
+    sentence: np.ndarray
+    condition: np.ndarray
+    pairs: list[TokenBatch]
+    alone: list[TokenBatch]
+    bases: list[TokenBatch]
+
+    @property
+    def reasons(self) -> list[Reason | None]:
+        """The reason why each distinct pair is refused, of its first refused prompt, or None: (M,)."""
+        reason_M = np.full(len(self.condition), -1)
+        for refused_M in (
+            *(batch.refused for batch in self.pairs),
+            *(batch.refused[self.sentence] for batch in self.alone),
+            *(batch.refused[self.condition] for batch in self.bases),
+        ):
+            reason_M = np.where(reason_M == -1, refused_M, reason_M)
+        return [None if i < 0 else REASONS[i] for i in reason_M.tolist()]
+
+    @property
+    def refused(self) -> list[Reason | None]:
+        """The reason why each pair is refused, or None: (N,)."""
+        reasons = self.reasons
+        return [reasons[i] for i in self.rows.tolist()]
+
+    @property
+    def truncated(self) -> np.ndarray:
+        """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
+        truncated = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
+        return np.any(truncated, axis=0)
+
+    def take(self, rows: np.ndarray) -> Prepared:
+        """The pairs of `rows`, with only the texts that they need."""
+        pairs, index = np.unique(self.rows[rows], return_inverse=True)
+        sentences, sentence = np.unique(self.sentence[pairs], return_inverse=True)
+        conditions, condition = np.unique(self.condition[pairs], return_inverse=True)
+        return Prepared(
+            rows=index,
+            conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
+            sentence=sentence,
+            condition=condition,
+            pairs=[batch.take(pairs) for batch in self.pairs],
+            alone=[batch.take(sentences) for batch in self.alone],
+            bases=[batch.take(conditions) for batch in self.bases],
+        )
+
+    def to_bytes(self) -> bytes:
+        """The pairs as bytes (safetensors), for transport; the opposite of `from_bytes`."""
+        arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
+        arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
+        for kind in KINDS:
+            for i, batch in enumerate(getattr(self, kind)):
+                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in batch.arrays().items()}
+        return save(arrays)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Prepared:
+        """The opposite of `to_bytes`."""
+        arrays = load(data)
+        batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
+        for kind, of_kind in batches.items():
+            while columns := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(of_kind)}.")}:
+                of_kind.append(TokenBatch.from_arrays(columns))
+        conditions = json.loads(arrays["conditions"].tobytes())
+        rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
+        return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.packing import Row
@@ -57,8 +56,8 @@ def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
 
 
 class StateReader:
-    """Reads the states after chosen layers, in padded batches. It adds hooks to the encoder, so make one before the
-    layers are compiled. Raises RequestError for an encoder that does not give the states of its layers.
+    """Reads the states after chosen layers of an encoder, in padded batches. Make one before the layers are compiled:
+    the library adds hooks to them. Raises RequestError for an encoder that does not give the states of its layers.
 
     A prompt has two views: what the encoder pools, and the text whose tokens are read.
     """
@@ -67,9 +66,8 @@ class StateReader:
         encoder.in_rows = encoder.flex = False  # texts share no prefix
         self.encoder = encoder
         self.layers = layers
-        self.modules = [*encoder.layers, *filter(None, [encoder.last_layer])]
-        self._taken: dict[int, Tensor] = {}
         model, self._last = encoder.model, int(encoder.model.config.num_hidden_layers)
+        encoder.kept = [number for number in layers if number < self._last]
         ids_BT = torch.ones(1, 4, dtype=torch.int64, device=model.device)
         states = model(input_ids=ids_BT, output_hidden_states=True).hidden_states or ()
         if len(states) + (encoder.last_layer is not None) != self._last + 1:
@@ -77,15 +75,6 @@ class StateReader:
                 f"--model: expected the states of {self._last} layers, got {len(states)} from a "
                 f"{model.config.model_type}; it embeds by --prompt and --pooling alone"
             )
-
-        def asked(module: nn.Module, args: Any, kwargs: Any) -> Any:
-            return args, kwargs | {"output_hidden_states": True}
-
-        def take(module: nn.Module, args: Any, output: Any) -> None:
-            self._taken = {n: output.hidden_states[n] for n in layers if n < self._last}
-
-        model.register_forward_pre_hook(asked, with_kwargs=True)
-        model.register_forward_hook(take)
 
     @torch.inference_mode()
     def read(self, batch: TokenBatch, use: Callable[[np.ndarray, TokenStates], None]) -> Work:
@@ -95,15 +84,14 @@ class StateReader:
         """
 
         def compute(rows: np.ndarray, _: Row | None) -> Work:
-            self._taken.clear()  # of a batch that failed, or was pooled alone
-            states, work = self.padded(batch, rows)
+            states, work = self._padded(batch, rows)
             use(rows, states)
             return work
 
         return self.encoder.in_batches(batch, compute)
 
-    def padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
-        """The states of one padded batch, with a gradient where the weights have one."""
+    def _padded(self, batch: TokenBatch, rows: np.ndarray) -> tuple[TokenStates, Work]:
+        """The states of one padded batch."""
         encoder, texts = self.encoder, (batch.start[rows, -1:], batch.end[rows, -1:])
         hidden_BTD, sent, work = encoder.padded_pass(batch, rows, *texts, every=True)
         index_B, first_VB, stop_VB, start_B1, end_B1 = sent
@@ -112,11 +100,7 @@ class StateReader:
         real_BS = place_BS < end_B1
         at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
         of_B = batch.encoded_once(rows)[1]
-        chosen = [s if of_B is None or s is hidden_BTD else s[of_B] for s in self._chosen(hidden_BTD)]
-        layers = [s.gather(1, at_BS1.expand(-1, -1, s.shape[-1])).float() for s in chosen]
+        taken = {n: s if of_B is None else s[of_B] for n, s in encoder.taken.items()} | {self._last: hidden_BTD}
+        layers = [taken[n].gather(1, at_BS1.expand(-1, -1, taken[n].shape[-1])).float() for n in self.layers]
+        encoder.taken = {}
         return TokenStates(index=index_B, states=torch.cat(layers, dim=-1), real=real_BS, plain=plain_BD), work
-
-    def _chosen(self, hidden: Tensor) -> list[Tensor]:
-        """The states after each chosen layer; `hidden`: those that the encoder pools."""
-        taken, self._taken = self._taken, {}
-        return [hidden if number == self._last else taken[number] for number in self.layers]

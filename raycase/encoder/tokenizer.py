@@ -56,15 +56,6 @@ class PromptTokenizer:
         texts = ["" if is_too_long(text) else text.strip() for text in texts]
         return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
-    def __call__(self, prompts: Sequence[Rendered]) -> list[Tokens]:
-        """Tokenise complete prompts and find the pooled tokens.
-
-        A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
-        `refused` gives the reason why a prompt cannot be encoded: no room for the sentence, a text without tokens or
-        far too long.
-        """
-        return [tokens for [tokens] in self.views([[prompt] for prompt in prompts])]
-
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
         """Tokenise the prompts of (sentence, condition) pairs; one view for each template.
 
@@ -89,7 +80,11 @@ class PromptTokenizer:
         return text if head[-1:].isspace() else head  # a prompt strips it
 
     def views(self, prompts: Sequence[Sequence[Rendered]]) -> list[list[Tokens]]:
-        """The views of each prompt, which have the same text and may pool any part of it."""
+        """Tokenise complete prompts and find the pooled tokens. The views of a prompt have the same text, and may pool
+        any part of it.
+
+        A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
+        """
         encodings = iter(self.tokenizer.encode_batch([p.text for p, *_ in prompts if not is_too_long(p.text)]))
         return [
             [_refused(Reason.TEXT_TOO_LONG)] * len(views)

@@ -132,6 +132,7 @@ class Head(nn.Module, ABC):
 
     output_dim: int
     says: Says | None
+    tau: Tensor
 
     @abstractmethod
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
@@ -142,9 +143,9 @@ class Head(nn.Module, ABC):
         """Queries of conditions by their mean states."""
 
     @property
-    @abstractmethod
     def temperatures(self) -> Tensor:
         """tau of each head: (H,)."""
+        return self.tau.clamp(min=LEAST_TEMPERATURE)
 
     def logits(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """Of each token under each condition: (B, H, C, S)."""
@@ -180,11 +181,7 @@ class ZeroShotHead(Head):
         super().__init__()
         self.output_dim = dim
         self.says = None
-        self.tau_H = nn.Buffer(torch.tensor([temperature]), persistent=False)
-
-    @property
-    def temperatures(self) -> Tensor:
-        return self.tau_H
+        self.tau = nn.Buffer(torch.tensor([temperature]), persistent=False)
 
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         last_BSD = states_BSW[..., -self.output_dim :]
@@ -233,22 +230,15 @@ class ConditionHead(Head):
             nn.init.ones_(self.gate.bias)
         self.tau[-1] = 0.0
 
-    @property
-    def temperatures(self) -> Tensor:
-        return self.tau.clamp(min=LEAST_TEMPERATURE)
-
-    def _heads(self, projected: Tensor) -> Tensor:  # (..., H * K) -> (..., H, K)
-        return projected.unflatten(-1, (self.config.heads, self.config.head_dim))
-
     def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
         plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
         states_BSW = self.dropout(states_BSW)
-        keys_BHSK = self._heads(self.keys(states_BSW)).transpose(1, 2)
+        keys_BHSK = self.keys(states_BSW).unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
         return KeysValues.of(keys_BHSK, self.values(states_BSW), real_BS, plain)
 
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)
-        queries_CHK = F.normalize(self._heads(self.queries(states_CW)), dim=-1)
+        queries_CHK = F.normalize(self.queries(states_CW).unflatten(-1, (self.config.heads, -1)), dim=-1)
         ones_CD = states_CW.new_ones(len(states_CW), self.output_dim)
         gate_CD = ones_CD if self.gate is None else self.gate(states_CW).sigmoid()
         return ConditionQueries(queries=queries_CHK, mix=self.mix(states_CW).softmax(-1), gate=gate_CD)
@@ -291,16 +281,15 @@ class PlainPart(nn.Module):
         """r of each sentence: (B,)."""
         return torch.linalg.vector_norm((means_BW - self.center) @ self.rare.T, dim=-1) / self.scale
 
-    def share(self, unfamiliar_B: Tensor) -> Tensor:
-        """a of each sentence: (B,)."""
-        config = self.config
-        share_B = _risen(unfamiliar_B, config.plain_from, config.plain_to)
-        alone_B = _risen(unfamiliar_B, config.plain_alone_from, config.plain_alone_to)
-        return config.plain_share * share_B + (1 - config.plain_share) * alone_B
-
     def forward(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor) -> Plain:
         """The part of each sentence; plain: f(s)."""
-        share_B = self.share(self.unfamiliar(self.means(states_BSW, real_BS)))
+        config, unfamiliar_B = self.config, self.unfamiliar(self.means(states_BSW, real_BS))
+
+        def rise(low: float, high: float) -> Tensor:
+            return ((unfamiliar_B - low) / (high - low)).clamp(0, 1)
+
+        share_B = config.plain_share * rise(config.plain_from, config.plain_to)
+        share_B = share_B + (1 - config.plain_share) * rise(config.plain_alone_from, config.plain_alone_to)
         return Plain(share=share_B, vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
 
     def fit(self, train_NW: Tensor, plain_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
@@ -322,11 +311,6 @@ def join_plain(vectors_BCD: Tensor, share_B: Tensor, plain_BD: Tensor) -> Tensor
     lengths_BC1 = torch.linalg.vector_norm(vectors_BCD, dim=-1, keepdim=True)
     share_B11 = share_B[:, None, None]
     return vectors_BCD.mul_((1 - share_B11).sqrt()).addcmul_(lengths_BC1, share_B11.sqrt() * plain_BD[:, None])
-
-
-def _risen(numbers: Tensor, low: float, high: float) -> Tensor:
-    """How far from low to high, in [0, 1]."""
-    return ((numbers - low) / (high - low)).clamp(0, 1)
 
 
 def _axes(rows_NK: Tensor) -> Tensor:

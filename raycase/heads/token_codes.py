@@ -92,7 +92,7 @@ class TokenCodes(TensorFile):
         return [int((self.bits > bit).sum()) for bit in range(int(self.bits.max()))]
 
     def code(self, tokens: KeysValues) -> StoredTokens:
-        """The stored tokens of a batch of sentences."""
+        """The stored tokens of a batch of sentences: codes bit after bit, the lowest of all components first."""
         dim = len(self.mean)
         inner_TY = _inner(tokens, dim)
         inner_TY[:, -dim:] -= self.mean.to(inner_TY.device)
@@ -103,19 +103,15 @@ class TokenCodes(TensorFile):
         shares, vectors_ND = np.zeros(len(counts), np.float32), np.zeros((len(counts), dim), np.float32)
         if tokens.plain is not None:
             shares, vectors_ND = (part.cpu().numpy() for part in tokens.plain)
+        half, scaled_TM = 2.0 ** (self.bits.numpy() - 1.0), np.nan_to_num(flat, posinf=0, neginf=0) / self.steps.numpy()
+        codes_TM = (np.floor(scaled_TM).clip(-half, half - 1) + half).astype(np.uint8)
+        planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
         return StoredTokens(
             form=self.form,
-            codes=Ragged.by_counts(self._pack(np.nan_to_num(flat, posinf=0, neginf=0)), counts),
+            codes=Ragged.by_counts(np.packbits(np.concatenate(planes, axis=1), axis=1), counts),
             part=plain_parts(shares, float(self.ratio) * vectors_ND[:, :dim]),
             finite=finite & np.isfinite(shares),
         )
-
-    def _pack(self, z_TM: np.ndarray) -> np.ndarray:
-        """Codes bit after bit, the lowest of all components first: (T, token_bytes) uint8."""
-        half = 2.0 ** (self.bits.numpy() - 1.0)
-        codes_TM = (np.floor(z_TM / self.steps.numpy()).clip(-half, half - 1) + half).astype(np.uint8)
-        planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
-        return np.packbits(np.concatenate(planes, axis=1), axis=1)
 
     @cached_property
     def _tables(self) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.prepared import Prepared
+from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.reader import CHUNKS, CONDITIONS, KEEP, TEXTS, python_rows, rejection
 from raycase.io.schema import (

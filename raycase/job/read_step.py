@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.chunks import Chunking
-from raycase.encoder.prepared import Prepared
+from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import source_of
 from raycase.io.reader import CHUNKS, CONDITIONS, FILE, TEXT, TEXTS, python_rows, read_span, rejection

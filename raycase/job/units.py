@@ -14,8 +14,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from raycase.encoder.prepared import Prepared
-from raycase.encoder.token_batch import Work
+from raycase.encoder.token_batch import Prepared, Work
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.json_values import from_json
 from raycase.io.source import InputFile, Span

@@ -16,17 +16,15 @@ import torch
 from torch import Tensor
 
 from raycase.encoder.choices import find_encoder
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.engine import Finish, TextEncoder
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet
-from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.encoder.transfers import Finish
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import Embeds
-from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
+from raycase.models.pairs import SENTENCE, ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
 
 ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
 
@@ -89,7 +87,7 @@ class CaseConfig(EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Of each view its prompt, and its base if that is subtracted; without conditions the sentence alone."""
         if conditions is None:
-            return prepare(self.encoder, sentences, None, pairs=[self.prompts[0].plain])
+            return prepare(self.encoder, sentences, None, pairs=[SENTENCE])
         pairs = [prompts.pair for prompts in self.prompts]
         bases = [prompts.base for prompts in self.prompts if prompts.base] if self.subtract else []
         return prepare(self.encoder, sentences, conditions, pairs=pairs, bases=bases)

@@ -16,14 +16,12 @@ import numpy as np
 import torch
 
 from raycase.encoder.chunks import Characters, in_context
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import Template, TokenSpan
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
-from raycase.encoder.transfers import Collector, send
 from raycase.heads.condition_head import (
     WEIGHTS,
     ConditionHead,

@@ -20,11 +20,10 @@ from torch import nn
 
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
-from raycase.encoder.token_batch import TokenBatch
+from raycase.encoder.token_batch import Prepared, TokenBatch
 from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
@@ -121,7 +120,7 @@ class SystemConfig(ABC):
     @property
     def plain_dim(self) -> int:
         """Dimension of f(s)."""
-        return self.encoder.vector_dim or self.hidden_dim
+        return self.encoder.published.dim if self.encoder.published else self.hidden_dim
 
     @property
     def whole_dim(self) -> int:
@@ -230,7 +229,7 @@ class PromptEncoderConfig(EmbedderConfig):
     @property
     def text_of_pair(self) -> str | None:
         [prompts] = prompt_sets(self.encoder)
-        template = prompts.plain if self.known_conditions == () else prompts.pair
+        template = SENTENCE if self.known_conditions == () else prompts.pair
         _, _, behind = template.pattern.partition("{sentence}")
         whole = template.span is TokenSpan.ALL and not behind  # it would be cut off with the end of a long sentence
         return template.pattern if whole and read_elsewhere(self.encoder) else None
@@ -238,7 +237,7 @@ class PromptEncoderConfig(EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         check_conditions(self, conditions)
         [prompts] = prompt_sets(self.encoder)
-        template = prompts.plain if conditions is None else prompts.pair
+        template = SENTENCE if conditions is None else prompts.pair
         return prepare(self.encoder, sentences, conditions, pairs=[template])
 
     def load(self, **options: Any) -> PromptEncoder:

@@ -17,9 +17,9 @@ import pyarrow as pa
 import torch
 from tqdm import tqdm
 
-from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.prepared import Prepared
+from raycase.encoder.loading import compile_layers
+from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
 from raycase.heads.condition_head import Says
 from raycase.io.shared import Shared, exclusive

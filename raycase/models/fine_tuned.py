@@ -17,15 +17,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.choices import find_encoder, find_unprompted
+from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, without_weights
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import best_device, is_causal, save_encoder, whole_model, without_weights
+from raycase.encoder.loading import best_device, save_encoder, whole_model
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
 from raycase.heads.layers import save_weights
 from raycase.io.fetch import INSIDE, is_encoder_too, is_trained

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.io.rated import NOT_APPLICABLE
 from raycase.io.schema import Reason

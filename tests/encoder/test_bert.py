@@ -55,7 +55,9 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
     theirs.no_truncation()
     theirs.encode_special_tokens = True
     assert json.loads(tokenizer.tokenizer.to_str()) == json.loads(theirs.to_str())
-    tokens = tokenizer([SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS])
+    tokens = tiny.tokens(
+        tokenizer, [SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS]
+    )
     batch = TokenBatch.of(tokens)
     options = {"device": "cpu", "dtype": torch.float32}
     library = load_encoder(MINILM, trained=True, **options)
@@ -77,7 +79,8 @@ def test_commands_import_no_more_than_they_use(tmp_path):
     """index and verify only move vectors; search and embed encode by an encoder that ships."""
 
     def imported(*words):
-        code = f"import sys, raycase.cli as c\nc.main({[str(word) for word in words]})\nprint(*sys.modules)"
+        code = f"import os, sys, raycase.cli as c\nc.main({[str(word) for word in words]})\n"
+        code += "print(*sys.modules, flush=True)\nos._exit(0)"  # as `raycase` ends, for threads can abort the end
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
         assert not done.returncode, done.stderr
         return set(done.stdout.splitlines()[-1].split())

@@ -25,8 +25,8 @@ from transformers import (
 
 from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
-from raycase.encoder.compiling import compile_layers, try_kernels
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.loading import compile_layers, try_kernels
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.table import EncoderSpec

@@ -11,7 +11,7 @@ SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
 def texts(style, **options):
     prompts = prompt_set(style, **options)
-    return [template.render(SENTENCE, CONDITION).text for template in (prompts.pair, prompts.base, prompts.plain)]
+    return [template.render(SENTENCE, CONDITION).text for template in (prompts.pair, prompts.base)]
 
 
 def pooled(template, sentence, condition):
@@ -37,7 +37,7 @@ TO_SENTENCE = f"{RETRIEVE} to a given Sentence, given the Condition : color of t
     ],
 )
 def test_the_texts_of_a_style(style, options, pair, base):
-    assert texts(style, **options) == [pair, base, SENTENCE]
+    assert texts(style, **options) == [pair, base]
 
 
 @pytest.mark.parametrize("style", BUILT_IN)
@@ -50,7 +50,6 @@ def test_what_is_pooled(style, span):
     assert pooled(prompts.base, "", CONDITION) == (
         None if style not in of_style and span is TokenSpan.ALL else CONDITION
     )
-    assert pooled(prompts.plain, SENTENCE, "") is None
 
 
 @pytest.mark.parametrize("style", BUILT_IN)

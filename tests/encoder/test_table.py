@@ -14,6 +14,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
+from raycase.models.pairs import SENTENCE as PLAIN
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -109,9 +110,9 @@ def test_a_row_of_the_table(folder_of, tiny_encoder, name):
     pairs = [(SENTENCE, CONDITION), ("café 😀", "number of people"), ("two people play at the bar with a dog", "a")]
     rendered, wanted = [], []
     for s, c in pairs:
-        rendered += [prompts.pair.render(s, c), prompts.base.render("", c), prompts.plain.render(s, "")]
+        rendered += [prompts.pair.render(s, c), prompts.base.render("", c), PLAIN.render(s, "")]
         wanted += [(row.pair, s, c, row.over), (row.base, s, c, row.over), ("{s}", s, c, "")]
-    tokens = encoder.tokenize(rendered)
+    tokens = tiny.tokens(encoder.tokenize, rendered)
     found = encoder.pool(tokens)
     assert ENCODERS[name].max_tokens == row.max_tokens
     for i, (pattern, s, c, over) in enumerate(wanted):
@@ -137,10 +138,10 @@ def test_nv_embeds_authors_average_the_end_token_too(folder_of):
             prompt = template.render(sentence, condition)
             rendered.append(prompt)
             wanted.append(tiny.nv_embed(folder, prompt.text.removesuffix(condition), condition))
-        rendered.append(prompts.plain.render(condition, ""))
+        rendered.append(PLAIN.render(condition, ""))
         wanted.append(tiny.nv_embed(folder, "", condition))
-    np.testing.assert_allclose(encoder.pool(encoder.tokenize(rendered)), wanted, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.pool(tiny.tokens(encoder.tokenize, rendered)), wanted, rtol=1e-4, atol=1e-5)
     cases = load_encoder(replace(table, source=str(folder), max_tokens=300), dtype=torch.float32)
-    apart = cases.pool(cases.tokenize(rendered))
+    apart = cases.pool(tiny.tokens(cases.tokenize, rendered))
     alone = [i % 3 == 2 for i in range(len(rendered))]
     assert [np.allclose(a, b, atol=1e-5) for a, b in zip(apart, wanted, strict=True)] == alone

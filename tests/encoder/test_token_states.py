@@ -78,6 +78,21 @@ def test_states_are_those_of_the_librarys_model(folder_of, name):
     assert work.processed <= work.tokens
 
 
+def test_prompts_of_the_same_ids_pass_every_layer_once(folder_of):
+    """Each pools, and reads, its own part of them."""
+    encoder = opened(spec_of(folder_of, "minilm"))
+    batch = tokens(encoder, [TEXTS[2], TEXTS[0], TEXTS[2]])
+    batch = replace(batch, start=batch.start + np.array([[0], [0], [3]]), end=batch.end - np.array([[4], [0], [2]]))
+    reader, encoded = StateReader(encoder, LAYERS), []
+    wanted = [*read(encoder, LAYERS, batch, reader)[0], *encoder.encode(batch)[0]]
+    encoder.last_layer.register_forward_pre_hook(lambda _, inputs: encoded.append(len(inputs[0])))
+    once = replace(batch, shared=np.array([0, 1, 0]))
+    found = [*read(encoder, LAYERS, once, reader)[0], *encoder.encode(once)[0]]
+    assert encoded == [2, 2]
+    for states, others in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(states, others, atol=1e-5)
+
+
 def test_special_tokens_are_read_where_every_token_is(folder_of):
     encoder = opened(spec_of(folder_of, "minilm"))
     found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, TokenSpan.ALL))
@@ -90,7 +105,7 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
     original = encoder.states
 
     def states(*inputs):
-        found = original(*inputs)  # the hooks have been called
+        found = original(*inputs)  # which keeps the states of the layers
         if found[1].numel() > 80:
             raise torch.OutOfMemoryError
         return found

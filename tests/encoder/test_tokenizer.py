@@ -14,6 +14,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.schema import Reason
+from raycase.models.pairs import SENTENCE as PLAIN
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -100,7 +101,9 @@ def test_the_pooled_tokens_are_the_text(tokenizer_of, family, style, span):
     pair = prompt_set(style, template=template_of(family), span=span).pair
     for text in TEXTS:
         other = {TokenSpan.CONDITION: SENTENCE, TokenSpan.SENTENCE: CONDITION}[span]
-        (found,) = tokenize([pair.render(*((other, text) if span is TokenSpan.CONDITION else (text, other)))])
+        (found,) = tiny.tokens(
+            tokenize, [pair.render(*((other, text) if span is TokenSpan.CONDITION else (text, other)))]
+        )
         pooled = decoded(tokenize, found.ids[found.start : found.end])
         if family == "qwen" and style in (PromptStyle.COND, PromptStyle.SENT):
             pooled = pooled.removeprefix(":")  # "Query:color" may share a token with its colon
@@ -115,8 +118,9 @@ def test_special_tokens_written_in_a_text_are_text(tokenizer_of, family):
     pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
     special = {i for i, token in tokenize.tokenizer.get_added_tokens_decoder().items() if token.special}
     special -= {tokenize.tokenizer.token_to_id(unknown) for unknown in ("[UNK]", "<unk>")}
-    harmless, harmful = tokenize(
-        [pair.render(SENTENCE, "dress"), pair.render("a [SEP] b </s>c<s> <pad> <mask>", "</s> [CLS] <|endoftext|>")]
+    harmless, harmful = tiny.tokens(
+        tokenize,
+        [pair.render(SENTENCE, "dress"), pair.render("a [SEP] b </s>c<s> <pad> <mask>", "</s> [CLS] <|endoftext|>")],
     )
     assert [i for i in harmful.ids if i in special] == [i for i in harmless.ids if i in special]
 
@@ -132,7 +136,9 @@ def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
         spec = replace(ENCODERS["minilm"], source=str(folder), end_token=end)
         tokenize = load_tokenizer(spec)
         pair = prompt_set(PromptStyle.COND).pair
-        ids[ends] = [t.ids for t in tokenize([pair.render(SENTENCE, c) for c in (CONDITION, f"dress {end}")])]
+        ids[ends] = [
+            t.ids for t in tiny.tokens(tokenize, [pair.render(SENTENCE, c) for c in (CONDITION, f"dress {end}")])
+        ]
         end_id = tokenize.tokenizer.token_to_id(end)
         assert all(i[-1] == end_id and i.count(end_id) == 1 for i in ids[ends])
     assert ids[False] == ids[True]
@@ -158,11 +164,11 @@ def tokens_in(tokenize, rendered, span):
 def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family, style, span):
     pair = prompt_set(style, template=template_of(family), span=span).pair
     rendered = pair.render(LONG, CONDITION)
-    (full,) = tokenizer_of(family)([rendered])
+    (full,) = tiny.tokens(tokenizer_of(family), [rendered])
     first, last = tokens_in(tokenizer_of(family), rendered, rendered.sentence)
     for over in (1, 5, last - first - 1):
         tokenize = tokenizer_of(family, max_tokens=len(full.ids) - over)
-        (found,) = tokenize([rendered])
+        (found,) = tiny.tokens(tokenize, [rendered])
         assert found.truncated
         assert not full.truncated
         assert found.ids == full.ids[: last - over] + full.ids[last:]
@@ -187,10 +193,10 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
     spec = replace(ENCODERS["minilm"], source=str(tmp_path), max_tokens=1000)
     own = OwnPrompt(template=template, pool=PooledPart.CONDITION)
     rendered = own.prompts.pair.render("a red dress", "color")
-    (full,) = load_tokenizer(spec)([rendered])
+    (full,) = tiny.tokens(load_tokenizer(spec), [rendered])
     for over in (1, 4):
         tokenize = load_tokenizer(replace(spec, max_tokens=len(full.ids) - over))
-        (found,) = tokenize([rendered])
+        (found,) = tiny.tokens(tokenize, [rendered])
         written, pooled = ("".join(map(tokenize.tokenizer.id_to_token, ids)) for ids in (found.ids, _pooled(found)))
         cut = len("a red dress") - shared.count("s") - over
         assert written == template.replace("{condition}", "color").replace(
@@ -201,23 +207,24 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
 
 def test_the_length_is_the_tables_not_the_tokenizers_own(tokenizer_of):
     """MiniLM's file cuts and pads to 128."""
-    plain = prompt_set(PromptStyle.COND).plain
-    found = tokenizer_of("minilm", max_tokens=256)([plain.render("dress " * n, "") for n in (10, 150, 300)])
+    found = tiny.tokens(
+        tokenizer_of("minilm", max_tokens=256), [PLAIN.render("dress " * n, "") for n in (10, 150, 300)]
+    )
     assert [len(t.ids) for t in found] == [12, 152, 256]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_condition_that_leaves_no_room_is_refused(tokenizer_of, family):
     pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
-    (full,) = tokenizer_of(family)([pair.render("dress", LONG)])
+    (full,) = tiny.tokens(tokenizer_of(family), [pair.render("dress", LONG)])
     first, last = tokens_in(tokenizer_of(family), *(lambda r: (r, r.sentence))(pair.render("dress", LONG)))
     without_sentence = len(full.ids) - (last - first)
-    (found,) = tokenizer_of(family, max_tokens=without_sentence)([pair.render("dress", LONG)])
+    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence), [pair.render("dress", LONG)])
     assert (found.refused, found.ids) == (Reason.NO_ROOM, [])
-    (found,) = tokenizer_of(family, max_tokens=without_sentence + 1)([pair.render("dress", LONG)])
+    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence + 1), [pair.render("dress", LONG)])
     assert (found.refused, len(found.ids)) == (None, without_sentence + 1)
     base = prompt_set(PromptStyle.CONCAT_SC).base.render("", LONG)
-    assert tokenizer_of(family, max_tokens=8)([base])[0].refused is Reason.NO_ROOM
+    assert tiny.tokens(tokenizer_of(family, max_tokens=8), [base])[0].refused is Reason.NO_ROOM
 
 
 @pytest.mark.parametrize(("style", "span"), [STYLES[0], (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
@@ -226,14 +233,15 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
     tokenize = tokenizer_of("minilm")
     prompts = prompt_set(style, span=span)
     nothing = "\u200b\u200d"
-    found = tokenize(
+    found = tiny.tokens(
+        tokenize,
         [
             prompts.pair.render(nothing, CONDITION),
             prompts.pair.render(SENTENCE, nothing),
             prompts.base.render("", nothing),
-            prompts.plain.render(nothing, ""),
+            PLAIN.render(nothing, ""),
             prompts.pair.render(SENTENCE, CONDITION),
-        ]
+        ],
     )
     condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
     assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
@@ -256,4 +264,5 @@ def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, fam
     pairs = [(text, CONDITION), (SENTENCE, text), (text, "color"), (SENTENCE, CONDITION)]
     for style, span in STYLES[1:6:3]:
         pair = prompt_set(style, span=span).pair
-        tiny.batches_equal(cutting.pairs([pair], pairs), TokenBatch.of(cutting([pair.render(*p) for p in pairs])))
+        uncut = tiny.tokens(cutting, [pair.render(*p) for p in pairs])
+        tiny.batches_equal(cutting.pairs([pair], pairs), TokenBatch.of(uncut))

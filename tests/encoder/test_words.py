@@ -40,7 +40,7 @@ def test_words_are_apart_in_the_order_of_the_text_and_cover_it(name):
         ends = [0, *found.spans[:, 1].tolist()]
         assert all(end <= start < stop for end, (start, stop) in zip(ends, found.spans.tolist(), strict=False))
         assert all(not character.isspace() for start, end in found.spans.tolist() for character in text[start:end])
-        (prompt,) = tokenize([ONE.render(text, "")])
+        (prompt,) = tiny.tokens(tokenize, [ONE.render(text, "")])
         assert len(found.word) == prompt.end - prompt.start, "one place for each token that is read"
         covered = "".join(text[start:end] for start, end in found.spans.tolist())
         if name != "wordpiece":  # its normaliser drops characters
@@ -62,7 +62,7 @@ def test_white_space_accents_and_numbers(name):
 def test_words_that_were_cut_off_are_left_out(name):
     text = "two people play with a dog " * 20
     short = tokenizer_of(name, max_tokens=20)
-    (prompt,) = short([ONE.render(text, "")])
+    (prompt,) = tiny.tokens(short, [ONE.render(text, "")])
     assert prompt.truncated
     weighed = words_of(short, [text])[0].weigh(np.ones(prompt.end - prompt.start, np.float32))
     assert [text[w.start : w.end] for w in weighed] == text.split()[: len(weighed)]

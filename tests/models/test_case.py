@@ -18,6 +18,7 @@ from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.schema import Reason
 from raycase.models import case
 from raycase.models.model_folder import write_folder
+from raycase.models.pairs import SENTENCE as PLAIN
 from raycase.models.registry import resolve
 
 SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
@@ -62,7 +63,7 @@ def encode(system, sentences, conditions):
 
 def f(system, template, sentence, condition):
     """The pooled vector of one prompt."""
-    return system.encoder.pool(system.encoder.tokenize([template.render(sentence, condition)]))[0]
+    return system.encoder.pool(tiny.tokens(system.encoder.tokenize, [template.render(sentence, condition)]))[0]
 
 
 def eq1(system):
@@ -86,7 +87,7 @@ def test_the_vector_is_the_pair_minus_its_base(config, style, span):
 
 def test_without_conditions_there_is_neither_base_nor_g(system):
     projected = with_projector(system)
-    wanted = np.stack([f(system, system.config.prompts[0].plain, s, "") for s in SENTENCES])
+    wanted = np.stack([f(system, PLAIN, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
     assert projected.config.plain_dim == 32
     assert not projected.memory.vectors
@@ -95,7 +96,7 @@ def test_without_conditions_there_is_neither_base_nor_g(system):
 def test_equal_pairs_are_encoded_once_and_bases_remembered(system):
     def tokens(sentence, condition):
         template = system.config.prompts[0].pair if sentence else system.config.prompts[0].base
-        return len(system.encoder.tokenize([template.render(sentence, condition)])[0].ids)
+        return len(tiny.tokens(system.encoder.tokenize, [template.render(sentence, condition)])[0].ids)
 
     first = encode(system, SENTENCES * 2, CONDITIONS * 2)
     assert first.distinct == 3

@@ -37,7 +37,6 @@ def test_the_texts_take_their_places_and_everything_else_stays():
     assert pair.text == " {{condition}} {0} {text}\n{sentence} "
     assert [pair.text[slice(*span)] for span in (pair.sentence, pair.condition)] == ["{condition}", "{sentence}"]
     assert own.prompts.base.render("", "color of the dress").text == "{{color of the dress}}"
-    assert own.prompts.plain.render("a dog", "").text == "a dog"
 
 
 @pytest.mark.parametrize(

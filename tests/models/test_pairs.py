@@ -10,6 +10,7 @@ from tiny import PAIRS
 from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.models.pairs import CONDITION, SENTENCE, Indexed, prepare
+from raycase.models.pairs import SENTENCE as PLAIN
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def prepared_of(tmp_path):
 
     def prepared(pairs, conditional=True):
         texts, conditions = map(list, zip(*pairs, strict=True))
-        kinds = {"pairs": [prompts.pair if conditional else prompts.plain], "alone": [prompts.plain]}
+        kinds = {"pairs": [prompts.pair if conditional else PLAIN], "alone": [PLAIN]}
         return prepare(spec, texts, conditions if conditional else None, **kinds, bases=[prompts.base])
 
     return prepared

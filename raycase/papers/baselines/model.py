@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.prompts import OwnPrompt
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
 from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig
 from raycase.models.fine_tuned import (

@@ -19,16 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.bert import LIKE_BERT, LayerInParts, attend, positions_of, rest
-from raycase.encoder.engine import TextEncoder
+from raycase.encoder.bert import LIKE_BERT, AttentionParts, LayerInParts, attend, rest
+from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
 from raycase.encoder.pooling import Pooling, pool_mean
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
-from raycase.encoder.token_batch import TokenBatch, Work
-from raycase.encoder.transfers import Collector, send
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_ranges
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.fine_tuned import Embedder, starting_encoder
@@ -60,8 +58,7 @@ class RoutedLayer(LayerInParts):
     def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor]:
         """The attention's output after its dense projection, and its keys: (B, T, D) each."""
         bias = None if self.positions is None else self.positions(hidden_BTD[:1])
-        heads_BTD, key_BTD = attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias)
-        return self.attention.dropout(self.attention.dense(heads_BTD)), key_BTD
+        return attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias)
 
 
 def words(real_BT: Tensor) -> Tensor:
@@ -101,8 +98,7 @@ class Csr(Embedder):
         first = len(layers) - config.routed
         stack.layer = nn.ModuleList(layers[:first])
         super().__init__(config, encoder)
-        positions = positions_of(encoder.model)
-        self.routed: Any = nn.ModuleList(RoutedLayer(layer, positions) for layer in layers[first:])
+        self.routed: Any = nn.ModuleList(RoutedLayer(layer, encoder.model) for layer in layers[first:])
         self.routed.train(encoder.model.training)
 
     def forward(self, prepared: Prepared) -> Tensor:
@@ -152,7 +148,7 @@ class Csr(Embedder):
             else:  # the query of a mean is the mean of the queries
                 state_BD = pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
             hidden = self.config.router is Router.HIDDEN
-            batches.append((rows, state_BD if hidden else self.routed[-1].attention.query(state_BD)))
+            batches.append((rows, state_BD if hidden else AttentionParts.of(self.routed[-1].layer).query(state_BD)))
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 

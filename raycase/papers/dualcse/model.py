@@ -16,13 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.compiling import compile_layers
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.loading import load_encoder, whole_model
+from raycase.encoder.loading import compile_layers, load_encoder, whole_model
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
 from raycase.encoder.sources import load_tokenizer
-from raycase.encoder.token_batch import TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.tokenizer import separated
 from raycase.io.schema import Reason
 from raycase.io.vectors import cosines

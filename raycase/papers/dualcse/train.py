@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prepared import Prepared
+from raycase.encoder.token_batch import Prepared
 from raycase.models.contracts import SystemConfig, sentence_encoder
 from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
