@@ -22,10 +22,9 @@ from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS,
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
-from raycase.job.documents import PAIRS_OF_UNIT
-from raycase.job.job_record import Job, read_job
-from raycase.job.output import EMBEDDINGS, Output, output_at, output_folder
-from raycase.job.pair_result import PairResult, TokenResult
+from raycase.job.output import Job, Output, output_at, output_folder, read_job
+from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
+from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.models.registry import resolve_embedder, stores_tokens
@@ -46,7 +45,7 @@ class CorpusFlags:
     input: str = SAMPLE
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
     --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
-    output: str = SAMPLE_OUTPUT
+    output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
     """Column of the sentences."""
@@ -169,7 +168,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     Raises RequestError.
     """
     began = time.time()
-    job = _with_conditions(job)
+    job = _filled(job)
     reads, writes = {"--conditions": conditions_file(job.conditions)}, {"--index": Folder(job.index, OF_INDEX)}
     output, found, begun = check_places(job, EMBEDDINGS, reads, writes)
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
@@ -263,9 +262,9 @@ def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | 
     return chunking
 
 
-def _with_conditions(job: EmbedJob) -> EmbedJob:
-    """The job, with the conditions of the sample where it has none. Raises RequestError unless it has one kind of them,
-    for --token-bytes that do not fit it, and for an input without output."""
+def _filled(job: EmbedJob) -> EmbedJob:
+    """The job, with the conditions and the output of the sample where it has none. Raises RequestError unless it has
+    one kind of them, for --token-bytes that do not fit it, and for an input without output."""
     ways = {
         "--conditions": job.conditions,
         "--condition-column": job.condition_column,
@@ -273,8 +272,10 @@ def _with_conditions(job: EmbedJob) -> EmbedJob:
         "--any-condition": job.any_condition,
     }
     flags = [flag for flag, value in ways.items() if value]
-    if job.input != SAMPLE and job.output == SAMPLE_OUTPUT:
-        raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+    if job.output is None:
+        if job.input != SAMPLE:
+            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+        job = replace(job, output=SAMPLE_OUTPUT)
     if job.input == SAMPLE and not flags:
         job, flags = replace(job, conditions=(SAMPLE_CONDITIONS,)), ["--conditions"]
     if len(flags) != 1:

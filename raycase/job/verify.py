@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 
 from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
-from raycase.job.job_record import as_begun, read_job
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.job.output import Output, output_at
+from raycase.job.output import Output, as_begun, output_at, read_job
 from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked

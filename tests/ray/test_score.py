@@ -9,7 +9,7 @@ import torch
 from helpers import call_job, read_scores, score_here
 
 from raycase.job.run import score
-from raycase.job.score_request import ScoreJob
+from raycase.job.score_job import ScoreJob
 from raycase.job.verify import verify
 from raycase.papers.mixsp.model import mixsp
 from raycase.ray.runner import RayRunner
