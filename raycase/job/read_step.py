@@ -40,6 +40,12 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
             with naming(f"reading rows {start} to {end} of {uri}"):
                 read = next(units)
             for first, last, rows, rejected in bounded(files, start, end, *read, kind):
+                try:
+                    prepared = prepare_rows(config, rows, kind)
+                except (RequestError, WorkError, OSError, MemoryError):
+                    raise
+                except Exception:  # of the tokenizer itself, as at a character that it has no token for
+                    prepared = None
                 yield ReadUnit(
                     uri=uri,
                     file=piece.span.file,
@@ -47,7 +53,7 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
                     rows_in=last - first,
                     rows=rows,
                     rejected=rejected,
-                    prepared=_tokenised(config, rows, kind),
+                    prepared=prepared,
                 )
 
 
@@ -55,16 +61,6 @@ def read_row(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Ta
     """`read_units` in a task of Ray: it stands here so that a reader imports no more than it needs."""
     for unit in read_units(pieces_from_arrow(task), config=config, kind=kind):
         yield unit.to_arrow()
-
-
-def _tokenised(config: Any, rows: pa.Table, kind: PairResult) -> Prepared | None:
-    """The prompts of a unit; None where the tokenizer fails by itself, as at a character that it has no token for."""
-    try:
-        return prepare_rows(config, rows, kind)
-    except (RequestError, WorkError, OSError, MemoryError):
-        raise
-    except Exception:
-        return None
 
 
 def without(rows: pa.Table, whys: dict[int, str], reason: Reason) -> tuple[pa.Table, list[Rejection]]:

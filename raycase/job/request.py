@@ -13,7 +13,7 @@ from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, minutes_range, note
 from raycase.flags import RayFlag
-from raycase.io.columns import Columns, find_columns
+from raycase.io.columns import find_columns
 from raycase.io.conditions import conditions_file, read_conditions
 from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
@@ -182,11 +182,17 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         found.say("--input")
         files = found.files
         model = model or find_model(job, begun, output, resolve_embedder)
-        kind = PairResult(
-            columns=_columns(job, first_file(files, begun)),
-            on_long=job.on_long,
-            chunking=_chunking(job, model, conditions),
+        first = first_file(files, begun)
+        columns = find_columns(
+            peek(first),
+            first.uri,
+            text=job.text_column,
+            id=job.id_column,
+            condition=job.condition_column,
+            keep=job.keep_columns,
+            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
         )
+        kind = PairResult(columns=columns, on_long=job.on_long, chunking=_chunking(job, model, conditions))
     kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
     if job.any_condition:
         if not stores_tokens(model):
@@ -211,19 +217,6 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
         )
     return request
-
-
-def _columns(job: EmbedJob, first: InputFile) -> Columns:
-    """The columns to read. Raises RequestError."""
-    return find_columns(
-        peek(first),
-        first.uri,
-        text=job.text_column,
-        id=job.id_column,
-        condition=job.condition_column,
-        keep=job.keep_columns,
-        written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
-    )
 
 
 def _check_pooled(job: EmbedJob) -> None:
