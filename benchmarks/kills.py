@@ -41,7 +41,7 @@ import umap  # noqa: F401 (as what follows, so that it is imported before comman
 from helpers import ROOT, rated_rows, to_csv
 
 import raycase
-import raycase.job.score_request
+import raycase.job.score_job
 import raycase.training.catalogue
 from raycase.errors import RequestError, WorkError
 from raycase.index.approximate import EFFORTS

@@ -134,6 +134,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.bucket.put(self.key, self.rfile.read(int(self.headers["Content-Length"])))
         self.answer(200, ETag=MARKS["ETag"])
 
+    def handle_expect_100(self):
+        goes_on = super().handle_expect_100()
+        self.wfile.flush()  # botocore waits for it before it sends what it puts
+        return goes_on
+
     def do_DELETE(self):
         self.server.bucket.kept.pop(self.key, None)
         self.answer(204)
@@ -155,10 +160,9 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.job.job_record import write_job
-    from raycase.job.plan import make_plan, save_spans
+    from raycase.job.output import write_job
+    from raycase.job.plan import find_job, make_plan
     from raycase.job.request import EmbedJob, check_embed
-    from raycase.job.resume import find_job
     from raycase.job.units import pieces_to_arrow
 
     took, busy, asked = {}, {}, {}
@@ -184,7 +188,7 @@ def measure(url):
     plan = step("read the footers", lambda: make_plan(request, opened, done))
     step(
         "save job and spans",
-        lambda: (write_job(request.output, opened), save_spans(request.output.spans, plan.learned)),
+        lambda: (write_job(request.output, opened), plan.save_spans(request.output.spans)),
     )
     first = memory()
     rows, units = sum(plan.rows), plan.units

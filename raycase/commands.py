@@ -191,8 +191,8 @@ COMMANDS = {
         "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
     ),
     "score": Command(
-        "raycase.job.score_request:ScoreJob",
-        _at("raycase.job.run:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
+        "raycase.job.score_job:ScoreJob",
+        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
         "raycase score --input pairs.csv --output scores/",
     ),
     "train": Command(

@@ -8,9 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.io.schema import parquet_bytes
-from raycase.job.job_record import as_begun
 from raycase.job.manifest import manifest_lines, totals
-from raycase.job.output import output_at
+from raycase.job.output import as_begun, output_at
 
 
 def alter(uri, change, *, units=None):

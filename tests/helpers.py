@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 
-from raycase.job.output import SCORES, output_at
+from raycase.job.output import output_at
+from raycase.job.pair_result import SCORES
 from raycase.job.runner import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -230,7 +231,7 @@ def run(job, runner, *, model=None):
 
 def score_here(job, runner=None):
     """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
-    from raycase.job.run import score
+    from raycase.job.score_job import score
 
     return score(job, runner or Runner(ahead=0))
 

@@ -19,14 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_problems, check_ranges
+from raycase.errors import STALL_TIMEOUT, RequestError, WorkError, at_least, check_problems, check_ranges
 from raycase.flags import RayFlag
 from raycase.io.places import Folder, begin, check_held, check_paths, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.manifest import read_manifest
-from raycase.job.resume import run_files
 from raycase.job.runner import Runner
 from raycase.job.written import Written, open_written, read_rows
 
@@ -87,9 +86,19 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
         places=[("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())],
         stall_timeout=job.stall_timeout,
     )
-    groups = {(file := f"{i:06d}.parquet"): (file, *files) for i, files in enumerate(_cut(queries, group_rows))}
+    groups = [(f"{i:06d}.parquet", *files) for i, files in enumerate(_cut(queries, group_rows))]
     folder = root / NEIGHBOURS
-    run_files(folder, groups, run, partial(check_held, root, RECORD, name), root, "groups of queries")
+    there = folder.list()
+    if missing := [group for group in groups if group[0] not in there]:
+        check_held(root, RECORD, name)
+        for _ in run(missing):
+            pass
+        there = folder.list()
+    check_held(root, RECORD, name)  # what another job wrote into the output is seen with its record
+    if lost := sum(group[0] not in there for group in groups):
+        raise WorkError(
+            f"{root.uri}: {lost} of {len(groups)} groups of queries are missing; run the same command again"
+        )
     count = read_manifest(queries.output)["pairs"] // (len(queries.job.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     return {
@@ -195,8 +204,8 @@ def _rows(
 ) -> tuple[pa.Table, np.ndarray]:
     """The rows of some files of an output, and their unit vectors; with factors of conditions, a row without a
     condition for all of its rows under these, whose vectors times the factors stand side by side."""
-    sums = written.summed(written.names[first : first + count])
-    rows = pa.concat_tables([read_rows(written.output.embeddings / file, sums[file], columns) for file in sums])
+    names, folder = written.names[first : first + count], written.output.embeddings
+    rows = pa.concat_tables([read_rows(folder / name, written.sums[name], columns) for name in names])
     if not factors:
         return rows, _unit_vectors(rows)
     parts = [rows.filter(pc.equal(rows[CONDITION], name)) for name in factors]  # of the same ids in the same order

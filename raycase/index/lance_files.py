@@ -22,7 +22,7 @@ from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
 from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
-from raycase.job.job_record import ModelFile
+from raycase.job.output import ModelFile
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -24,9 +24,8 @@ from raycase.io.schema import (
     Rejection,
     rejected_table,
 )
-from raycase.job.documents import as_texts
 from raycase.job.pair_result import PairResult
-from raycase.job.read_step import pairs_of, prepare_rows, without
+from raycase.job.read_step import as_texts, pairs_of, prepare_rows, without
 from raycase.job.units import EncodedUnit, ReadUnit
 
 if TYPE_CHECKING:
@@ -63,7 +62,10 @@ class EncodeUnits:
 
         from raycase.models.embeds import Embeds
 
-        _keep_freed_memory()
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "mallopt"):  # mapping large blocks anew took a tenth of a job's time
+            for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
+                libc.mallopt(option, value)
         if threads is not None:
             torch.set_num_threads(min(threads, os.cpu_count() or 1))  # Ray may be told of more CPUs than there are
         local_weights = config.describe()["weights"]
@@ -83,28 +85,25 @@ class EncodeUnits:
             self.encoder.compile()
 
     def __call__(self, unit: ReadUnit) -> EncodedUnit:
+        """Encode a unit; rows at which the tokenizer or the encoder fails are rejected.
+
+        Raises WorkError where it is not the rows: where memory runs out, or any text fails.
+        """
         try:
             return self._encode(unit)
         except (RequestError, WorkError):
             raise
         except Exception as error:
-            return self._without_failing(unit, error)
-
-    def _without_failing(self, unit: ReadUnit, error: Exception) -> EncodedUnit:
-        """The unit without the rows at which the tokenizer or the encoder fails, which are rejected.
-
-        Raises WorkError where it is not the rows: where memory runs out, or any text fails.
-        """
-        what = f"encoding rows from {unit.start} of {unit.uri}"
-        _check_memory(what, error)
-        if why := self._failing(_plain_row(self.config, unit.rows), what):
-            raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
-        return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
+            what = f"encoding rows from {unit.start} of {unit.uri}"
+            _check_memory(what, error)
+            if why := self._failing(_plain_row(self.config, unit.rows), what):
+                raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
+            return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
 
     def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
         """The rows that fail, by their number, with the error; they are found by halves."""
         try:
-            self._encoded(rows)
+            encode_rows(self.encoder, rows, prepare_rows(self.config, rows, self.kind), self.kind)
         except Exception as error:
             _check_memory(what, error)
             if len(rows) == 1:
@@ -122,7 +121,8 @@ class EncodeUnits:
     def _encode(self, unit: ReadUnit) -> EncodedUnit:
         """Encode a unit. Raises what the tokenizer and the encoder raise."""
         began = time.time()
-        encoded, rejections = self._encoded(unit.rows, unit.prepared)
+        prepared = prepare_rows(self.config, unit.rows, self.kind) if unit.prepared is None else unit.prepared
+        encoded, rejections = encode_rows(self.encoder, unit.rows, prepared, self.kind)
         seconds = time.time() - began
         first, self.begun = not self.begun, True
         if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
@@ -131,10 +131,6 @@ class EncodeUnits:
         return EncodedUnit(
             file=unit.file, start=unit.start, rows_in=unit.rows_in, rejected=rejected, began=began, **encoded
         )
-
-    def _encoded(self, rows: pa.Table, prepared: Prepared | None = None) -> tuple[dict[str, Any], list[Rejection]]:
-        prepared = prepare_rows(self.config, rows, self.kind) if prepared is None else prepared
-        return encode_rows(self.encoder, rows, prepared, self.kind)
 
 
 def _plain_row(config: Any, rows: pa.Table) -> pa.Table:
@@ -153,18 +149,6 @@ def _check_memory(what: str, error: Exception) -> None:
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error):
         raise WorkError(f"{what}: {named(error)}; try fewer --batch-tokens or --actors, or more memory") from error
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc keep what is freed, where it is the C library.
-
-    Each batch asks for the same large blocks again, and mapping them anew took a tenth of a job's time
-    (`results/shared_prefix.md`).
-    """
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        for option, value in ((-8, 1), (-3, 2**30), (-1, 2**31 - 1)):  # arenas, mmap and trim thresholds
-            libc.mallopt(option, value)
 
 
 def encode_rows(

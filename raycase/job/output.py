@@ -1,12 +1,23 @@
-"""The output folder of a job: where its files are."""
+"""The output folder of a job: where its files are, and job.json, which is written first and by which a run resumes."""
 
 from __future__ import annotations
 
-from raycase.io.places import Folder, clear
-from raycase.io.storage import Location, locate
+import uuid
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from typing_extensions import TypedDict
+
+from raycase.errors import RequestError, expecting
+from raycase.io.json_values import from_json
+from raycase.io.places import Folder, clear, taken_over
+from raycase.io.source import InputFile
+from raycase.io.storage import Location, fingerprint, json_bytes, locate
+from raycase.job.pair_result import EMBEDDINGS, SCORES, kind_of
 
 JOB = "job.json"
-EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
+FORMAT = 3  # of an output, in job.json; 0.2 wrote none
 
 
 class Output:
@@ -49,3 +60,84 @@ def output_at(uri: str, results: str = EMBEDDINGS) -> Output:
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
     """The folder as a place that is written."""
     return Folder(uri, (JOB, *(part.name for part in output_at("/", results).parts)))
+
+
+# ---------------------------------------------------------------------------------------------------------- job.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """Which neighbouring files share a unit: those of fewer rows, up to so many rows and files together.
+
+    It decides what the names of units mean, so a job keeps that with which it was begun.
+    """
+
+    rows: int
+    files: int = 256
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # of this output: other files may share its units
+
+
+class EncoderFile(TypedDict):
+    """What the description of a model says of its encoder, as far as it is read back."""
+
+    prompt: str
+    pooling: list[str]
+
+
+class ModelFile(TypedDict):
+    """The description of a model (`EmbedderConfig.describe()`), as far as every system has it and it is read back."""
+
+    system: str
+    weights: str
+    dim: int
+    encoder: EncoderFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The content of job.json: the configuration that decides the vectors, the input files in order, and the model."""
+
+    config: dict[str, Any]
+    files: list[InputFile]
+    model: str  # its name or folder
+    sharing: Sharing
+    salt: str = ""  # random if the job overwrote another: units of that one's late writers must not count
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the configuration and the salt. Input files are not part of it, for new ones may be added."""
+        return fingerprint([self.config, self.salt] if self.salt else self.config)
+
+    @property
+    def print8(self) -> str:
+        """The first 8 digits of the fingerprint; the names of the job's units begin with them."""
+        return self.fingerprint[:8]
+
+
+def read_job(output: Output) -> Job:
+    """Read job.json. Raises RequestError where it is none of this version."""
+    with expecting(f"{output.job.uri}: expected the job.json of `raycase embed`", ValueError):
+        values = from_json(dict[str, Any], output.job.read_json())
+        if not ("config" in values and values.get("format") != FORMAT):
+            made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
+            return from_json(Job, made)
+    raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
+
+
+def as_begun(output: Output) -> Output:
+    """The output folder with the units that its job.json says. Raises RequestError."""
+    return output_at(output.root.uri, kind_of(read_job(output).config).FOLDER)
+
+
+def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
+    """Write job.json; with `overwrite`, remove an earlier output first."""
+    if overwrite:
+        output.clear()
+    output.job.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
+
+
+def check_held(output: Output, job: Job) -> None:
+    """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
+    held = read_job(output) if output.job.exists() else None
+    if held is None or (held.fingerprint, held.sharing.rows) != (job.fingerprint, job.sharing.rows):
+        raise taken_over(output.root, output.job.name)

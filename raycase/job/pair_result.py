@@ -34,8 +34,8 @@ from raycase.io.schema import (
 )
 from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
-from raycase.job.output import EMBEDDINGS, SCORES
 
+EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
 
 

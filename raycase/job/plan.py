@@ -1,62 +1,127 @@
-"""The plan of a job: the input is cut into spans, spans into units; units that are finished are left out."""
+"""The plan of a job: new, or the one to resume. Its input is cut into spans, spans into units; finished units are left
+out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import uuid
+from array import array
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import islice, pairwise
-from typing import TYPE_CHECKING
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from raycase.errors import RequestError
+from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.inputs import source_of
+from raycase.io.places import claim
 from raycase.io.schema import parquet_bytes
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
-from raycase.job.unit_files import Units
+from raycase.job.output import Job, Sharing, read_job
+from raycase.job.unit_files import Units, finished
 from raycase.job.units import Piece
 
-if TYPE_CHECKING:  # their imports take seconds, and workers need none of them
-    from raycase.job.job_record import Job, Sharing
+if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request
 
 SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
 TASK_UNITS = 16  # of a task, at most, but for the units of one span
+AT_ONCE = 4096  # spans that are objects at a time
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
+COLUMNS = [field.name for field in fields(Span) if field.name != "parts"]
+FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
+SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # of: what tells the file of a span
 
-KnownSpans = Mapping[str, list[Span]]  # all spans of a file, by what tells it, its number and the size of its units
+
+def find_job(request: Request) -> tuple[Job, Units]:
+    """The job to run in the output folder, and its finished units: a new job, or the one to resume with new input files
+    last.
+
+    Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
+    """
+    output, files, overwrite = request.output, request.files, request.job.overwrite
+    config = json.loads(json.dumps(request.config, default=str))
+    sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
+    job = Job(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
+    if overwrite:
+        return job, finished((), job.print8)[0]
+    if output.job.exists():
+        job = replace(read_job(output), model=job.model)
+    units, _ = finished(output.units.list(), job.print8)
+    claim(
+        output.root,
+        output.job.name,
+        replace(job, config=config).fingerprint,
+        job="the same job",
+        results=[output.units.name],
+        difference="" if job.config == config else _difference(job.config, config),
+    )
+    files_now = {f.uri: f for f in files}
+    for old in job.files:
+        if files_now.get(old.uri) != old:
+            what = "has changed" if old.uri in files_now else "is missing"
+            raise RequestError(
+                f"--input: expected {old.uri} as it was when {output.root.uri} was started, but it {what}; "
+                "put it back, choose another output folder or pass --overwrite"
+            )
+    known = set(job.files)
+    return replace(job, files=job.files + [f for f in files if f not in known]), units
 
 
-def cut(span: Span, unit_rows: int) -> Iterator[tuple[int, int]]:
+def _difference(recorded: Any, requested: Any, path: str = "") -> str:
+    """Where two configurations first differ, in words."""
+    if isinstance(recorded, dict) and isinstance(requested, dict):
+        for key in sorted(recorded.keys() | requested.keys()):
+            if recorded.get(key) != requested.get(key):
+                return _difference(recorded.get(key), requested.get(key), f"{path}.{key}".lstrip("."))
+    return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
+
+
+def cut(start: int, rows: int, unit_rows: int) -> Iterator[tuple[int, int]]:
     """Row intervals [start, end) of the units of a span, of nearly equal size."""
-    units = max(1, round(span.rows / unit_rows))
-    edges = [span.start + span.rows * i // units for i in range(units + 1)]
-    return pairwise(edges)
+    units = max(1, round(rows / unit_rows))
+    return pairwise(start + rows * i // units for i in range(units + 1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole."""
+    """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole.
+
+    spans: the columns `COLUMNS` of the S spans of all files, and a number that those of small files have in common
+    which are read as one, (S, 7) int64. A million take 56 MB, where objects would take 280.
+    """
 
     job: Job
-    spans: Sequence[Span]
+    spans: np.ndarray
     done: Units
     unit_rows: int
     rows: list[int]  # of each file, within the limit; small files that share units count as the first of them
-    learned: KnownSpans  # where a file was cut that no earlier run had cut; else none
+    learned: list[str]  # what tells each file whose spans are saved, else ""; empty where an earlier run knew them all
 
     def pieces(self) -> Iterator[Piece]:
         """The spans that have units left to do, with these, in the order of the input."""
-        for span in self.spans:
-            last = self.rows[span.file]
-            units = ((a, min(b, last)) for a, b in cut(span, self.unit_rows) if a < last)
-            if left := tuple(gap for a, b in units for gap in self.done.gaps(span.file, a, b)):
-                files = tuple(self.job.files[part.file] for part in span.parts or (span,))
-                yield Piece(files=files, span=span, units=left)
+        parts_of = range(0, len(self.spans), AT_ONCE)
+        every = (span for first in parts_of for span in self.spans[first : first + AT_ONCE].tolist())
+        for _, group in groupby(every, key=itemgetter(-1)):
+            spans = [*group]
+            file, start, rows = spans[0][FILE], spans[0][START], sum(span[ROWS] for span in spans)
+            last = self.rows[file]
+            units = ((a, min(b, last)) for a, b in cut(start, rows, self.unit_rows) if a < last)
+            if left := tuple(gap for a, b in units for gap in self.done.gaps(file, a, b)):
+                parts = tuple(Span(**dict(zip(COLUMNS, span, strict=False))) for span in spans)
+                whole = parts[0]
+                if len(parts) > 1:
+                    size = sum(part.bytes for part in parts)
+                    whole = Span(file=file, start=0, rows=rows, at=0, length=0, bytes=size, parts=parts)
+                yield Piece(files=tuple(self.job.files[part.file] for part in parts), span=whole, units=left)
 
     def __len__(self) -> int:
         """Rows within the limit that are in no finished unit."""
@@ -81,96 +146,88 @@ class Plan:
         if task:
             yield task
 
+    def save_spans(self, file: Location) -> None:
+        """Save how whole files are cut, where that is new, so that a resumed job need not read them to plan."""
+        if self.learned:
+            key_S = pa.array(self.learned).take(pa.array(self.spans[:, FILE]))
+            saved = pa.table([key_S, *self.spans.T[:-1]], schema=SAVED)
+            file.put(parquet_bytes(saved.filter(pc.not_equal(key_S, "")) if "" in self.learned else saved))
+
 
 def make_plan(request: Request, job: Job, done: Units) -> Plan:
-    """Cut the input of the job into spans, files that an earlier run cut excepted (`save_spans`).
+    """Cut the input of the job into spans; those of neighbouring small files are read as one.
 
     Raises RequestError for an unreadable file, and an input without rows.
     """
-    files, unit_rows = job.files, request.unit_rows
-    left = request.job.limit if request.job.limit is not None else float("inf")
-    span_bytes = max(TASK_BYTES, sum(f.size for f in files) // SPANS)
     known = {} if request.job.overwrite else _saved_spans(request.output.spans)
+    values, keys, rows = array("q"), list[str](), list[int]()
+    number = first = count = size = 0  # of the last span; of the small files in it: the first, how many, and their rows
+    for spans_S6, key, within in _cut(request, job, known):
+        keys.append(key if len(spans_S6) else "")
+        rows.append(within)
+        if not len(spans_S6):
+            continue
+        total = int(spans_S6[:, ROWS].sum())
+        is_small = bool(key) and total < job.sharing.rows  # whatever the size of the units
+        if is_small and 0 < count < job.sharing.files and size + total <= job.sharing.rows:
+            count, size = count + 1, size + total
+            rows[first], rows[-1] = rows[first] + within, 0
+        else:
+            number, first, count, size = number + 1, len(rows) - 1, int(is_small), total
+        number_S = np.full(len(spans_S6), number) if is_small else number + np.arange(len(spans_S6))
+        number = int(number_S[-1])
+        values.frombytes(np.column_stack([spans_S6, number_S]).tobytes())
+    if not sum(rows):
+        got = f"{len(job.files)} files, the first {job.files[0].uri}"
+        raise RequestError(f"--input: expected rows, got none in {got}")
+    spans_S7 = np.frombuffer(values, np.int64).reshape(-1, len(COLUMNS) + 1)
+    learned = keys if {*keys} - known.keys() - {""} else []
+    return Plan(job=job, spans=spans_S7, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
 
-    def spans_of(entry: tuple[int, InputFile]) -> tuple[list[Span], str]:
-        """The spans of a file; and what tells it, where they reach its end."""
+
+def _cut(request: Request, job: Job, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
+    """The spans (S, 6) of each file up to the limit; what tells the file, "" where they do not reach its end; and its
+    rows within the limit. `known`: the spans of files that an earlier run cut, by what tells them."""
+    left = request.job.limit if request.job.limit is not None else float("inf")
+    span_bytes = max(TASK_BYTES, sum(f.size for f in job.files) // SPANS)
+
+    def spans_of(entry: tuple[int, InputFile]) -> tuple[np.ndarray, str]:
         number, file = entry
-        key = fingerprint([number, vars(file), unit_rows])[:16]
+        key = fingerprint([number, vars(file), request.unit_rows])[:16]
         if key in known:
             return known[key], key
-        spans: list[Span] = []
-        most = max(left, job.sharing.rows)
+        spans: list[list[int]] = []
+        most, columns = max(left, job.sharing.rows), request.kind.columns
         source = source_of(file, number)
         with source.reading():
-            splits = source.splits(request.kind.columns, unit_rows=unit_rows, span_bytes=span_bytes, most_rows=most)
-            for span in splits:
-                spans.append(span)
+            for span in source.splits(columns, unit_rows=request.unit_rows, span_bytes=span_bytes, most_rows=most):
+                spans.append([getattr(span, name) for name in COLUMNS])
                 if span.start + span.rows >= most:  # the limit ends here
-                    return spans, ""
-        return spans, key
+                    key = ""
+                    break
+        return np.array(spans, np.int64).reshape(-1, len(COLUMNS)), key
 
-    found: list[tuple[list[Span], str]] = []
-    rows: list[int] = []
     with ThreadPoolExecutor(READERS) as pool:
-        entries = iter(enumerate(files))
+        entries = iter(enumerate(job.files))
         ahead = 8  # few files are read for nothing if the limit is small
         while left > 0 and (batch := list(islice(entries, ahead))):
-            for spans, key in pool.map(spans_of, batch):
-                found.append((spans, key))
-                rows.append(int(min(left, sum(span.rows for span in spans))))
-                left -= rows[-1]
+            for spans_S6, key in pool.map(spans_of, batch):
+                within = int(min(left, spans_S6[:, ROWS].sum()))
+                left -= within
+                yield spans_S6, key, within
             ahead = min(FILES_AT_ONCE, 2 * ahead)
-    if not sum(rows):
-        raise RequestError(f"--input: expected rows, got none in {len(files)} files, the first {files[0].uri}")
-    cut_files = {key: spans for spans, key in found if spans and key}
-    planned = _shared(found, job.sharing)
-    for span in planned:
-        if span.parts:
-            members = range(span.file, span.parts[-1].file + 1)
-            rows[span.file] = sum(rows[i] for i in members)
-            rows[span.file + 1 : members.stop] = [0] * (len(members) - 1)
-    learned = {} if cut_files.keys() <= known.keys() else cut_files
-    return Plan(job=job, spans=planned, done=done, unit_rows=unit_rows, rows=rows, learned=learned)
 
 
-def _shared(files: Sequence[tuple[list[Span], str]], sharing: Sharing) -> list[Span]:
-    """The spans of the files, those of neighbouring small files as one. What is small does not depend on the units."""
-    groups: list[list[Span]] = []
-    count = total = 0  # files and rows of the last group; no file: it takes no other
-    for spans, whole in files:
-        if not spans:
-            continue
-        rows = sum(span.rows for span in spans)
-        is_small = bool(whole) and rows < sharing.rows
-        if is_small and 0 < count < sharing.files and total + rows <= sharing.rows:
-            groups[-1] += spans
-            count, total = count + 1, total + rows
-        else:
-            groups.append([*spans])
-            count, total = int(is_small), rows
-    shared: list[Span] = []
-    for spans in groups:
-        if spans[0].file == spans[-1].file:
-            shared += spans
-        else:
-            rows, size = sum(span.rows for span in spans), sum(span.bytes for span in spans)
-            shared.append(Span(file=spans[0].file, start=0, rows=rows, at=0, length=0, bytes=size, parts=tuple(spans)))
-    return shared
-
-
-def save_spans(file: Location, spans: KnownSpans) -> None:
-    """Save how whole files are cut, so that a resumed job need not read them to plan."""
-    rows = [{"of": key, **vars(span)} for key, of in spans.items() for span in of]
-    file.put(parquet_bytes(pa.Table.from_pylist(rows).drop_columns(["parts"])))
-
-
-def _saved_spans(file: Location) -> dict[str, list[Span]]:
-    """The spans that were saved; none where there is no such file."""
-    spans: dict[str, list[Span]] = {}
-    if file.exists():
-        try:
-            for row in pq.read_table(pa.BufferReader(file.read())).to_pylist():
-                spans.setdefault(row.pop("of"), []).append(Span(**row))
-        except (pa.ArrowException, KeyError, TypeError):  # not written by `save_spans`: it will be replaced
-            return {}
-    return spans
+def _saved_spans(file: Location) -> dict[str, np.ndarray]:
+    """The spans (S, 6) that an earlier plan learned, by what tells their file; none where they were not saved."""
+    if not file.exists():
+        return {}
+    try:
+        saved = pq.read_table(pa.BufferReader(file.read()))
+    except pa.ArrowException:
+        return {}
+    if saved.schema != SAVED:  # not written by a job: it will be replaced
+        return {}
+    runs = pc.run_end_encode(saved["of"].combine_chunks())
+    spans_S6 = np.stack([saved[name].to_numpy() for name in COLUMNS], axis=1)
+    return dict(zip(runs.values.to_pylist(), np.split(spans_S6, runs.run_ends[:-1]), strict=True))

@@ -25,17 +25,15 @@ from raycase.io.schema import (
     FLOATS,
     ID,
     ROW_OF_PAIR,
-    Columns,
     Dtype,
     find_columns,
 )
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
-from raycase.job.documents import PAIRS_OF_UNIT
-from raycase.job.job_record import Job, read_job
-from raycase.job.output import EMBEDDINGS, Output, output_at, output_folder
-from raycase.job.pair_result import PairResult, TokenResult
+from raycase.job.output import Job, Output, output_at, output_folder, read_job
+from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
+from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
@@ -57,7 +55,7 @@ class CorpusFlags:
     input: str = SAMPLE
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
     --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
-    output: str = SAMPLE_OUTPUT
+    output: str | None = None
     """Folder of the output. Default, for the sample alone: ~/raycase/out."""
     text_column: str = "text"
     """Column of the sentences."""
@@ -180,7 +178,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     Raises RequestError.
     """
     began = time.time()
-    job = _with_conditions(job)
+    job = _filled(job)
     reads, writes = {"--conditions": conditions_file(job.conditions)}, {"--index": Folder(job.index, OF_INDEX)}
     output, found, begun = check_places(job, EMBEDDINGS, reads, writes)
     conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
@@ -194,11 +192,17 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         found.say("--input")
         files = found.files
         model = model or find_model(job, begun, output, resolve_embedder)
-        kind = PairResult(
-            columns=_columns(job, first_file(files, begun)),
-            on_long=job.on_long,
-            chunking=_chunking(job, model, conditions),
+        first = first_file(files, begun)
+        columns = find_columns(
+            peek(first),
+            first.uri,
+            text=job.text_column,
+            id=job.id_column,
+            condition=job.condition_column,
+            keep=job.keep_columns,
+            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
         )
+        kind = PairResult(columns=columns, on_long=job.on_long, chunking=_chunking(job, model, conditions))
     kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
     if job.any_condition:
         if not isinstance(model, ConditionPoolingConfig):
@@ -223,19 +227,6 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
         )
     return request
-
-
-def _columns(job: EmbedJob, first: InputFile) -> Columns:
-    """The columns to read. Raises RequestError."""
-    return find_columns(
-        peek(first),
-        first.uri,
-        text=job.text_column,
-        id=job.id_column,
-        condition=job.condition_column,
-        keep=job.keep_columns,
-        written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
-    )
 
 
 def _check_pooled(job: EmbedJob) -> None:
@@ -275,9 +266,9 @@ def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | 
     return chunking
 
 
-def _with_conditions(job: EmbedJob) -> EmbedJob:
-    """The job, with the conditions of the sample where it has none. Raises RequestError unless it has one kind of them,
-    for --token-bytes that do not fit it, and for an input without output."""
+def _filled(job: EmbedJob) -> EmbedJob:
+    """The job, with the conditions and the output of the sample where it has none. Raises RequestError unless it has
+    one kind of them, for --token-bytes that do not fit it, and for an input without output."""
     ways = {
         "--conditions": job.conditions,
         "--condition-column": job.condition_column,
@@ -285,8 +276,10 @@ def _with_conditions(job: EmbedJob) -> EmbedJob:
         "--any-condition": job.any_condition,
     }
     flags = [flag for flag, value in ways.items() if value]
-    if job.input != SAMPLE and job.output == SAMPLE_OUTPUT:
-        raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+    if job.output is None:
+        if job.input != SAMPLE:
+            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
+        job = replace(job, output=SAMPLE_OUTPUT)
     if job.input == SAMPLE and not flags:
         job, flags = replace(job, conditions=(SAMPLE_CONDITIONS,)), ["--conditions"]
     if len(flags) != 1:

@@ -13,25 +13,17 @@ from typing import Any
 from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
-from raycase.io.storage import Location
-from raycase.job.job_record import Job, check_held, write_job
 from raycase.job.manifest import Lines, read_manifest, write_manifest
-from raycase.job.plan import make_plan, save_spans
+from raycase.job.output import Job, check_held, write_job
+from raycase.job.plan import find_job, make_plan
 from raycase.job.request import Request
-from raycase.job.resume import find_job
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
-from raycase.job.score_request import ScoreJob, check_score
 from raycase.job.unit_files import Units, drop_strays, finished
 from raycase.job.units import UnitLine, WrittenUnit
 from raycase.job.verify import listed_defects
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
-
-
-def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:
-    """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
-    return run(check_score(job), runner)
 
 
 def run(request: Request, runner: Runner) -> dict[str, Any]:
@@ -42,15 +34,17 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     many are rejected.
     """
     job, output = request.job, request.output
-    _check_writable(output.root)
+    probe = output.root / f".raycase-{os.getpid()}"
+    with expecting(f"--output: expected a place to write at {output.root.uri}", OSError, why=output.root.why):
+        probe.put(b"raycase\n")
+        probe.remove()
     plan = make_plan(request, *find_job(request))
     embedding = runner.embed(request, plan) if plan else ()
     basis = choose_basis(request, plan) if request.kind.token_bytes else None
     write_job(output, plan.job, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
-    if plan.learned:
-        save_spans(output.spans, plan.learned)
+    plan.save_spans(output.spans)
     if done := sum(plan.rows) - len(plan):
         note(f"Resuming: {done:,} of {sum(plan.rows):,} rows are finished.")
     if request.kind.columns.id is None:
@@ -68,14 +62,6 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     for stray in drop_strays(output, units, strays):
         note(f"removed {stray}: not a unit of this job")
     return _account(request, plan.job, progress, units, lines)
-
-
-def _check_writable(root: Location) -> None:
-    """Raise RequestError where the folder cannot be written to."""
-    probe = root / f".raycase-{os.getpid()}"
-    with expecting(f"--output: expected a place to write at {root.uri}", OSError, why=root.why):
-        probe.put(b"raycase\n")
-        probe.remove()
 
 
 class Progress:

@@ -66,7 +66,9 @@ class Runner:
         """
         if encoder_of:
             function = partial(function, threads=None, encoders=1, where="this machine")
-        return iter(progress_bar(_results(function, items, threads, unit), total=len(items), unit=f" {unit}"))
+        with naming(unit), ThreadPoolExecutor(threads) as pool:
+            results = map(function, items) if threads == 1 else pool.map(function, items)
+            yield from progress_bar(results, total=len(items), unit=f" {unit}")
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """Read, encode and write the plan's units; yields each when its file is written. Raises RequestError and
@@ -91,15 +93,6 @@ class Runner:
                     yield writing.popleft().result()
             while writing:
                 yield writing.popleft().result()
-
-
-def _results(function: Callable[[Item], Mapped], items: Sequence[Item], threads: int, unit: str) -> Iterator[Mapped]:
-    with naming(unit):
-        if threads == 1:
-            yield from map(function, items)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                yield from pool.map(function, items)
 
 
 def _read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:

@@ -14,12 +14,10 @@ import pyarrow as pa
 from raycase.errors import RequestError, visible
 from raycase.io.reader import TEXT
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
-from raycase.job.documents import as_texts
 from raycase.job.encode_step import EncodeUnits, encode_rows
-from raycase.job.plan import Plan, make_plan
-from raycase.job.read_step import prepare_rows, read_intervals
+from raycase.job.plan import Plan, find_job, make_plan
+from raycase.job.read_step import as_texts, prepare_rows, read_intervals
 from raycase.job.request import Request
-from raycase.job.resume import find_job
 from raycase.job.runner import Runner
 
 SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
@@ -29,11 +27,11 @@ AT_ONCE, SECONDS = 50, 5.0  # rows of a batch of a dry run; after which no more 
 
 def sample_rows(request: Request, plan: Plan) -> tuple[pa.Table, int]:
     """The accepted rows of the sample among those that are left to do, and the number of rows read."""
-    pieces = list(plan.pieces())
-    chosen = np.unique(np.linspace(0, len(pieces) - 1, SAMPLES).astype(int)).tolist()
+    last = sum(1 for _ in plan.pieces()) - 1  # which may be too many for a list
+    chosen = np.unique(np.linspace(0, last, SAMPLES).astype(int)).tolist()
     tables: list[pa.Table] = []
     sampled = 0
-    for piece in (pieces[i] for i in chosen):
+    for piece in (piece for i, piece in enumerate(plan.pieces()) if i in chosen):
         places = np.unique(np.linspace(0, len(piece.units) - 1, -(-SAMPLES // len(chosen))).astype(int))
         rows = tuple((start, min(end, start + SAMPLED_ROWS)) for start, end in (piece.units[i] for i in places))
         sampled += sum(end - start for start, end in rows)

@@ -16,8 +16,7 @@ from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, 
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
-from raycase.job.job_record import read_job
-from raycase.job.output import output_at
+from raycase.job.output import output_at, read_job
 from raycase.job.pair_result import PairResult
 from raycase.job.written import Written, open_written
 from raycase.models.registry import resolve_embedder
@@ -96,8 +95,10 @@ def tokens_among(listing: Listing) -> Written | None:
 def token_files(tokens: Written) -> list[InputFile]:
     """The files that hold the tokens."""
     folder, sizes = tokens.output.embeddings, tokens.output.embeddings.list()
-    sums = tokens.summed(tokens.names).items()
-    return [InputFile(uri=(folder / n).uri, size=sizes.get(n, 0), mark=f"sha256 {sha256}") for n, sha256 in sums]
+    return [
+        InputFile(uri=(folder / name).uri, size=sizes.get(name, 0), mark=f"sha256 {tokens.sums[name]}")
+        for name in tokens.names
+    ]
 
 
 def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:

@@ -24,7 +24,8 @@ from raycase.errors import WorkError, expecting
 from raycase.io.json_values import from_json, loads
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.io.storage import Location
-from raycase.job.output import EMBEDDINGS, Output, output_at
+from raycase.job.output import Output, output_at
+from raycase.job.pair_result import EMBEDDINGS
 from raycase.job.units import EncodedUnit, UnitLine, WrittenUnit, naming
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
@@ -76,7 +77,8 @@ class Units:
         file, start, rows = values_N4[:, 0], values_N4[:, 1], values_N4[:, 2] + values_N4[:, 3]
         order = np.lexsort((-rows, start, file))
         counted, end = [], (0, 0)  # which units count; the file of the last one, and the row behind it
-        for unit, *at, behind in np.stack([order, file[order], start[order], (start + rows)[order]], 1).tolist():
+        of_N4 = np.stack([order, file[order], start[order], (start + rows)[order]], 1)
+        for unit, *at, behind in map(np.ndarray.tolist, of_N4):
             if tuple(at) >= end:
                 counted.append(unit)
                 end = at[0], behind
@@ -144,7 +146,7 @@ def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str
     """Remove files that do not count: units of another fingerprint or overlapping ones by a late writer, rejected rows
     without their unit, and temporary files of a killed writer. Returns their URIs."""
     stray_files = [output.units / name for name in strays if _UNIT_NAME.fullmatch(name)]
-    stray_files += [output.rejected / name for name in output.rejected.list().keys() - {*units.names}]
+    stray_files += [output.rejected / name for name in {*output.rejected.list()}.difference(units.names)]
     stray_files += [half for part in (output.units, output.rejected) for half in part.half_written()]
     for stray in stray_files:
         stray.remove()

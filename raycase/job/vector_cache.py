@@ -15,11 +15,12 @@ from raycase.io.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
-from raycase.job.output import SCORES, Output, output_at
+from raycase.job.output import Output, output_at
+from raycase.job.pair_result import SCORES
 from raycase.job.request import EmbedJob, Request, check_embed
 from raycase.job.run import TooManyRejectedError, run
 from raycase.job.runner import Runner
-from raycase.job.score_request import ScoreJob, check_score
+from raycase.job.score_job import ScoreJob, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.contracts import SCORE, Compute, EmbedderConfig
 from raycase.models.pairs import PairVectors

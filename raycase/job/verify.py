@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,12 +18,11 @@ import pyarrow.parquet as pq
 
 from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
-from raycase.job.job_record import as_begun, read_job
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.job.output import Output, output_at
+from raycase.job.output import Output, as_begun, output_at, read_job
 from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
-from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
+from raycase.job.unit_files import DamagedError, parsed, read_checked
 
 FILES_AT_ONCE = 16  # of a task
 PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
@@ -41,23 +39,21 @@ def check_files(
     kind = kind_of(config)
     output = output_at(uri, kind.FOLDER)
 
-    def defects_of(table: pa.Table, line: dict[str, Any]) -> Iterator[str]:
-        if table.schema != schema:
-            yield "schema differs from the first file's"
-            return
-        if len(table) != line["pairs"]:
-            yield f"{len(table)} pairs, the manifest says {line['pairs']}"
-        yield from count_defects(line["rows_out"], table, config)
-        yield from kind.defects(table, config, dim, basis)
-
     defects: list[str] = []
     hashes = [np.empty(0, np.uint64)]
     for line in rows_of(lines):
         try:
             name = f"{output.results}/{line['name']}"
             table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
-            found = [f"{name}: {defect}" for defect in defects_of(table, line)]
-            defects += found
+            found: list[str] = []
+            if table.schema != schema:
+                found.append("schema differs from the first file's")
+            else:
+                if len(table) != line["pairs"]:
+                    found.append(f"{len(table)} pairs, the manifest says {line['pairs']}")
+                found += count_defects(line["rows_out"], table, config)
+                found += kind.defects(table, config, dim, basis)
+            defects += [f"{name}: {defect}" for defect in found]
             if kind.UNIQUE and not found:
                 hashes.append(pair_hashes(table))
             if line["rows_rejected"]:
@@ -80,23 +76,38 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     manifest = read_manifest(output)
-    if defects := listed_defects(output) or list(_file_defects(output, manifest, runner or Runner())):
+    if defects := list(listed_defects(output)) or list(_file_defects(output, manifest, runner or Runner())):
         more = f" (and {len(defects) - 3} more)" if len(defects) > 3 else ""
         raise WorkError(f"{output.root.uri}: " + "; ".join(defects[:3]) + more)
     return {name: manifest[name] for name in ("rows_in", "rows_out", "rows_rejected", "pairs", "units")}
 
 
-def listed_defects(output: Output) -> list[str]:
+def listed_defects(output: Output) -> Iterator[str]:
     """The defects that a listing shows, in words: of totals, rows of the input, names and sizes. Reads no vectors."""
     manifest, lines = read_manifest(output), manifest_lines(output)
-    defects = [
-        f"manifest.json: {name} is {manifest[name]}, its files add up to {value}"
-        for name, value in totals(lines).items()
-        if manifest[name] != value
-    ]
+    for total, value in totals(lines).items():
+        if manifest[total] != value:
+            yield f"manifest.json: {total} is {manifest[total]}, its files add up to {value}"
     if read_job(output).fingerprint != manifest["fingerprint"]:
-        defects.append("job.json: another fingerprint than manifest.json")
-    return [*defects, *coverage_defects(lines), *_listing_defects(output, lines)]
+        yield "job.json: another fingerprint than manifest.json"
+    sizes, rejected = output.units.list(), output.rejected.list()
+    file, next_row = -1, 0  # the manifest is in the order of the input
+    for line in rows_of(lines):
+        if line["file"] != file:
+            file, next_row = line["file"], 0
+        if line["start"] != next_row:
+            yield f"input file {file}: rows {next_row} to {line['start']} are missing or twice"
+        next_row = line["start"] + line["rows_out"] + line["rows_rejected"]
+        name = line["name"]
+        size = sizes.pop(name, None)
+        if size is None:
+            yield f"{output.results}/{name}: missing"
+        elif size != line["bytes"]:
+            yield f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
+        elif line["rows_rejected"] and name not in rejected:
+            yield f"rejected/{name}: missing"
+    for name in sorted(sizes):
+        yield f"{output.results}/{name}: not in the manifest"
 
 
 def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> Iterator[str]:
@@ -126,33 +137,6 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
     twice = repeated(hashes(), pc.sum(lines["pairs"]).as_py())
     yield from sorted(defects)  # results come in any order
     yield from _duplicates(output, lines, twice)
-
-
-def coverage_defects(lines: pa.Table) -> Iterator[str]:
-    """Rows of the input that no unit covers, or two units do."""
-    units = (UnitFile(*(line[n] for n in ("file", "start", "rows_out", "rows_rejected"))) for line in rows_of(lines))
-    for file, group in groupby(units, key=lambda u: u.file):  # the manifest is in the order of the input
-        next_row = 0
-        for unit in group:
-            if unit.start != next_row:
-                yield f"input file {file}: rows {next_row} to {unit.start} are missing or twice"
-            next_row = unit.end
-
-
-def _listing_defects(output: Output, lines: pa.Table) -> Iterator[str]:
-    """The files of units and in `rejected/` against the table of files."""
-    sizes, rejected = output.units.list(), output.rejected.list()
-    for line in rows_of(lines):
-        name = line["name"]
-        size = sizes.pop(name, None)
-        if size is None:
-            yield f"{output.results}/{name}: missing"
-        elif size != line["bytes"]:
-            yield f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
-        elif line["rows_rejected"] and name not in rejected:
-            yield f"rejected/{name}: missing"
-    for name in sorted(sizes):
-        yield f"{output.results}/{name}: not in the manifest"
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:

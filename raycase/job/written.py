@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,10 +17,9 @@ from raycase.io.formats import MEND
 from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import TokenFormat
-from raycase.job.job_record import Job, read_job
 from raycase.job.manifest import manifest_lines, read_manifest
-from raycase.job.output import EMBEDDINGS, Output, output_at
-from raycase.job.pair_result import TokenResult, kind_of
+from raycase.job.output import Job, Output, output_at, read_job
+from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
 AHEAD = 4  # files read before they are needed
@@ -55,24 +54,18 @@ class Written:
         """The rows of all files."""
         return sum(self.pairs_of[name] for name in self.names)
 
-    def summed(self, names: Iterable[str]) -> dict[str, str]:
-        """Files by name with their sha256."""
-        return {name: self.sums[name] for name in names}
-
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
         when its consumer is slow."""
-        pool, names = ThreadPoolExecutor(AHEAD), iter(self.names)
+        pool, folder = ThreadPoolExecutor(AHEAD), self.output.embeddings
+        reads = (pool.submit(read_rows, folder / name, self.sums[name], columns) for name in self.names)
         try:
-            waiting = deque(pool.submit(self._read, name, columns) for name in islice(names, AHEAD + 1))
+            waiting = deque(islice(reads, AHEAD + 1))
             while waiting:
                 yield waiting.popleft().result()
-                waiting.extend(pool.submit(self._read, name, columns) for name in islice(names, 1))
+                waiting.extend(islice(reads, 1))
         finally:  # where the rest is not wanted, perhaps in a thread that is just starting, which must not wait
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _read(self, name: str, columns: list[str] | None) -> pa.Table:
-        return read_rows(self.output.embeddings / name, self.sums[name], columns)
 
     @cached_property
     def schema(self) -> pa.Schema:

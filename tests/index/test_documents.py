@@ -19,7 +19,7 @@ from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
-from raycase.job import documents
+from raycase.job import read_step
 from raycase.job.pair_result import count_defects
 from raycase.job.request import EmbedJob
 from raycase.job.verify import verify
@@ -197,7 +197,7 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
         subtract=True,
         **CUT,
     )
-    monkeypatch.setattr(documents, "PAIRS_OF_UNIT", 40)
+    monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
     result = embed_here(job)
     assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
     table, units = read_output(str(tmp_path / "a")), files(tmp_path / "a")

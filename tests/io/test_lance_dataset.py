@@ -43,7 +43,7 @@ def test_rows_are_those_that_are_not_deleted_in_order_and_any_unit_is_read_alone
     columns = columns_in(file, text="my text", keep=("n",))
     spans = spans_of(file, columns, unit_rows=20)
     assert sum(span.rows for span in spans) == len(wanted) and spans[0].start == 0
-    units = [(span, unit) for span in spans for unit in cut(span, 20)]
+    units = [(span, unit) for span in spans for unit in cut(span.start, span.rows, 20)]
     assert len(units) > 3
     rows, rejected = flat(part for span, unit in units for part in read_from(file, span, columns, [unit]))
     assert [row[ID] for row in rows] == wanted and [row[ROW] for row in rows] == list(range(len(wanted)))

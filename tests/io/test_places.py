@@ -15,7 +15,7 @@ from raycase.index.search_job import SearchJob, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.job.output import output_folder
 from raycase.job.request import EmbedJob, check_embed
-from raycase.job.score_request import ScoreJob, check_score
+from raycase.job.score_job import ScoreJob, check_score
 from raycase.training.projector import ProjectorJob
 from raycase.training.sweep import Sweep
 

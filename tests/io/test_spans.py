@@ -34,7 +34,7 @@ def assert_spans_serve(path, *, unit_rows, span_bytes, **options):
     assert sorted([r[ROW] for r in whole[0]] + [row for row, _, _ in whole[1]]) == list(range(count))
     alone = []
     for span in reversed(spans):
-        intervals = list(cut(span, unit_rows))
+        intervals = list(cut(span.start, span.rows, unit_rows))
         assert [a for a, _ in intervals] + [intervals[-1][1]] == [span.start] + [b for _, b in intervals]
         assert intervals[-1][1] == span.start + span.rows
         parts = list(read_from(file, span, columns, intervals))
@@ -84,7 +84,7 @@ def test_parquet_is_cut_by_row_groups(tmp_path, row_group_size, wanted):
     spans = assert_spans_serve(tmp_path / "x.parquet", unit_rows=4, span_bytes=1)
     assert [s.rows for s in spans] == wanted
     (whole,) = spans_of(the_file(tmp_path / "x.parquet"), columns_of(tmp_path / "x.parquet"))
-    assert {b - a for a, b in cut(whole, 17)} == {20}, "expected units of nearly equal size"
+    assert {b - a for a, b in cut(whole.start, whole.rows, 17)} == {20}, "expected units of nearly equal size"
 
 
 def test_parquet_with_empty_row_groups(tmp_path):

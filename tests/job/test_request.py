@@ -65,6 +65,14 @@ def test_flags_as_people_write_them(job, tmp_path, capsys):
     assert cli(capsys, *flags, "--subtract")[0] == 2
 
 
+def test_the_default_output_may_be_given_for_an_own_input(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    with pytest.raises(RequestError, match="--output: expected a folder for the vectors, got none"):
+        embed_here(replace(job, output=None))
+    assert embed_here(replace(job, output="~/raycase/out", limit=5))["rows_in"] == 5
+    assert (tmp_path / "home" / "raycase" / "out" / "manifest.json").is_file()
+
+
 def test_a_submitted_job_wants_absolute_paths(job, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     with pytest.raises(RequestError, match="--output: expected an absolute path or a URI, got 'out'"):

@@ -19,7 +19,7 @@ import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import evaluate
-from raycase.job.score_request import ScoreJob
+from raycase.job.score_job import ScoreJob
 from raycase.job.verify import verify
 from raycase.job.written import open_written
 from raycase.models.contracts import sentence_encoder

@@ -13,10 +13,9 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.job.job_record import Sharing, read_job, write_job
-from raycase.job.output import output_at
+from raycase.job.output import Sharing, output_at, read_job, write_job
+from raycase.job.plan import find_job
 from raycase.job.request import check_embed
-from raycase.job.resume import find_job
 from raycase.job.verify import verify
 
 

@@ -5,7 +5,7 @@ from helpers import embedded, read_output, sentences, swap_rows
 
 from raycase.errors import RequestError, WorkError
 from raycase.job import written
-from raycase.job.written import Written, open_written
+from raycase.job.written import open_written
 
 
 def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkeypatch):
@@ -13,8 +13,8 @@ def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkey
     output = open_written(embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10), "--embeddings")
     assert len(output.names) == 20
     begun = []
-    read = Written._read
-    monkeypatch.setattr(Written, "_read", lambda *arguments: begun.append(1) or read(*arguments))
+    read = written.read_rows
+    monkeypatch.setattr(written, "read_rows", lambda *arguments: begun.append(1) or read(*arguments))
     ids = []
     for done, table in enumerate(output.tables(["id"])):
         assert len(begun) <= done + written.AHEAD + 1

@@ -14,9 +14,8 @@ from raycase.errors import WorkError
 from raycase.index.join import JoinJob, join
 from raycase.io.storage import locate
 from raycase.job.request import EmbedJob
-from raycase.job.run import score
 from raycase.job.runner import Runner
-from raycase.job.score_request import ScoreJob
+from raycase.job.score_job import ScoreJob, score
 from raycase.job.verify import verify
 from raycase.papers.mixsp.model import mixsp
 from raycase.ray.runner import RayRunner

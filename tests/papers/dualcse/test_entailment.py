@@ -13,7 +13,7 @@ from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.procedure import evaluate
-from raycase.job.score_request import ScoreJob
+from raycase.job.score_job import ScoreJob
 from raycase.models.contracts import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import (

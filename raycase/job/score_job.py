@@ -1,4 +1,4 @@
-"""The request of a job that scores pairs of sentences: its flags, checked. What runs it is the embedding job."""
+"""The job that scores pairs of sentences: its flags, checked. What runs it is the embedding job."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from raycase.io.inputs import peek
 from raycase.io.rated import SENTENCE1, SENTENCE2
 from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR, Columns, find_columns
 from raycase.io.source import InputFile
-from raycase.job.output import SCORES
-from raycase.job.pair_result import ScoreResult
+from raycase.job.pair_result import SCORES, ScoreResult
 from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
+from raycase.job.run import run
+from raycase.job.runner import Runner
 from raycase.models.contracts import SCORE, EmbedderConfig
 from raycase.models.registry import resolve
 
@@ -51,6 +52,11 @@ class ScoreJob(RunFlags, PairFlags):
 
     A stopped job resumes when the same command is run again.
     """
+
+
+def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:
+    """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
+    return run(check_score(job), runner)
 
 
 def check_score(job: ScoreJob) -> Request:
