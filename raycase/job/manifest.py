@@ -17,13 +17,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from typing_extensions import TypedDict
 
 import raycase
 from raycase.errors import expecting
 from raycase.io.json_values import from_json
-from raycase.io.schema import parquet_bytes
+from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.storage import Location
 from raycase.job.output import Output
 from raycase.job.unit_files import Units, read_checked, read_line
@@ -132,8 +131,10 @@ def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
     """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
     without this checksum, if one is given."""
     data = file.read() if sha256 is None else read_checked(file, sha256)
-    with expecting(f"{file.uri}: expected lines of a manifest", ValueError, pa.ArrowException, advice="; remove it"):
-        return pq.read_table(pa.BufferReader(data), schema=LINES_SCHEMA)
+    with expecting(
+        f"{file.uri}: expected lines of a manifest", ValueError, KeyError, pa.ArrowException, advice="; remove it"
+    ):
+        return parquet_table(data).select(LINES_SCHEMA.names).cast(LINES_SCHEMA)
 
 
 def write_manifest(output: Output, lines: pa.Table, values: dict[str, Any]) -> dict[str, Any]:

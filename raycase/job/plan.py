@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.inputs import source_of
 from raycase.io.places import claim
-from raycase.io.schema import parquet_bytes
+from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import Job, Sharing, read_job
@@ -223,7 +222,7 @@ def _saved_spans(file: Location) -> dict[str, np.ndarray]:
     if not file.exists():
         return {}
     try:
-        saved = pq.read_table(pa.BufferReader(file.read()))
+        saved = parquet_table(file.read())
     except pa.ArrowException:
         return {}
     if saved.schema != SAVED:  # not written by a job: it will be replaced

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from raycase.errors import WorkError, expecting
 from raycase.io.json_values import from_json, loads
-from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
+from raycase.io.schema import ROW_OF_PAIR, parquet_bytes, parquet_table
 from raycase.io.storage import Location
 from raycase.job.output import Output, output_at
 from raycase.job.pair_result import EMBEDDINGS
@@ -218,7 +218,7 @@ def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
     errors = (ValueError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here
     with expecting(f"{uri}: expected the rows of a unit", *errors, kind=DamagedError):
-        return pq.read_table(pa.BufferReader(data), columns=columns, page_checksum_verification=True)
+        return parquet_table(data, columns)
 
 
 def read_line(output: Output, name: str) -> UnitLine:

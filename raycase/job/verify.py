@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from raycase.errors import RequestError, WorkError
-from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
+from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA, parquet_table
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.job.output import Output, as_begun, output_at, read_job
 from raycase.job.pair_result import count_defects, kind_of
@@ -186,7 +185,7 @@ def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator
         return
     seen: Counter[tuple[Any, str]] = Counter()
     for name in lines["name"].to_pylist():
-        table = pq.read_table(pa.BufferReader((output.units / name).read()), columns=PAIR)
+        table = parquet_table((output.units / name).read(), PAIR)
         table = table.filter(pa.array(np.isin(pair_hashes(table), hashes)))
         seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
     for (id_, condition), times in seen.items():
