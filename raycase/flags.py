@@ -83,15 +83,12 @@ def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
     return made
 
 
+@cache
 def field_docs(kind: type) -> dict[str, str]:
     """The docstring under each field, of the class or the one that it is inherited from."""
-    return {name: said for base in reversed(kind.__mro__[:-1]) for name, said in _own_docs(base).items()}
-
-
-@cache
-def _own_docs(base: type) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+    bases = [base for base in reversed(kind.__bases__) if base is not object]
+    docs = {name: said for base in bases for name, said in field_docs(base).items()}
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(tree, ast.ClassDef)
     for named, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,16 @@ def test_every_dependency_has_a_tested_version():
     requirements = project["dependencies"] + [r for rs in tested.values() for r in rs]
     names = {re.split(r"[\[<=>]", r)[0].lower().replace("_", "-") for r in requirements} - {"raycase"}
     assert names <= pins
+
+
+def test_no_two_modules_define_a_public_class_or_type_of_one_name():
+    found = defaultdict(list)
+    for module, tree in TREES.items():
+        for node in tree.body:
+            named = [node.name] if isinstance(node, ast.ClassDef) else []
+            if isinstance(node, ast.Assign):
+                named += [target.id for target in node.targets if isinstance(target, ast.Name)]
+            for name in named:
+                if re.fullmatch("[A-Z][a-z]\\w*", name):
+                    found[name].append(module)
+    assert {name: modules for name, modules in found.items() if len(modules) > 1} == {}

@@ -130,10 +130,6 @@ class PooledVectors(TokenVectors):
 
         self.rows, self.pooler = rows, pooler
 
-    def float64_at(self, condition: str, offsets_B: np.ndarray) -> Tensor:
-        """The unit vectors of the rows at these offsets, ascending: (B, D) float64, whichever are pooled at once."""
-        return joined(self.blocks(condition, offsets_B, dtype=torch.float64))[1]
-
     def stated_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
         """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
         stated_B = np.empty(len(offsets_B), np.float32)

@@ -12,13 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from raycase.index.combined import Term, best_ids, candidate_rows
 from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_in
-from raycase.index.topk import Block, Nearest, exact_top_k, nearest_offsets
+from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import BASIS, CODES, SKETCH
@@ -119,7 +120,7 @@ class Shard:
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of rows under a condition, at these offsets, ascending, in float64: (B, D)."""
         if condition is not None and self.vectors.metadata.is_pooled(condition):
-            return self.pooled.float64_at(condition, offsets_B)
+            return joined(self.pooled.blocks(condition, offsets_B, dtype=torch.float64))[1]
         return self.vectors.at(condition, offsets_B)
 
 

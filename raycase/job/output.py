@@ -14,7 +14,7 @@ from raycase.io.json_values import from_json
 from raycase.io.places import Folder, clear, taken_over
 from raycase.io.source import InputFile
 from raycase.io.storage import Location, fingerprint, json_bytes, locate
-from raycase.job.pair_result import EMBEDDINGS, SCORES, kind_of
+from raycase.job.pair_result import EMBEDDINGS, SCORES
 
 JOB = "job.json"
 FORMAT = 3  # of an output, in job.json; 0.2 wrote none
@@ -122,11 +122,6 @@ def read_job(output: Output) -> Job:
             made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
             return from_json(Job, made)
     raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
-
-
-def as_begun(output: Output) -> Output:
-    """The output folder with the units that its job.json says. Raises RequestError."""
-    return output_at(output.root.uri, kind_of(read_job(output).config).FOLDER)
 
 
 def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA, parquet_table
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.job.output import Output, as_begun, output_at, read_job
+from raycase.job.output import Output, output_at, read_job
 from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, parsed, read_checked
@@ -40,7 +40,7 @@ def check_files(
 
     defects: list[str] = []
     hashes = [np.empty(0, np.uint64)]
-    for line in rows_of(lines):
+    for line in lines.to_pylist():
         try:
             name = f"{output.results}/{line['name']}"
             table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
@@ -71,7 +71,7 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     output = output_at(uri)
     if not output.job.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
-    output = as_begun(output)
+    output = output_at(uri, kind_of(read_job(output).config).FOLDER)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     manifest = read_manifest(output)
@@ -91,7 +91,8 @@ def listed_defects(output: Output) -> Iterator[str]:
         yield "job.json: another fingerprint than manifest.json"
     sizes, rejected = output.units.list(), output.rejected.list()
     file, next_row = -1, 0  # the manifest is in the order of the input
-    for line in rows_of(lines):
+    batches = lines.to_batches(max_chunksize=LINES_AT_ONCE)  # as Python objects they take much more
+    for line in (line for batch in batches for line in batch.to_pylist()):
         if line["file"] != file:
             file, next_row = line["file"], 0
         if line["start"] != next_row:
@@ -191,9 +192,3 @@ def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator
     for (id_, condition), times in seen.items():
         if times > 1:
             yield f"id {id_!r} under {condition!r}: {times} times"
-
-
-def rows_of(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """The rows of a large table as dictionaries, converted in batches."""
-    for batch in table.to_batches(max_chunksize=LINES_AT_ONCE):
-        yield from batch.to_pylist()

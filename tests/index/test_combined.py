@@ -35,10 +35,9 @@ def brute(index, sentences, weights, keep=lambda row: True):
         phrase, weight = value if isinstance(value, tuple) else (None, value)
         own = condition if condition in index.metadata.conditions else None
         offsets = np.array([i for i, row in enumerate(dataset) if row["condition"] == own and keep(row)], np.int64)
-        at = index.vectors.at if own else index.pooled.float64_at
         texts = sentences if phrase is None else [phrase] * len(sentences)
         queries = index.embed(texts, condition, phrases=phrase is not None).astype(np.float64)
-        cosines = at(condition, offsets).numpy() @ queries.T
+        cosines = index.all_rows.at(condition, offsets).numpy() @ queries.T
         for offset, row in zip(offsets, cosines, strict=True):
             for query, cosine in enumerate(row):
                 found[query].setdefault(dataset[offset]["id"], {})[condition] = (weight, cosine)
