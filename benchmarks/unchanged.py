@@ -101,6 +101,7 @@ def outputs(folder):
         "bytes",
         "reasons",
     )
+    report = (folder / "report" / "metrics.json").read_text()  # names the models' folders
     found = {
         "embed: rows": table.drop_columns("embedding").to_pylist(),
         "embed: vectors": np.stack(table["embedding"].to_numpy()),
@@ -109,7 +110,7 @@ def outputs(folder):
         # 0.1 and 0.2 did not name the model; small files that share units do so under a random name
         "embed: job.json": {k: v for k, v in job.items() if k not in ("model", "sharing")},
         "search: answers": pq.read_table(folder / "answers.parquet").to_pylist(),
-        "evaluate: metrics.json": without_times(json.loads((folder / "report" / "metrics.json").read_text())),
+        "evaluate: metrics.json": without_times(json.loads(report.replace(str(folder), ""))),
     }
     for model, weights in (("case", "projector.safetensors"), ("bi", "model.safetensors")):
         found[f"train {model}: raycase.json"] = json.loads((folder / model / "raycase.json").read_text())
