@@ -22,7 +22,7 @@ demo: $(if $(wildcard .venv/ready),.venv/ready,.venv/demo)  ## what `raycase dem
 test: .venv/ready          ## the test suite
 	$(BIN)/python -m pytest
 
-test-cluster: .venv/ready  ## tests on clusters whose nodes join, leave and die, and what takes longer
+test-cluster: .venv/ready  ## tests on clusters whose nodes join and leave, and what takes longer
 	$(BIN)/python -m pytest -m "cluster and not long"
 
 test-long: .venv/ready     ## tests that take long

@@ -130,7 +130,7 @@ def play(number, seed, head, environment, home):
         """Whether the driver is done; one that gave up is started again."""
         if run.driver.poll() in (None, 0):
             return run.driver.poll() == 0
-        assert run.driver.poll() == 1, run.said()
+        assert number and run.driver.poll() == 1, run.said()  # in round 0 nothing makes it give up
         run.start()
         return False
 
@@ -168,8 +168,10 @@ def main():
         with Head(environment=environment) as head:
             while number <= max(asked.first, 1) or time.monotonic() - began < 60 * asked.minutes:
                 proxy.failing = 0.05 if number else 0.0
+                proxy.failed.clear()
                 try:
                     said = f"killed {', '.join(play(number, asked.seed, head, environment, Path(home)))}"
+                    assert bool(proxy.failed) == bool(number), f"requests that failed: {proxy.failed}"
                 except Exception:
                     traceback.print_exc()
                     failed.append(number)

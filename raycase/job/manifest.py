@@ -131,9 +131,8 @@ def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
     """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
     without this checksum, if one is given."""
     data = file.read() if sha256 is None else read_checked(file, sha256)
-    with expecting(
-        f"{file.uri}: expected lines of a manifest", ValueError, KeyError, pa.ArrowException, advice="; remove it"
-    ):
+    errors = (ValueError, KeyError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here
+    with expecting(f"{file.uri}: expected lines of a manifest", *errors, advice="; remove it"):
         return parquet_table(data).select(LINES_SCHEMA.names).cast(LINES_SCHEMA)
 
 

@@ -221,9 +221,10 @@ def _saved_spans(file: Location) -> dict[str, np.ndarray]:
     """The spans (S, 6) that an earlier plan learned, by what tells their file; none where they were not saved."""
     if not file.exists():
         return {}
+    data = file.read()
     try:
-        saved = parquet_table(file.read())
-    except pa.ArrowException:
+        saved = parquet_table(data)
+    except (OSError, pa.ArrowException):  # OSError: of Arrow, no store is asked here
         return {}
     if saved.schema != SAVED:  # not written by a job: it will be replaced
         return {}

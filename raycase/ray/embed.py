@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -88,7 +89,7 @@ def _stages(request: Request, plan: Plan, pool: ActorPool, in_flight: Any, write
     batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
     tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
         feed_tasks,
-        fn_kwargs={"plan": ray.put(plan), "in_flight": in_flight},
+        fn_kwargs={"plan": ray.put(replace(plan, learned=[])), "in_flight": in_flight},
         num_cpus=0,
         label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
         **batches,

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from helpers import embed_here, swap_rows
 
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 from raycase.job.output import output_at
 from raycase.job.run import TooManyRejectedError
 from raycase.job.verify import verify
@@ -55,3 +55,16 @@ def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
     with pytest.raises(WorkError, match="embeddings/"):
         embed_here(job)
         verify(job.output)
+
+
+def test_damaged_lines_of_a_manifest_are_named(job):
+    embed_here(job)
+    output = output_at(job.output)
+    (output.units / max(output.units.list())).remove()
+    data = output.manifest_files.read()
+    output.manifest_files.put(data[:40] + bytes([data[40] ^ 1]) + data[41:])
+    with pytest.raises(RequestError, match=r"manifest_files\.parquet: expected lines of a manifest, .*; remove it"):
+        embed_here(job)
+    output.manifest_files.remove()
+    embed_here(job)
+    verify(job.output)

@@ -69,6 +69,15 @@ def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path
     assert planned(replace(corpus, unit_rows=60)).learned and len(seen) == 4, "expected other units cut anew"
 
 
+def test_damaged_spans_are_cut_anew(corpus):
+    first = planned(corpus)
+    file = check_embed(corpus).output.spans
+    data = file.read()
+    for at in range(4, len(data), 97):
+        file.put(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert np.array_equal(planned(corpus).spans, first.spans)
+
+
 def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
     seen = looked_at(monkeypatch)
     short = planned(replace(corpus, limit=100))
