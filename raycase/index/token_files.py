@@ -47,7 +47,8 @@ def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> C
     assert form is not None
     data = source.output.basis.read()
     codes = TokenCodes.from_bytes(data, source.output.basis.uri)
-    _file(root, form.basis).put(data)
+    if not (file := _file(root, form.basis)).exists() or file.read() != data:  # else searches may be reading it
+        file.put(data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))

@@ -129,7 +129,7 @@ def merge_top_k(parts: Iterable[Nearest], k: int | None = None) -> Nearest:
     (Q, m) each -> (Q, k)."""
     scores, rows = zip(*parts, strict=True)
     scores_Qm, rows_Qm = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
-    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, : k or scores[0].shape[1]]
+    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, : scores[0].shape[1] if k is None else k]
     return np.take_along_axis(scores_Qm, best_Qk, 1), np.take_along_axis(rows_Qm, best_Qk, 1)
 
 

@@ -190,6 +190,9 @@ class VectorIndex(Shared):
         """The k rows nearest to unit vectors under a condition of the index (None: unconditional), best first: (Q, D)
         -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
         rows, k is their number. Raises RequestError."""
+        if not self.metadata.rows_under(condition):
+            names = ", ".join(map(repr, [*[None] * (self.metadata.plain > 0), *self.metadata.conditions]))
+            raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
         return self._nearest(vectors_QD, condition, k, self._checked(where), options)
 
     def _nearest(
@@ -200,7 +203,7 @@ class VectorIndex(Shared):
         rows, candidates = self.metadata.rows_under(condition), None
         k = min(k, rows)
         if self.metadata.is_approximate(rows) and not options.exact:
-            if self.metadata.is_pooled(condition):
+            if self.is_pooled(condition):
                 candidates = self._candidates(len(vectors_QD), rows, k, where, options)
             elif is_coded(self.dataset, self.metadata, PLAIN if condition is None else VECTOR):
                 return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)

@@ -142,10 +142,11 @@ class Service:
     def search(self, asked: SearchRequest) -> dict[str, Any]:
         """`Index.search`: for each query its answers, best first. Raises RequestError and WorkError."""
         assert self.live is not None, "the app asks nothing of an index that is not there"
+        conditions = asked.asked
         table = self.live.on(
             lambda index: index.search(
                 asked.queries,
-                asked.asked,
+                conditions,
                 asked.k,
                 asked.where,
                 unconditional=asked.unconditional,

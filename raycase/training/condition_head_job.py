@@ -93,7 +93,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         for model, teacher in teachers.items():
             if not teacher.folder or teacher.known_conditions is not None:
                 raise RequestError(f"--teacher-models: expected trained models that read conditions, got {model}")
-        described = [teacher.describe() for teacher in teachers.values()]
+        described = [teachers[model].describe() for model in self.teacher_models]  # one given twice counts twice
         return super().identity(config, parts) | ({"teacher_models": described} if described else {})
 
     @property

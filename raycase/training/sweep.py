@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -26,6 +27,7 @@ from raycase.training.job import TrainingJob
 
 SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"
 RESULTS = (TRIALS, "results.parquet", "results.md", "tune", BEST)
+MOST_CELLS = 10_000  # of a grid: to check more takes minutes
 SAMPLERS = ("choice", "uniform", "loguniform", "randint", "lograndint")
 
 Choices = Mapping[str, Any]  # flag -> value, as a grid or a search gave it
@@ -97,7 +99,10 @@ class Sweep(TuneFlags):
         grid = json_file(self.grid, "--grid") if self.grid.endswith(".json") else built_in[self.grid]
         cells: dict[str, Choices] = {}
         with expecting(f"--grid {self.grid}: expected lists of values by flag", AttributeError, TypeError, ValueError):
-            for lists in grid if isinstance(grid, list) else [grid]:
+            grids = grid if isinstance(grid, list) else [grid]
+            if (count := sum(math.prod(map(len, lists.values())) for lists in grids)) > MOST_CELLS:
+                raise ValueError(f"{count:,} cells, more than {MOST_CELLS:,}; leave values out")
+            for lists in grids:
                 for values in itertools.product(*lists.values()):
                     cell = dict(zip(lists, values, strict=True))
                     changed(self.training, cell)

@@ -105,6 +105,8 @@ def test_an_unknown_condition_is_answered_by_the_nearest_and_named(index):
     assert found["id"].to_pylist() == index.search(["a red dress"], "color", 3)["id"].to_pylist()
     with pytest.raises(RequestError, match="expected one of the index's"):
         index.search(["a red dress"], "the color", 3, exact_condition=True)
+    with pytest.raises(RequestError, match="expected one of the index's"):
+        index.nearest(index.embed(["a red dress"], "color"), "the color", 3)
 
 
 def test_vectors_that_do_not_fit_into_memory_are_read_again_batch_by_batch(home, index):

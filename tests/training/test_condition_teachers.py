@@ -108,6 +108,9 @@ def test_trained_models_teach_with_heads(job, monkeypatch, capsys):
     assert capsys.readouterr().err.count("Scoring ") == 2
     jobs.train(replace(taught, overwrite=True), open_trainer)
     assert "Scoring " not in capsys.readouterr().err
+    twice = replace(taught, teacher_models=(folders[0], *folders))  # other weights, so no fit to take up
+    with pytest.raises(RequestError, match="got another"):
+        jobs.train(twice, open_trainer)
 
 
 def test_scores_of_any_scale_become_ratings():

@@ -66,6 +66,7 @@ def test_a_grid_is_the_product_of_its_lists_and_a_list_of_them_has_the_cells_of_
         ({"dropout": ["high"]}, 'got: dropout "high"'),
         ({"nested": [[2]]}, "got: 'nested', which is none of"),
         ({"dim": [10**30]}, "--dim"),
+        ({"dropout": [0.1] * 101, "dim": [8] * 100}, "10,100 cells, more than 10,000"),
     ],
 )
 def test_a_grid_that_is_none_is_refused(tmp_path, grid, said):
