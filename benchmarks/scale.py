@@ -40,7 +40,7 @@ class Bucket:
     def __init__(self, files, groups):
         self.files, self.groups = files, groups
         self.file = parquet(groups)
-        self.kept, self.print8 = {}, None
+        self.kept, self.fingerprint8 = {}, None
         self.counts = {"requests": 0, "bytes": 0}
 
     def get(self, key):
@@ -51,18 +51,18 @@ class Bucket:
         """Keep an object."""
         self.kept[key] = body
         if key == "out/job.json":
-            self.print8 = json.loads(body)["fingerprint"][:8]
+            self.fingerprint8 = json.loads(body)["fingerprint"][:8]
 
     def names(self, prefix):
         """How many keys there are under a prefix, and the i-th of them with its size; the units' names are those of
-        `print8` in job.json."""
+        `fingerprint8` in job.json."""
         if prefix == "in/":
             return self.files, lambda i: (f"in/part-{i:05d}.parquet", len(self.file))
-        if prefix == "out/embeddings/" and self.print8:
+        if prefix == "out/embeddings/" and self.fingerprint8:
 
             def unit(i):  # every second one is done
                 file, group = divmod(2 * i, self.groups)
-                return f"{prefix}{self.print8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
+                return f"{prefix}{self.fingerprint8}-{file:05d}-{group * GROUP_ROWS:012d}-{GROUP_ROWS}-0.parquet", 1
 
             return self.files * self.groups // 2, unit
         found = sorted(k for k in self.kept if k.startswith(prefix))

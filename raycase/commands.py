@@ -45,7 +45,7 @@ class Command:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyJob(RayFlag):
-    """Read an output of `raycase embed` or `raycase score` back: counts, checksums, schema, no NaN, no row twice."""
+    """Check an output of `raycase embed` or `raycase score`: counts, checksums, schema, no NaN, no duplicate row."""
 
     output: tyro.conf.Positional[str]
     """The folder that the job wrote."""

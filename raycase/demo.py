@@ -20,8 +20,8 @@ CONDITIONS = ("number of people", "color of the clothes", "type of activity", "p
 
 @dataclass(frozen=True, kw_only=True)
 class DemoJob:
-    """Embed 300 sentences that ship, once each for any condition, into raycase/demo in the home folder; index them, and
-    search them without and with conditions."""
+    """Embed the 300 sample sentences for any condition into ~/raycase/demo, index them, and search them with and
+    without conditions."""
 
 
 def demo(job: DemoJob) -> dict[str, Any]:

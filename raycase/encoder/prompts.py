@@ -194,7 +194,7 @@ class TextFlags:
     """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with your own
     template (docs/encoders.md). Default: the encoder's."""
     pooling: Pooling | None = None
-    """How the states of the tokens become one vector. Default: the encoder's that fits the prompt."""
+    """How token states become one vector. Default: the encoder's pooling that fits the prompt."""
 
     @property
     def text_choices(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def layer_numbers(spec: EncoderSpec, depths: Sequence[float]) -> list[int]:
     if not layers or len(set(layers)) < len(depths):
         listed = " ".join(f"{depth:g}" for depth in depths) or "none"
         raise RequestError(
-            f"--layers: expected fractions of the depth from 0 to 1, each another of {count} layers, got {listed}"
+            f"--layers: expected distinct layers of {count}, as fractions of the depth from 0 to 1, got {listed}"
         )
     return layers
 

@@ -37,8 +37,8 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     config: Any = resolve(job.model)
     if not config.weighs_words:
         raise RequestError(
-            "--model: expected a model that weighs words (condition-pooling, as condition-pooling:minilm, or csr in "
-            f"tri form, as csr:minilm), got {job.model}"
+            "--model: expected a model that weighs words (condition-pooling or csr, such as condition-pooling:minilm "
+            f"or csr:minilm), got {job.model}"
         )
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
     refused = config.prepare(texts, conditions).refused

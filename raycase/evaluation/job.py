@@ -43,7 +43,7 @@ class TaskFlags:
     condition. sts: cosines without a condition against scores. rerank: each query's own
     candidates. rte: entailment by a threshold."""
     labels: tuple[str, ...] = ()
-    """labelled: JSON files, each with the name of its table: wordings and groups (docs/training.md)."""
+    """labelled: JSON files, each named after its table: wordings and groups (docs/training.md)."""
     threshold_from: str | None = None
     """rte: a file like --data, with other premises, to tune the threshold on. Default: tuned on each half of --data for
     the other half."""
@@ -76,7 +76,7 @@ def check_request(job: EvaluateJob) -> Path:
         writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
     )
     ranges = at_least(0, job, "seed", most=MOST_SEED) | {
-        "model": (len(job.model) == len(set(job.model)) > 0, "some, each once"),
+        "model": (len(job.model) == len(set(job.model)) > 0, "one model or more, each once"),
         "resamples": (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %"),
     }
     for name, task in TASK_OF.items():

@@ -37,8 +37,8 @@ WORDS, EXAMPLES = 5, 3  # of a cluster
 
 @dataclass(frozen=True, kw_only=True)
 class FacetsJob(OfIndex):
-    """What is in a corpus along a condition: the rows of an index in clusters of similar vectors under it (k-means),
-    each with its size, the words that carry it and its most typical rows."""
+    """Cluster the rows of an index by their vectors under a condition (k-means), and show each cluster with its size,
+    the words that carry it and its most typical rows."""
 
     condition: str
     """The condition by which the rows are grouped."""

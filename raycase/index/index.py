@@ -127,7 +127,7 @@ class Index(VectorIndex):
         self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
         new = {*[PARTS] * (kind == "weights"), *(VECTOR_RANK, TEXT_RANK) * hybrid}
         if same := sorted(new & {*self.columns}):
-            raise RequestError(f"expected an index that keeps no column {same[0]!r}, which these answers have as well")
+            raise RequestError(f"expected an index that keeps no column {same[0]!r}, which these answers add")
         passing = self._checked(where)
         with lance_errors(self.root):
             question = _Question(

@@ -39,7 +39,7 @@ Group = tuple[str, int, int]  # the file of its neighbours, the first of its fil
 
 @dataclass(frozen=True, kw_only=True)
 class JoinJob(RayFlag):
-    """The exact k nearest neighbours, by cosine, of each query among all vectors under the same condition.
+    """Find each query's exact k nearest neighbours, by cosine, among all vectors under its condition.
 
     A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
     `raycase embed --any-condition` lack, pool both first: `raycase embed --input OUTPUT --conditions ...`.
@@ -52,8 +52,8 @@ class JoinJob(RayFlag):
     output: str
     """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
     condition: tuple[str, ...] = ()
-    """Conditions with weights, as in "color=2" "place=-0.5": the neighbours are those by the weighted mean of the
-    cosines under these. Default: those under each condition."""
+    """Conditions with weights, as in "color=2" "place=-0.5": rank neighbours by the weighted mean of their cosines.
+    Default: the neighbours under each condition."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
     exclude_same: str | None = None
@@ -134,7 +134,7 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
     from raycase.index.combined import check_weights, weights_of  # takes seconds to import
 
     if "=" not in "".join(job.condition):
-        raise RequestError('--condition: expected weights, as in "color=2", got none; without it, a join has them all')
+        raise RequestError('--condition: expected weights, as in "color=2", got none; leave it out for all conditions')
     weights = weights_of(job.condition)
     for flag, config in (("--query-vectors", asked), ("--vectors", there)):
         if lacks := {*weights} - {*(config["conditions"] or ())}:

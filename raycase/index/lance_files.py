@@ -191,7 +191,7 @@ def lance_errors(root: Location) -> Iterator[None]:
         reason = lance_reason(error)
         if "applying filter" in str(error):  # as where a time is out of range
             got = visible(reason.rpartition(" error: ")[2], MOST_LABEL)
-            raise RequestError(f"where: expected a filter that holds or not for each row, got {got}") from error
+            raise RequestError(f"where: expected a filter, true or false for each row, got {got}") from error
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
         is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
         advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""

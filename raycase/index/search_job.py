@@ -227,7 +227,7 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
     if job.queries:
         sentences, conditions = read_queries(job.queries)
     if (job.unconditional and (conditions or job.condition)) or (conditions and job.condition):
-        raise RequestError("expected conditions in --queries, --condition or --unconditional, got two of them")
+        raise RequestError("expected --condition, --unconditional or conditions in --queries, got several")
     if conditions or not job.condition:
         return sentences, conditions
     if weights:

@@ -15,11 +15,12 @@ from typing import Any
 from fsspec.utils import glob_translate
 
 from raycase.errors import RequestError, WorkError
-from raycase.io.inputs import above_wildcards
+from raycase.io.inputs import FORMATS, above_wildcards
+from raycase.io.source import CODECS
 from raycase.io.storage import PACKAGE, Location, locate
 
 PARQUET, HTML = (".parquet", ""), (".html", ".htm", "")
-ENDINGS = {".parquet", ".csv", ".tsv", ".json", ".jsonl", ".txt", ".md", ".html", ".htm", ".svg", ".png", ".gz", ".zst"}
+ENDINGS = {*FORMATS, *CODECS, ".tsv", ".json", ".txt", ".md", ".html", ".htm", ".svg", ".png"}  # of other files
 OF_INDEX = ("data", "_versions")  # names of what is in an index
 NONE: Mapping[str, Any] = MappingProxyType({})
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, is_words
-from raycase.io.inputs import find_input, peek, source_of
+from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.schema import ID, INT64, Columns, Reason, Rejection, check_once, plain_type
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
@@ -47,7 +47,7 @@ def read_span(
             if read < end:
                 raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
             unit, held = held.within(start, end), held.within(end, inf)
-            rows, rejections = _json_rows(unit.lines, columns)  # lines that are no proper row become rejections
+            rows, rejections = _line_rows(unit.lines, columns)  # lines that are no proper row become rejections
             if unit.table is not None:
                 rows, broken = _table_rows(unit.table, unit.numbers, columns)
                 rejections += broken
@@ -133,7 +133,7 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
 
 def conditions_file(values: Sequence[str]) -> str | None:
     """The file among the values; None where they are conditions."""
-    files = (".txt", ".parquet", ".csv", ".jsonl")
+    files = (".txt", *FORMATS)
     return next((value for value in values if isinstance(value, str) and value.lower().endswith(files)), None)
 
 
@@ -180,7 +180,7 @@ def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
     return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
 
 
-def _json_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+def _line_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list[Rejection]]:
     """Lines as a table of a unit, and as rejections."""
     rejections: list[Rejection] = []
     own_columns = _own_columns(columns)

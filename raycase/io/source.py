@@ -128,8 +128,8 @@ def readable(
 class Source(ABC):
     """A file, and how its format is read. `number`: of the file in the job.
 
-    MARK: of the files that are known by their mark and not by their name. What its methods raise `reading` turns into a
-    RequestError that names the file.
+    MARK: of the files that are known by their mark and not by their name. `reading` turns `ERRORS` into a RequestError
+    that names the file; a format whose library raises others overrides it, as `Lance` does.
     """
 
     MARK: ClassVar[re.Pattern[str] | None] = None

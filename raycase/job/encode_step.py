@@ -36,7 +36,7 @@ COMPILE_REPAID = 90.0  # seconds of encoding left, of which compiling saves more
 
 
 class EncodeUnits:
-    """`ReadUnit` -> `EncodedUnit`. Holds one model, which keeps the bases of conditions."""
+    """`ReadUnit` -> `EncodedUnit`. Holds one model, which remembers what it made of conditions."""
 
     def __init__(
         self,

@@ -109,7 +109,7 @@ class Job:
         return fingerprint([self.config, self.salt] if self.salt else self.config)
 
     @property
-    def print8(self) -> str:
+    def fingerprint8(self) -> str:
         """The first 8 digits of the fingerprint; the names of the job's units begin with them."""
         return self.fingerprint[:8]
 

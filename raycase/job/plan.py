@@ -51,10 +51,10 @@ def find_job(request: Request) -> tuple[Job, Units]:
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
     job = Job(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
     if overwrite:
-        return job, finished((), job.print8)[0]
+        return job, finished((), job.fingerprint8)[0]
     if output.job.exists():
         job = replace(read_job(output), model=job.model)
-    units, _ = finished(output.units.list(), job.print8)
+    units, _ = finished(output.units.list(), job.fingerprint8)
     claim(
         output.root,
         output.job.name,

@@ -66,7 +66,7 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
                 )
 
 
-def read_row(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
+def read_arrow(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
     """`read_units` in a task of Ray: it stands here so that a reader imports no more than it needs."""
     for unit in read_units(pieces_from_arrow(task), config=config, kind=kind):
         yield unit.to_arrow()

@@ -60,7 +60,7 @@ class CorpusFlags:
     text_column: str = "text"
     """Column of the sentences."""
     id_column: str | None = None
-    """Column of the ids. Default: `id`, else `file:row`, the numbers of both."""
+    """Column of the ids. Default: `id`, else the numbers `file:row`."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: the text."""
     chunk: int | None = None
@@ -384,7 +384,7 @@ def find_model(job: RunFlags, begun: Job | None, output: Output, find: Callable[
     if job.model is not None or not begun:
         return find(DEFAULT_MODEL if job.model is None else job.model, **choices)
     expected = f"--model: expected the model that {output.root.uri} was started with, {begun.model}"
-    with expecting(expected, RequestError, advice="; pass --model with where it is now"):
+    with expecting(expected, RequestError, advice="; pass its present place as --model"):
         config = find(begun.model, **choices)
     if begun.model != DEFAULT_MODEL:
         note(f"{output.root.uri}: started with --model {begun.model}; resuming with it")

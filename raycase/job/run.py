@@ -55,7 +55,7 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
         lines.begin(plan.done)
         for unit in embedding:
             lines.add(progress.add(unit))
-    units, strays = finished(output.units.list(), plan.job.print8)
+    units, strays = finished(output.units.list(), plan.job.fingerprint8)
     check_held(output, plan.job)  # what another job wrote into the output is seen with its record
     if missing := units.missing(plan.rows):
         raise WorkError(f"{output.root.uri}: {missing} rows are missing; run the same command again")

@@ -35,8 +35,8 @@ Places = Sequence[tuple[str, Location]]  # what all calls must reach, each with 
 class Runner:
     """Runs the work of a command: this one in this process, those that are derived from it elsewhere.
 
-    Both methods check at once that the work can run, and raise RequestError before the caller writes anything. They
-    begin when the first result is asked for.
+    Both methods begin when the first result is asked for. On Ray they check the cluster when they are called, so that a
+    RequestError comes before the caller writes anything.
 
     ahead: most units that are read or encoded and not yet written; 0: each is written before the next is encoded.
     Default: `AHEAD` for the encoder and as many for their files; on Ray by the number of encoders.
@@ -83,7 +83,9 @@ class Runner:
 
         encode = EncodeUnits(**request.step, units=plan.units)
         output, ahead = request.output, AHEAD if self.ahead is None else self.ahead
-        write = partial(write_encoded, output=output.root.uri, results=output.results, print8=plan.job.print8)
+        write = partial(
+            write_encoded, output=output.root.uri, results=output.results, fingerprint8=plan.job.fingerprint8
+        )
         units = read_units(plan.pieces(), config=request.model, kind=request.kind)
         writing: deque[Future[WrittenUnit]] = deque()
         with ThreadPoolExecutor(1) as writer:

@@ -57,7 +57,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
     dtype = request.job.compute and getattr(torch, request.job.compute)
     texts = as_texts(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
     model: Any = replace(request.model, basis=None).load(dtype=dtype)
-    tokens = model.words(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
+    tokens = model.keys_values(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
     if not tokens:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
     typical = model.questions(typical_conditions())

@@ -41,7 +41,7 @@ class PairFlags:
     score_column: str = SCORE
     """Column of the score in the output; a model's further columns start with this name, such as score_range."""
     id_column: str | None = None
-    """Column of the ids, which may repeat. Default: `id`, else `file:row`, the numbers of both."""
+    """Column of the ids, which may repeat. Default: `id`, else the numbers `file:row`."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: all that the first file has."""
 

@@ -118,5 +118,5 @@ def token_model(tokens: Written, model: str | None) -> Any:
     stored, name = tokens.job.config["model"], model or tokens.job.model
     config: Any = resolve_embedder(name, dim=stored.get("cut"))
     if fingerprint(config.describe()) != fingerprint(stored):
-        raise RequestError(f"--model: expected the model that stored the words, got another in {name}")
+        raise RequestError(f"--model: expected the model of the stored tokens, got another in {name}")
     return replace(config, basis=tokens.output.basis.uri)

@@ -33,7 +33,8 @@ STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
 @dataclass(frozen=True, order=True)
 class UnitFile:
-    """A finished unit: rows [start, start + rows) of an input file, as its file name says."""
+    """A finished unit, as its file name says: `rows` rows from `start` on of the input file with the number `file`, or
+    of the small files read as one of which it is the first."""
 
     file: int
     start: int
@@ -48,8 +49,9 @@ class UnitFile:
     def end(self) -> int:
         return self.start + self.rows
 
-    def name(self, print8: str) -> str:
-        return f"{print8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
+    def name(self, fingerprint8: str) -> str:
+        """`FINGERPRINT8-FILE-START-OUT-REJECTED.parquet`."""
+        return f"{fingerprint8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
 
     @staticmethod
     def parse(name: str) -> UnitFile:
@@ -67,13 +69,13 @@ _UNIT_NAME = re.compile(
 class Units:
     """Finished units of one job that share no row, in the order of the input. A million take 40 MB."""
 
-    def __init__(self, values_N4: np.ndarray, print8: str) -> None:
+    def __init__(self, values_N4: np.ndarray, fingerprint8: str) -> None:
         """(N, 4) int64: file, start, rows out, rows rejected, in any order.
 
         Units overlap if a late writer of a stopped run finished a unit that has been cut otherwise since (another
         limit). Of those that start at the same row the longest counts; units that overlap an earlier one do not count.
         """
-        self.print8 = print8
+        self.fingerprint8 = fingerprint8
         file, start, rows = values_N4[:, 0], values_N4[:, 1], values_N4[:, 2] + values_N4[:, 3]
         order = np.lexsort((-rows, start, file))
         counted, end = [], (0, 0)  # which units count; the file of the last one, and the row behind it
@@ -97,7 +99,7 @@ class Units:
     @property
     def names(self) -> Iterator[str]:
         """Their file names, in the order of the input."""
-        return (unit.name(self.print8) for unit in self)
+        return (unit.name(self.fingerprint8) for unit in self)
 
     def inner_gap(self) -> tuple[int, int, int] | None:
         """The first rows that no unit covers before a later unit of their file: the file, first row and end."""
@@ -126,19 +128,19 @@ class Units:
         return int(limits.sum() - covered.sum())
 
 
-def finished(names: Iterable[str], print8: str) -> tuple[Units, list[str]]:
+def finished(names: Iterable[str], fingerprint8: str) -> tuple[Units, list[str]]:
     """The units of the job with this fingerprint (8 digits) among file names, and the other names: strays."""
     values, strays = array("q"), []
     for name in names:
         match = _UNIT_NAME.fullmatch(name)
-        if match and match[1] == print8:
+        if match and match[1] == fingerprint8:
             values.extend(map(int, match.groups()[1:]))
         else:
             strays.append(name)
     listed_N4 = np.frombuffer(values, dtype=np.int64).reshape(-1, 4)
-    units = Units(listed_N4, print8)
+    units = Units(listed_N4, fingerprint8)
     if len(units) < len(listed_N4):
-        strays += {UnitFile(*row).name(print8) for row in listed_N4.tolist()}.difference(units.names)
+        strays += {UnitFile(*row).name(fingerprint8) for row in listed_N4.tolist()}.difference(units.names)
     return units, strays
 
 
@@ -164,8 +166,8 @@ class UnitStats(TypedDict):
     reasons: dict[str, int]
 
 
-def write_encoded(unit: EncodedUnit, *, output: str, print8: str, results: str = EMBEDDINGS) -> WrittenUnit:
-    """The write step: the files of a unit, in the folder `results` of an output. print8: of the job's fingerprint.
+def write_encoded(unit: EncodedUnit, *, output: str, fingerprint8: str, results: str = EMBEDDINGS) -> WrittenUnit:
+    """The write step: the files of a unit, in the folder `results` of an output. fingerprint8: the job's.
 
     The rejected rows are put first, the vectors last, each file at once. Raises WorkError unless rows in = rows out +
     rows rejected.
@@ -181,7 +183,7 @@ def write_encoded(unit: EncodedUnit, *, output: str, print8: str, results: str =
             "distinct_pairs": unit.distinct_pairs,
             "reasons": dict(sorted(Counter(unit.rejected["reason"].to_pylist()).items())),
         }
-        name = file.name(print8)
+        name = file.name(fingerprint8)
         rejected = parquet_bytes(unit.rejected) if len(unit.rejected) else None
         if rejected is not None:
             (to.rejected / name).put(rejected)
@@ -190,7 +192,7 @@ def write_encoded(unit: EncodedUnit, *, output: str, print8: str, results: str =
     return WrittenUnit(line=_line(name, data, rejected), work=unit.work, began=unit.began, ended=time.time())
 
 
-def write_row(unit: pa.Table, **to: str) -> pa.Table:
+def write_arrow(unit: pa.Table, **to: str) -> pa.Table:
     """`write_encoded`, in a task of Ray: it stands here so that no writer imports torch."""
     return write_encoded(EncodedUnit.from_arrow(unit), **to).to_arrow()
 

@@ -47,7 +47,7 @@ class Written:
     @property
     def names(self) -> list[str]:
         """Names of the files that hold vectors."""
-        return [u.name(self.job.print8) for u in self.units if u.rows_out]
+        return [u.name(self.job.fingerprint8) for u in self.units if u.rows_out]
 
     @property
     def pairs(self) -> int:
@@ -78,7 +78,7 @@ class Written:
         data = self.output.basis.read() if self.output.basis.exists() else b""
         if self.names and (form is None or form.basis != hashlib.sha256(data).hexdigest()):
             raise RequestError(
-                f"{flag}: expected {self.output.basis.uri} as the words there were coded by it, got "
+                f"{flag}: expected {self.output.basis.uri}, the basis of the stored tokens, got "
                 f"{'another' if data else 'none'}; embed again"
             )
 

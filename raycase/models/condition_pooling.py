@@ -147,8 +147,8 @@ class ConditionPooling(Embeds):
         empty_0D = torch.empty(0, self.dim, dtype=self.output, device=self.encoder.model.device)
         collector = Collector(len(pair_index), like=empty_0D)
 
-        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
-            pooled_PD = self.head.pool(words, questions)[..., : self.dim].to(self.output).flatten(0, 1)
+        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
+            pooled_PD = self.head.pool(tokens, questions)[..., : self.dim].to(self.output).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
         work = self._pair_up(prepared, pair_index, pool)
@@ -167,7 +167,7 @@ class ConditionPooling(Embeds):
         on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
-            words = self._words(states)
+            tokens = self._tokens(states)
             most = int(np.diff(first_S)[rows].max(initial=0))
             first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
@@ -177,7 +177,7 @@ class ConditionPooling(Embeds):
                 pairs_BC = order[np.where(there_BC, place_BC, 0)]
                 asked_BC = first_B1 + torch.arange(start, stop, device=device)  # of those not there, another's
                 condition_BC = on_device[1][asked_BC.clamp(max=len(order) - 1)]
-                use(pairs_BC, there_BC, words, questions.take(condition_BC.long()))
+                use(pairs_BC, there_BC, tokens, questions.take(condition_BC.long()))
 
         return work + self.reader.read(prepared.alone[0].take(sentences), meet)
 
@@ -188,7 +188,7 @@ class ConditionPooling(Embeds):
         work = self.reader.read(conditions, lambda rows, states: collector.add(rows, states.mean))
         return collector.result(), work
 
-    def _words(self, states: TokenStates) -> KeysValues:
+    def _tokens(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
     def _keep(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
@@ -204,7 +204,7 @@ class ConditionPooling(Embeds):
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
             if codes is not None:
-                part: Any = codes.code(self._words(states))
+                part: Any = codes.code(self._tokens(states))
             else:
                 each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
                 part = StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width)
@@ -217,11 +217,11 @@ class ConditionPooling(Embeds):
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
     @torch.inference_mode()
-    def words(self, sentences: Sequence[str]) -> list[KeysValues]:
+    def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
         texts = prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)])
-        self.reader.read(texts, lambda _, states: found.append(self._words(states)))
+        self.reader.read(texts, lambda _, states: found.append(self._tokens(states)))
         return found
 
     @torch.inference_mode()
@@ -245,9 +245,9 @@ class ConditionPooling(Embeds):
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
-            words = self._words(states)
-            real_BS1 = words.real.unsqueeze(-1)
-            mean_BD = words.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
+            tokens = self._tokens(states)
+            real_BS1 = tokens.real.unsqueeze(-1)
+            mean_BD = tokens.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
         self.reader.read(prepared.alone[0], average)
@@ -269,8 +269,8 @@ class ConditionPooling(Embeds):
         pair_index = accepted_pairs(prepared)
         found_K = np.empty(len(prepared.condition), np.float32)
 
-        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
-            odds_BC = says(self.head.says_features(words, questions)).sigmoid().float().cpu().numpy()
+        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
+            odds_BC = says(self.head.says_features(tokens, questions)).sigmoid().float().cpu().numpy()
             found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
 
         self._pair_up(prepared, pair_index, look)
@@ -281,9 +281,9 @@ class ConditionPooling(Embeds):
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
 
-        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, words: KeysValues, questions: ConditionQueries) -> None:
-            weights_BCS = self.head.weights(words, questions).float().cpu().numpy()
-            real_BS = words.real.cpu().numpy()
+        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
+            weights_BCS = self.head.weights(tokens, questions).float().cpu().numpy()
+            real_BS = tokens.real.cpu().numpy()
             for row, column in np.argwhere(there_BC).tolist():
                 found[pair_index[pairs_BC[row, column]]] = weights_BCS[row, column, real_BS[row]]
 

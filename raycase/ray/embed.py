@@ -23,9 +23,9 @@ from raycase.errors import note
 from raycase.io.schema import Reason
 from raycase.job.encode_step import EncodeUnits
 from raycase.job.plan import Plan
-from raycase.job.read_step import read_row
+from raycase.job.read_step import read_arrow
 from raycase.job.request import Request
-from raycase.job.unit_files import write_row
+from raycase.job.unit_files import write_arrow
 from raycase.job.units import ReadUnit, WrittenUnit
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, ActorPool
 from raycase.ray.in_flight import DEATHS, InFlight, Key, feed_tasks
@@ -46,7 +46,7 @@ def execute(request: Request, plan: Plan, pool: ActorPool, ahead: int | None) ->
         (ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most)) * plan.unit_rows, encoded=len(plan.done) > 0
     )
     output = request.output
-    write = partial(write_row, output=output.root.uri, results=output.results, print8=plan.job.print8)
+    write = partial(write_arrow, output=output.root.uri, results=output.results, fingerprint8=plan.job.fingerprint8)
     context = DataContext.get_current().copy()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
@@ -95,7 +95,7 @@ def _stages(request: Request, plan: Plan, pool: ActorPool, in_flight: Any, write
         **batches,
     )
     units = tasks.map_batches(
-        read_row,
+        read_arrow,
         fn_kwargs={"config": _Opaque(request.model), "kind": request.kind},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,

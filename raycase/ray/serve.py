@@ -197,8 +197,8 @@ def serve(job: ServeJob) -> NoReturn:
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if ray_serve.status().proxies:  # they would keep their own address and port
         raise RequestError(
-            "expected a cluster on which no Ray Serve runs, got one, perhaps of a raycase serve that was killed; end "
-            "it there (ray.serve.shutdown())"
+            "expected no Ray Serve on the cluster, got one, perhaps left by a killed raycase serve; end it there "
+            "(ray.serve.shutdown())"
         )
     try:
         note("starting the replicas, which load the model")

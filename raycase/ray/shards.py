@@ -153,8 +153,8 @@ class ShardActors:
             raise cause(error) from error
         if lost := [str(shard) for shard, answer in enumerate(answers, 1) if answer is None]:
             raise WorkError(
-                f"expected answers from all {len(answers)} shards; shard {', '.join(lost)} was away for {self.wait:g} "
-                f"s or its process kept dying; see the cluster's memory and machines"
+                f"expected answers from all {len(answers)} shards, got none of shard {', '.join(lost)} in "
+                f"{self.wait:g} s, or it kept dying; check the cluster's memory and machines"
             )
         return [answer for answer in answers if answer is not None]
 

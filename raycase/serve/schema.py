@@ -113,7 +113,7 @@ class SearchRequest(Body):
     @model_validator(mode="after")
     def _check(self) -> SearchRequest:
         if (self.condition is not None) + (self.conditions is not None) + self.unconditional > 1:
-            raise ValueError("expected condition, conditions or unconditional, got two of them")
+            raise ValueError("expected condition, conditions or unconditional, got several")
         if self.k * len(self.queries) > MOST_ANSWERS:
             raise ValueError(
                 f"k: expected at most {MOST_ANSWERS:,} answers to all queries, got {self.k:,} for "

@@ -72,7 +72,7 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     labelled: tuple[str, ...] = ()
     """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
     labels: tuple[str, ...] = ()
-    """JSON files, each with the name of its table of --labelled: wordings, groups and answers (docs/training.md)."""
+    """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
 
     SYSTEM = "condition-pooling"
     RECIPE = HeadRecipe

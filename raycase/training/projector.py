@@ -53,7 +53,7 @@ class ProjectorRecipe(FitRecipe):
     activation: Activation = "leaky_relu"
     """The non-linearity."""
     dropout: float | None = None
-    """Share of dropout. Default: 0.15, and none for --layers 0."""
+    """Dropout rate. Default: 0.15, and none for --layers 0."""
     dropout_at: DropoutAt = "output"
     """Dropout on the output of the projector, its input or both; between two layers in any case."""
     bias: bool = False

@@ -122,7 +122,7 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
         ([], "fractions of the depth from 0 to 1, .* got none"),
         ([1.0, 1.1], "got 1 1.1"),
         ([float("nan")], "got nan"),
-        ([0.9, 1.0], "each another of 2 layers, got 0.9 1"),
+        ([0.9, 1.0], "distinct layers of 2, as fractions of the depth from 0 to 1, got 0.9 1"),
     ],
 )
 def test_depths_outside_the_encoder_are_refused(folder_of, depths, said):

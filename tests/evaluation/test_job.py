@@ -29,7 +29,7 @@ def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
     ("options", "message"),
     [
         ({"task": "sts", "threshold_from": "dev.csv"}, "--threshold-from: expected none but for --task rte"),
-        ({"model": ("minilm", "minilm")}, "--model: expected some, each once, got"),
+        ({"model": ("minilm", "minilm")}, "--model: expected one model or more, each once, got"),
         ({"resamples": 1}, "--resamples: expected 100 to 1,000,000, for"),
         ({"seed": 2**64}, "--seed: expected 0 to 4,294,967,295, got 18446744073709551616"),
     ],

@@ -133,7 +133,7 @@ def test_phrases_that_answer_the_condition(home, index, model):
     """All of their words weigh the same; the condition gates their values."""
     with torch.inference_mode():
         gate = model.questions([ASKED]).gate
-        [words] = model.words(["red dress"])
+        [words] = model.keys_values(["red dress"])
         wanted = (words.values[0].mean(0) * gate[0]).numpy()
     found = model.embed_phrases(["red dress", "a", "red dress"], ASKED)
     np.testing.assert_allclose(found[0], wanted, rtol=1e-4, atol=1e-6)
@@ -313,4 +313,4 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
     basis.unlink()
     with pytest.raises(WorkError, match=r"word_basis\.safetensors: missing"):
         verify(output)
-    refuse(IndexJob(embeddings=(output,), output=str(tmp_path / "j.lance")), "as the words there were coded by it")
+    refuse(IndexJob(embeddings=(output,), output=str(tmp_path / "j.lance")), "the basis of the stored tokens")

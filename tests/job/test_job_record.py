@@ -125,7 +125,7 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
     moved = shutil.copytree(tiny_model, tmp_path / "model")
     embed_here(replace(job, model=str(moved), limit=100))
     moved = moved.rename(tmp_path / "moved")
-    with pytest.raises(RequestError, match=r"was started with, .*/model, got: .*; pass --model with where it is now$"):
+    with pytest.raises(RequestError, match=r"was started with, .*/model, got: .*; pass its present place as --model$"):
         embed_here(replace(job, model=None))
     assert embed_here(replace(job, model=str(moved), limit=200))["units_resumed"] == 1
     assert embed_here(replace(job, model=None))["rows_out"] == 500

@@ -67,7 +67,7 @@ def test_they_resume_and_are_this_jobs_alone(home, tmp_path):
         ({"keep_columns": ("none",)}, "--keep-columns: .*: expected the column 'none', got text, year"),
         ({"input": "out"}, "--input: expected an output of `raycase embed --any-condition`"),
         ({"dim": 16}, "--input: expected --conditions .* got --dim beside them"),
-        ({"model": "minilm"}, "--model: expected the model that stored the words"),
+        ({"model": "minilm"}, "--model: expected the model of the stored tokens"),
     ],
 )
 def test_what_is_refused(home, tmp_path, changes, words):
@@ -80,12 +80,12 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
     words = str(shutil.copytree(home / "words", tmp_path / "words"))
     other = storing.stored(tmp_path / "b", str(home / "model"), storing.texts(14, 50))
     shutil.copy(f"{other}/word_basis.safetensors", words)
-    with pytest.raises(RequestError, match=r"--input: expected .* as the words .*, got another"):
+    with pytest.raises(RequestError, match=r"--input: expected .*, the basis of the stored tokens, got another"):
         embed_here(job(home, tmp_path / "m", input=words))
-    with pytest.raises(RequestError, match=r"--embeddings: expected .* as the words .*, got another"):
+    with pytest.raises(RequestError, match=r"--embeddings: expected .*, the basis of the stored tokens, got another"):
         build(IndexJob(embeddings=(words,), output=str(tmp_path / "i.lance")))
     output_at(words).basis.remove()
-    with pytest.raises(RequestError, match="as the words there were coded by it, got none"):
+    with pytest.raises(RequestError, match="the basis of the stored tokens, got none"):
         embed_here(job(home, tmp_path / "m", input=words))
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
     settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}

@@ -35,12 +35,12 @@ def model(folder):
 
 def basis(model, token_bytes=storing.ENOUGH, dim=None):
     typical = model.questions(typical_conditions())
-    return fit_codes(model.head, model.words(SENTENCES), typical, dim=dim or model.dim, token_bytes=token_bytes)
+    return fit_codes(model.head, model.keys_values(SENTENCES), typical, dim=dim or model.dim, token_bytes=token_bytes)
 
 
 def coded(model, codes, sentences=SENTENCES):
     """Stored tokens, in the order of the sentences: one batch each."""
-    return StoredTokens.concat([codes.code(model.words([sentence])[0]) for sentence in sentences])
+    return StoredTokens.concat([codes.code(model.keys_values([sentence])[0]) for sentence in sentences])
 
 
 @pytest.fixture(scope="module")

@@ -323,7 +323,7 @@ def test_a_cluster_that_is_named_gets_the_application(home, cluster):
         assert requests.get(f"{url}/ready", timeout=60).json() == {"ready": True, "model": "model"}
         assert requests.get(f"{url}/v1/models", headers=BEARER, timeout=60).status_code == 200
         there = mock.patch.dict(os.environ, environment | {"RAYCASE_TOKEN": TOKEN})
-        with there, pytest.raises(RequestError, match=r"^expected a cluster on which no Ray Serve runs, got one"):
+        with there, pytest.raises(RequestError, match=r"^expected no Ray Serve on the cluster, got one"):
             serve(ServeJob(model=str(home / "model"), port=port))
     finally:
         ray_serve.shutdown()
