@@ -119,7 +119,7 @@ def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch
 @pytest.mark.parametrize(
     ("depths", "said"),
     [
-        ([], "fractions of the depth from 0 to 1, .* got none"),
+        ([], "fractions of the depth from 0 to 1, got none"),
         ([1.0, 1.1], "got 1 1.1"),
         ([float("nan")], "got nan"),
         ([0.9, 1.0], "distinct layers of 2, as fractions of the depth from 0 to 1, got 0.9 1"),

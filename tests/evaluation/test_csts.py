@@ -83,7 +83,7 @@ def test_wrong_models_are_refused_and_the_earlier_report_stays(evaluation, model
     for names, said in {
         (other,): "expected weights of .*input_dim=64",
         ("minilm-7b",): "expected one of minilm.*got 'minilm-7b'",
-        (): "--model: expected some",
+        (): "--model: expected one model or more",
     }.items():
         with pytest.raises(RequestError, match=f"{said}"):
             evaluate(evaluation(*names), vectors_of=vectors_of)

@@ -134,7 +134,7 @@ def test_wrong_weights_are_refused(uri, index):
     ask("^conditions: expected a weight other than 0, got only zeros", "dog=0", "bar=-0")
     ask("^condition: expected one of the index's", "=2")
     ask("^condition: expected one of the index's", "dog=2", exact_condition=True)
-    ask("expected conditions in --queries, --condition or --unconditional", "dog=2", unconditional=True)
+    ask("expected --condition, --unconditional or conditions in --queries", "dog=2", unconditional=True)
     ask("^stated: expected conditions that are pooled .*, got weights", "dog=2", stated=True)
     ask("^--explain: expected one condition for each query, got conditions with weights", "dog=2", explain=True)
     ask("^condition: expected one, or no more than the 64 that are combined, got 65", *(f"c{i}=1" for i in range(65)))

@@ -74,7 +74,7 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     phrase = {"query": (), "phrase": ("heavy rain",)}
     ask("--phrase: expected the --condition that it answers, got none", **phrase)
     ask("phrases: expected a condition and an index of", **phrase, condition=("color",))
-    ask("expected conditions in --queries, --condition or --unconditional", condition=("color",), unconditional=True)
+    ask("expected --condition, --unconditional or conditions in --queries", condition=("color",), unconditional=True)
     ask("expected the index's model", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
     build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
