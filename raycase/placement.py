@@ -1,5 +1,4 @@
-"""Where a command runs: in this process, unless there is a reason for Ray, on a cluster or on this
-machine. Ray is imported only then.
+"""Where a command runs: in this process, unless there is a reason for Ray. Ray is imported only then.
 
 Reasons of a command that can run on either: `--ray`; RAY_ADDRESS, or a Ray job; several workers or encoders; several
 GPUs here, or processors for several encoders and work that repays them. A cluster that merely runs here is not joined.

@@ -191,7 +191,7 @@ class VectorIndex(Shared):
         -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
         rows, k is their number. Raises RequestError."""
         if not self.metadata.rows_under(condition):
-            names = ", ".join(map(repr, [*[None] * (self.metadata.plain > 0), *self.metadata.conditions]))
+            names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
         return self._nearest(vectors_QD, condition, k, self._checked(where), options)
 

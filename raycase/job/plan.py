@@ -94,8 +94,8 @@ def cut(start: int, rows: int, unit_rows: int) -> Iterator[tuple[int, int]]:
 class Plan:
     """The spans of the input, and the finished units. What is left follows from both, and is never held as a whole.
 
-    spans: the columns `COLUMNS` of the S spans of all files, and a number that those of small files have in common
-    which are read as one, (S, 7) int64. A million take 56 MB, where objects would take 280.
+    spans: the columns `COLUMNS` of the S spans of all files, and a number that those of a small file, or of several
+    that are read as one, have in common: (S, 7) int64.
     """
 
     job: Job

@@ -82,10 +82,9 @@ class Runner:
         from raycase.job.read_step import read_units
 
         encode = EncodeUnits(**request.step, units=plan.units)
-        output, ahead = request.output, AHEAD if self.ahead is None else self.ahead
-        write = partial(
-            write_encoded, output=output.root.uri, results=output.results, fingerprint8=plan.job.fingerprint8
-        )
+        output, fingerprint8 = request.output, plan.job.fingerprint8
+        write = partial(write_encoded, output=output.root.uri, results=output.results, fingerprint8=fingerprint8)
+        ahead = AHEAD if self.ahead is None else self.ahead
         units = read_units(plan.pieces(), config=request.model, kind=request.kind)
         writing: deque[Future[WrittenUnit]] = deque()
         with ThreadPoolExecutor(1) as writer:

@@ -33,8 +33,7 @@ STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
 @dataclass(frozen=True, order=True)
 class UnitFile:
-    """A finished unit, as its file name says: `rows` rows from `start` on of the input file with the number `file`, or
-    of the small files read as one of which it is the first."""
+    """A finished unit: `rows` rows from `start` on of the input file number `file`, or of small files from it on."""
 
     file: int
     start: int
@@ -50,7 +49,6 @@ class UnitFile:
         return self.start + self.rows
 
     def name(self, fingerprint8: str) -> str:
-        """`FINGERPRINT8-FILE-START-OUT-REJECTED.parquet`."""
         return f"{fingerprint8}-{self.file:05d}-{self.start:012d}-{self.rows_out}-{self.rows_rejected}.parquet"
 
     @staticmethod

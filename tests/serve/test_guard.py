@@ -36,11 +36,7 @@ def alive(client):
         ("/search", {"queries": ["a"] * 17, "condition": [str(i) for i in range(17)]}, "at most 16 different ones"),
         ("/search", {"queries": ["a"] * 256, "k": 100}, "10,000 answers to all queries, got 100 for 256"),
         ("/search", {"queries": "a", "where": "year > 1 AND " * 1000}, "at most 10000 characters"),
-        (
-            "/search",
-            {"queries": "a", "condition": "c", "unconditional": True},
-            "conditions or unconditional, got several",
-        ),
+        ("/search", {"queries": "a", "condition": "c", "unconditional": True}, "or unconditional, got several"),
         ("/search", {"queries": "a", "condition": "c", "exact_condition": True}, "condition: expected"),
         ("/facets", {"condition": "color", "clusters": 61}, "clusters: expected at most the 60 rows"),
         ("/explain", {"texts": ["a"] * 33, "conditions": ["c", "d"]}, "expected at most 64 texts times conditions"),
