@@ -57,8 +57,8 @@ def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
 
 
 @torch.inference_mode()
-def project(module: nn.Module, vectors_PD: np.ndarray, rows: int = 8192) -> np.ndarray:
-    """g of every vector, `rows` at a time: (P, D) -> (P, K) float32."""
+def project(module: nn.Module, vectors_PD: np.ndarray) -> np.ndarray:
+    """g of every vector, some at a time: (P, D) -> (P, K) float32."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    parts = [np.array(vectors_PD[i : i + rows]) for i in range(0, len(vectors_PD), rows)]  # copies, which are writable
-    return np.concatenate([module(torch.from_numpy(part).to(device)).cpu().numpy() for part in parts])
+    parts = torch.from_numpy(np.array(vectors_PD)).split(8192)  # of a copy, which is writable
+    return np.concatenate([module(part.to(device)).cpu().numpy() for part in parts])

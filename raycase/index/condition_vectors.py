@@ -224,9 +224,9 @@ class ConditionVectors:
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
         pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
-        of_kind = f"{BASIS} IS NOT NULL" if self.metadata.is_pooled(condition) else sql_equals(CONDITION, condition)
+        of_kind = f"{BASIS} IS NOT NULL" if self.metadata.lacks(condition) else sql_equals(CONDITION, condition)
         passing = f"{of_kind} AND {where}" if where else of_kind
-        if condition not in self.cached and not self.metadata.is_pooled(condition):
+        if condition not in self.cached and not self.metadata.lacks(condition):
             column = PLAIN if condition is None else VECTOR
             size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
             if size > self._room:
@@ -271,7 +271,7 @@ class ConditionVectors:
             if size > self.memory_bytes:
                 blocks.clear()
             yield _among(block, selected)
-        others = [name for name in self.cached if self.metadata.is_pooled(name)]
+        others = [name for name in self.cached if self.metadata.lacks(name)]
         while others and size > self._room:
             del self.cached[others.pop(0)]
         if blocks and size <= self._room:

@@ -204,7 +204,7 @@ class Index(VectorIndex):
             rows = max(map(self.metadata.rows_under, names))
             at_once = max(1, min(QUERIES, COSINES // rows)) if candidates is None else 1
         searched = (None, None) if question.kind in ("weights", "mean") else (asked[0].asked, names[0])
-        pooled = any(map(self.metadata.is_pooled, names))
+        pooled = any(map(self.metadata.lacks, names))
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             terms = self._terms(question, asked, [question.sentences[i] for i in batch])
@@ -240,7 +240,7 @@ class Index(VectorIndex):
         rows = max(map(self.metadata.rows_under, names))
         if options.exact or not self.metadata.is_approximate(rows):
             return None
-        if any(map(self.metadata.is_pooled, names)) or (question.kind == "weights" and self.metadata.words):
+        if any(map(self.metadata.lacks, names)) or (question.kind == "weights" and self.metadata.words):
             factor = options.factor * (AWAY if any(one.weight < 0 for one in asked) else 1)
             return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
         return 0
@@ -255,7 +255,7 @@ class Index(VectorIndex):
             find = self._stated if question.stated else self._nearest
             best = find(terms[0].vectors, terms[0].condition, k, where, options)
             return *best, best[1][None]
-        stored = [term for term in terms if not self.metadata.is_pooled(term.condition)]
+        stored = [term for term in terms if not self.metadata.lacks(term.condition)]
         k = min(k, sum(self.metadata.rows_under(term.condition) for term in terms))
         if not stored:
             scores_Qk, offsets_Qk = self._compare(terms, k, where, candidates)
@@ -305,7 +305,7 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
 
 def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
     """Say which condition was searched in place of one that the index lacks. One of stored tokens alone has none."""
-    if index.metadata.is_pooled(condition):
+    if index.metadata.lacks(condition):
         if index.metadata.conditions:
             note(f"no {asked!r} in the index; pooled from its stored tokens")
     elif asked != condition:

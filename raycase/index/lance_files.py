@@ -59,8 +59,8 @@ class IndexMetadata:
     def rows(self) -> int:
         return sum(self.conditions.values()) + self.plain
 
-    def is_pooled(self, condition: str | None) -> bool:
-        """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
+    def lacks(self, condition: str | None) -> bool:
+        """Whether no row has a vector under a condition: where there are stored tokens, they are pooled from these."""
         return condition is not None and condition not in self.conditions
 
     def rows_under(self, condition: str | None) -> int:

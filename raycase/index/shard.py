@@ -73,7 +73,7 @@ class Shard:
             among = None if candidates is None else self.candidates(terms, where, candidates)
             return self.combined(terms, k, where, among)[:2]
         blocks = partial(vectors.blocks, first.condition, where)
-        if candidates is not None and first.condition is not None and vectors.metadata.is_pooled(first.condition):
+        if candidates is not None and first.condition is not None and vectors.metadata.lacks(first.condition):
             projected_QA = first.vectors @ self.sketched.axes(first.condition).numpy()
             _, best_Qk = nearest_offsets(projected_QA, self.sketch_vectors.blocks(first.condition, where), candidates)
             blocks = partial(vectors.pooled_at, first.condition, np.unique(best_Qk[best_Qk >= 0]))
@@ -84,7 +84,7 @@ class Shard:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """`best_ids` of the rows that pass the filter: of all, or of those whose ids the rows at some offsets have."""
         named = [str(term.condition) for term in terms]
-        stored = [name for name in named if not self.vectors.metadata.is_pooled(name)]
+        stored = [name for name in named if not self.vectors.metadata.lacks(name)]
         if not stored:  # an id has one row with stored tokens
             offsets = self._with_tokens(where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
@@ -119,7 +119,7 @@ class Shard:
 
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of rows under a condition, at these offsets, ascending, in float64: (B, D)."""
-        if condition is not None and self.vectors.metadata.is_pooled(condition):
+        if condition is not None and self.vectors.metadata.lacks(condition):
             return joined(self.pooled.blocks(condition, offsets_B, dtype=torch.float64))[1]
         return self.vectors.at(condition, offsets_B)
 

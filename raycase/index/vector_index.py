@@ -160,7 +160,7 @@ class VectorIndex(Shared):
 
     def is_pooled(self, condition: str | None) -> bool:
         """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
-        return self.metadata.words > 0 and self.metadata.is_pooled(condition)
+        return self.metadata.words > 0 and self.metadata.lacks(condition)
 
     @exclusive
     def embed(

@@ -33,7 +33,7 @@ STATS = b"raycase"  # key of a unit's counts in the metadata of its file
 
 @dataclass(frozen=True, order=True)
 class UnitFile:
-    """A finished unit: `rows` rows from `start` on of the input file number `file`, or of small files from it on."""
+    """A finished unit: `rows` rows from `start` of input file number `file`, or of small files that begin with it."""
 
     file: int
     start: int

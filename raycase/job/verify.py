@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -91,8 +92,7 @@ def listed_defects(output: Output) -> Iterator[str]:
         yield "job.json: another fingerprint than manifest.json"
     sizes, rejected = output.units.list(), output.rejected.list()
     file, next_row = -1, 0  # the manifest is in the order of the input
-    batches = lines.to_batches(max_chunksize=LINES_AT_ONCE)  # as Python objects they take much more
-    for line in (line for batch in batches for line in batch.to_pylist()):
+    for line in chain.from_iterable(batch.to_pylist() for batch in lines.to_batches(max_chunksize=LINES_AT_ONCE)):
         if line["file"] != file:
             file, next_row = line["file"], 0
         if line["start"] != next_row:

@@ -29,10 +29,6 @@ PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
 DRAWN_ALONE = 512  # pairs of a batch where none are rated
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
-# Of the fit of `Says`
-EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
-LEFT = 5  # one text in so many calibrates, and is not trained on
-BINS = 10  # of the expected calibration error
 
 
 class HeadCosine(nn.Module):
@@ -218,6 +214,10 @@ def with_plain_part(
 
 
 # ------------------------------------------------------------------------------- whether a text says something
+
+EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
+LEFT = 5  # one text in so many calibrates, and is not trained on
+BINS = 10  # of the expected calibration error
 
 
 def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
