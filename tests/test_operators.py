@@ -102,7 +102,7 @@ def test_words_of_another_output_are_refused(words):
         pool(rows.append_column("condition", rows["id"]))
     field = rows.schema.field("word_codes")
     key, form = next(iter(field.metadata.items()))
-    other = field.with_metadata({key: form.replace(pool.pool.form.basis[:8].encode(), b"00000000")})
+    other = field.with_metadata({key: form.replace(pool.codes.form.basis[:8].encode(), b"00000000")})
     place = rows.schema.get_field_index("word_codes")
     with pytest.raises(ValueError, match="got those of 00000000"):
         pool(rows.set_column(place, other, rows["word_codes"]))

@@ -20,7 +20,8 @@ from raycase.io.fetch import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
-from raycase.job.stored_tokens import RowPooler, open_tokens, token_model
+from raycase.job.pair_result import read_codes
+from raycase.job.stored_tokens import open_tokens, token_model
 from raycase.models.embeds import Embeds
 from raycase.models.registry import resolve_embedder
 
@@ -117,15 +118,18 @@ class Pool:
         if not self.conditions:
             raise ValueError("conditions: expected one or more, got none")
         tokens = open_tokens(words, "--words")
-        self.pool = RowPooler(token_model(tokens, model).load(), self.conditions)
+        self.codes = read_codes(tokens.output.basis.uri)
+        self.model: Any = token_model(tokens, model).load()
+        self.model.questions(self.conditions)  # an error now, not at the first batch
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""
         batch = _table(batch, [CODES, PLAIN_PART])
         form = TokenFormat.of(batch.schema)
-        if form is not None and form != self.pool.form:
-            raise ValueError(f"expected words of the basis {self.pool.form.basis[:8]}, got those of {form.basis[:8]}")
-        vectors_ND = self.pool(StoredTokens.from_arrow(batch, self.pool.form))
+        if form is not None and form != self.codes.form:
+            raise ValueError(f"expected words of the basis {self.codes.form.basis[:8]}, got those of {form.basis[:8]}")
+        tokens = StoredTokens.from_arrow(batch, self.codes.form)
+        vectors_ND = self.model.pool(tokens, self.codes, self.conditions).reshape(-1, self.codes.form.dim)
         own = [name for name in (CODES, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")

@@ -24,7 +24,7 @@ from raycase.io.schema import (
     Rejection,
     rejected_table,
 )
-from raycase.job.pair_result import PairResult
+from raycase.job.pair_result import Encode, PairResult
 from raycase.job.read_step import as_texts, pairs_of, prepare_rows, without
 from raycase.job.units import EncodedUnit, ReadUnit
 
@@ -76,13 +76,13 @@ class EncodeUnits:
         system: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
         if isinstance(system, Embeds):
             system.output = getattr(torch, "float32" if kind.needs_direction else kind.dtype)
-        self.encoder: Any = kind.open(system)
+        self.system, self.encode = system, kind.open(system)
         self.begun = False
         self.kind = kind
         self.units = units
         self.compile = compile
         if compile == "on":
-            self.encoder.compile()
+            self.system.compile()
 
     def __call__(self, unit: ReadUnit) -> EncodedUnit:
         """Encode a unit; rows at which the tokenizer or the encoder fails are rejected.
@@ -103,7 +103,7 @@ class EncodeUnits:
     def _failing(self, rows: pa.Table, what: str, first: int = 0) -> dict[int, str]:
         """The rows that fail, by their number, with the error; they are found by halves."""
         try:
-            encode_rows(self.encoder, rows, prepare_rows(self.config, rows, self.kind), self.kind)
+            encode_rows(self.encode, rows, prepare_rows(self.config, rows, self.kind), self.kind)
         except Exception as error:
             _check_memory(what, error)
             if len(rows) == 1:
@@ -122,11 +122,11 @@ class EncodeUnits:
         """Encode a unit. Raises what the tokenizer and the encoder raise."""
         began = time.time()
         prepared = prepare_rows(self.config, unit.rows, self.kind) if unit.prepared is None else unit.prepared
-        encoded, rejections = encode_rows(self.encoder, unit.rows, prepared, self.kind)
+        encoded, rejections = encode_rows(self.encode, unit.rows, prepared, self.kind)
         seconds = time.time() - began
         first, self.begun = not self.begun, True
         if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
-            self.encoder.compile()
+            self.system.compile()
         rejected = rejected_table(unit.uri, rejections, unit.rejected)
         return EncodedUnit(
             file=unit.file, start=unit.start, rows_in=unit.rows_in, rejected=rejected, began=began, **encoded
@@ -152,12 +152,12 @@ def _check_memory(what: str, error: Exception) -> None:
 
 
 def encode_rows(
-    system: Any, rows: pa.Table, prepared: Prepared | None, kind: PairResult
+    encode: Encode, rows: pa.Table, prepared: Prepared | None, kind: PairResult
 ) -> tuple[dict[str, Any], list[Rejection]]:
-    """What a system makes of the rows of a unit, under their conditions, as fields of `EncodedUnit`; pairs keep the
+    """What `encode` makes of the rows of a unit, under their conditions, as fields of `EncodedUnit`; pairs keep the
     order of the input. And the rows that are rejected: with all its pairs, a row with one that is bad
     (`rejected_rows`)."""
-    done = kind.compute(system, prepared, rows)
+    done = kind.finish(encode(prepared, rows))
     texts, row_T = as_texts(rows, kind)
     text_N, conditions = pairs_of(texts, kind)
     row_N = row_T[text_N]

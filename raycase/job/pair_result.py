@@ -8,7 +8,7 @@ Shapes: N pairs of a unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -32,10 +32,12 @@ from raycase.io.schema import (
     embedding_type,
     is_embedding,
 )
+from raycase.io.storage import locate
 from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 
 EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
+Encode = Callable[[Any, pa.Table], Any]  # N tokenised pairs (`Prepared`), and their rows -> `models.pairs.Encoded`
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
 
 
@@ -101,17 +103,16 @@ class PairResult:
             return columns.id_type, kept
         return pa.string(), dict(zip(CHUNK_COLUMNS, (columns.id_type, *[pa.int64()] * 3), strict=True)) | kept
 
-    def open(self, system: Any) -> Any:
-        """What encodes, of a loaded system."""
-        return system
+    def open(self, system: Any) -> Encode:
+        """What encodes with a loaded system; here to vectors."""
+        return lambda prepared, rows: system.encode_prepared(prepared)
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> Any:
         """Tokenise pairs, with a text for each of `columns.texts`, for a system: `Prepared`. Loads no weights."""
         return config.prepare(*texts, conditions)
 
-    def compute(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
-        """What a loaded system makes of the N pairs of some rows: `raycase.models.pairs.Encoded`."""
-        done = self.encoded(system, prepared, rows)
+    def finish(self, done: Any) -> Any:
+        """What `open` made of N pairs, as it is written."""
         if self.needs_direction:
             zero_N = ~done.vectors.any(axis=1)
             refused = [why or (Reason.ZERO if zero else None) for why, zero in zip(done.refused, zero_N, strict=True)]
@@ -121,10 +122,6 @@ class PairResult:
         dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
         with np.errstate(over="ignore"):
             return replace(done, vectors=done.vectors.astype(dtype, copy=False))
-
-    def encoded(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
-        """The vectors as the system gives them."""
-        return system.encode_prepared(prepared)
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of the output that were computed, of some of the pairs."""
@@ -149,13 +146,24 @@ class PairResult:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenResult(PairResult):
-    """The vector of each sentence without a condition, and its words, from which others are pooled later."""
+    """The vector of each sentence without a condition, and its tokens, from which others are pooled later.
+
+    basis: the file by which tokens are coded (URI; `raycase.heads.token_codes`); None: vectors alone are computed.
+    """
 
     KEY: ClassVar[str] = "word_bytes"
+
+    basis: str | None
 
     @property
     def config(self) -> dict[str, Any]:
         return super().config | {self.KEY: self.token_bytes}
+
+    def open(self, system: Any) -> Encode:
+        if self.basis is None:
+            return super().open(system)
+        codes = read_codes(self.basis)
+        return lambda prepared, rows: system.tokens(prepared, codes)
 
     @classmethod
     def defects(cls, table: pa.Table, config: Mapping[str, Any], dim: int, basis: str | None) -> Iterator[str]:
@@ -193,10 +201,13 @@ class ScoreResult(PairResult):
         firsts, seconds = ([text.strip() for text in side] for side in texts)
         return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
 
-    def compute(self, system: Any, prepared: Any, rows: pa.Table) -> Any:
+    def open(self, system: Any) -> Encode:
         from raycase.models.contracts import score_pairs
 
-        return score_pairs(system, prepared)
+        return lambda prepared, rows: score_pairs(system, prepared)
+
+    def finish(self, done: Any) -> Any:
+        return done
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         columns = map(pa.array, done.vectors[pairs].T)
@@ -209,6 +220,13 @@ class ScoreResult(PairResult):
             yield f"no scores in a column {name!r}"
         elif table[name].null_count or not pc.all(pc.is_finite(table[name]), min_count=0).as_py():
             yield "a score is null or not finite"
+
+
+def read_codes(basis: str) -> Any:
+    """The codes of stored tokens, `TokenCodes`, by their file (URI). Raises RequestError."""
+    from raycase.heads.token_codes import TokenCodes
+
+    return TokenCodes.from_bytes(locate(basis).read(), basis)
 
 
 def kind_of(config: Mapping[str, Any]) -> type[PairResult]:

@@ -187,7 +187,13 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
         _check_pooled(job)
         files, columns = token_files(tokens), token_columns(tokens, job.keep_columns)
         model, job = token_model(tokens, job.model), replace(job, compile="off")
-        kind = PooledResult(columns=columns, of=tokens.job.config, words=tokens.job.fingerprint, on_long=job.on_long)
+        kind = PooledResult(
+            columns=columns,
+            of=tokens.job.config,
+            words=tokens.job.fingerprint,
+            basis=tokens.output.basis.uri,
+            on_long=job.on_long,
+        )
     else:
         found.say("--input")
         files = found.files
@@ -210,8 +216,7 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
                 f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
                 "condition with the sentence; leave --model out for the default, or pass --conditions"
             )
-        model = replace(model, basis=output.basis.uri)
-        kind = TokenResult(**vars(kind) | {"token_bytes": job.token_bytes or TOKEN_BYTES})
+        kind = TokenResult(**vars(kind) | {"token_bytes": job.token_bytes or TOKEN_BYTES, "basis": output.basis.uri})
     if job.condition_column is None:
         check_conditions(model, conditions)
     elif model.known_conditions == ():

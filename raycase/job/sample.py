@@ -15,6 +15,7 @@ from raycase.errors import RequestError, visible
 from raycase.io.reader import TEXT
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.job.encode_step import EncodeUnits, encode_rows
+from raycase.job.pair_result import TokenResult
 from raycase.job.plan import Plan, find_job, make_plan
 from raycase.job.read_step import as_texts, prepare_rows, read_intervals
 from raycase.job.request import Request
@@ -56,7 +57,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
 
     dtype = request.job.compute and getattr(torch, request.job.compute)
     texts = as_texts(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
-    model: Any = replace(request.model, basis=None).load(dtype=dtype)
+    model = request.model.load(dtype=dtype)
     tokens = model.keys_values(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
     if not tokens:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
@@ -74,8 +75,8 @@ def dry_run(request: Request, runner: Runner) -> dict[str, Any]:
     Units and rows are exact; the others are extrapolated from the sampled rows, which are encoded where the job would
     run. Writes nothing. Raises RequestError and WorkError.
     """
-    if request.kind.token_bytes:  # no basis is chosen yet: the words' size is known, and their time is the encoder's
-        request = replace(request, model=replace(request.model, basis=None))
+    if isinstance(request.kind, TokenResult):  # no basis is chosen yet, and the time is the encoder's
+        request = replace(request, kind=replace(request.kind, basis=None))
     plan = make_plan(request, *find_job(request))
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": len(plan)}
     if plan:
@@ -109,14 +110,14 @@ def _estimate(request: Request, plan: Plan, runner: Runner) -> dict[str, Any]:
 def encode_sample(rows: pa.Table, *, step: dict[str, Any], threads: int | None, **of: Any) -> dict[str, Any]:
     """Encode some of the rows by a step with these arguments: rows, pairs and tokens as a job counts them, bytes of a
     file with the pairs, seconds; and `of`: `encoders` and `where`."""
-    encoder, config, kind = EncodeUnits(**step, threads=threads).encoder, step["config"], step["kind"]
+    encode, config, kind = EncodeUnits(**step, threads=threads).encode, step["config"], step["kind"]
     at_once = max(1, AT_ONCE * len(rows) // max(1, len(as_texts(rows, kind)[0])))
     parts = [rows[start : start + at_once] for start in range(0, len(rows), at_once)]
     batches = [(part, prepare_rows(config, part, kind)) for part in parts]
-    encode_rows(encoder, *batches[0], kind)  # the first batch is slower
+    encode_rows(encode, *batches[0], kind)  # the first batch is slower
     began, written, tokens, count = time.perf_counter(), [], 0, 0
     for part, prepared in batches:
-        encoded, _ = encode_rows(encoder, part, prepared, kind)
+        encoded, _ = encode_rows(encode, part, prepared, kind)
         written.append(encoded["table"].drop_columns([ROW_OF_PAIR]))
         tokens, count = tokens + encoded["work"].tokens, count + len(part)
         if time.perf_counter() - began > SECONDS:

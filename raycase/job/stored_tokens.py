@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
 from raycase.job.output import output_at, read_job
-from raycase.job.pair_result import PairResult
+from raycase.job.pair_result import Encode, PairResult, read_codes
 from raycase.job.written import Written, open_written
+from raycase.models.contracts import EmbedderConfig
 from raycase.models.registry import resolve_embedder
 
 
@@ -26,50 +27,34 @@ from raycase.models.registry import resolve_embedder
 class PooledResult(PairResult):
     """The vector of each pair, pooled from stored tokens.
 
-    of: the configuration of the job that stored them; words: its fingerprint.
+    of: the configuration of the job that stored them; words: its fingerprint; basis: the file by which they are coded
+    (URI).
     """
 
     of: Mapping[str, Any]
     words: str
+    basis: str
 
     @property
     def config(self) -> dict[str, Any]:
         own = {"text_column": self.of["text_column"], "id_column": self.of["id_column"], "words": self.words}
         return super().config | own | {name: self.of[name] for name in [self.CHUNK] if name in self.of}
 
-    def open(self, system: Any) -> RowPooler:
-        return RowPooler(system, self.conditions or ())
+    def open(self, system: Any) -> Encode:
+        from raycase.models.pairs import Encoded
+
+        codes, conditions = read_codes(self.basis), self.conditions or ()
+
+        def encode(_: None, rows: pa.Table) -> Encoded:
+            tokens = StoredTokens.from_arrow(rows, codes.form)
+            vectors = system.pool(tokens, codes, conditions).reshape(-1, codes.form.dim)
+            none, count = np.zeros(len(vectors), bool), len(vectors)
+            return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
+
+        return encode
 
     def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> None:
         """Nothing is tokenised."""
-
-    def encoded(self, system: RowPooler, prepared: None, rows: pa.Table) -> Any:
-        from raycase.models.pairs import Encoded
-
-        vectors = system(StoredTokens.from_arrow(rows, system.form))
-        none, count = np.zeros(len(vectors), bool), len(vectors)
-        return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
-
-
-class RowPooler:
-    """Pools stored tokens under conditions, which the model that stored them encodes once. `form`: of the tokens."""
-
-    def __init__(self, system: Any, conditions: Sequence[str]) -> None:
-        """Raises ValueError for a condition that cannot be encoded."""
-        from raycase.heads.token_pooling import TokenPooler  # torch, which the driver need not wait for
-
-        self.codes, self.form = system.codes, system.codes.form
-        self.pooler = TokenPooler(self.codes, system.questions(conditions), system.head.temperatures.detach())
-        self.conditions = len(conditions)
-
-    def __call__(self, words: StoredTokens) -> np.ndarray:
-        """The vectors of N texts under each of C conditions, (N C, D) float32, those of a text side by side."""
-        from raycase.heads.token_pooling import unpack_tokens
-
-        unpacked = unpack_tokens(words, self.codes)
-        vectors_NCD = np.empty((len(unpacked.order), self.conditions, self.form.dim), np.float32)
-        vectors_NCD[unpacked.order] = self.pooler.pool(unpacked).numpy()
-        return vectors_NCD.reshape(-1, self.form.dim)
 
 
 def open_tokens(uri: str, flag: str) -> Written:
@@ -113,10 +98,10 @@ def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
     return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, PLAIN_PART))
 
 
-def token_model(tokens: Written, model: str | None) -> Any:
+def token_model(tokens: Written, model: str | None) -> EmbedderConfig:
     """The configuration of the model that stored the tokens, by its name now. Raises RequestError for another."""
     stored, name = tokens.job.config["model"], model or tokens.job.model
-    config: Any = resolve_embedder(name, dim=stored.get("cut"))
+    config = resolve_embedder(name, dim=stored.get("cut"))
     if fingerprint(config.describe()) != fingerprint(stored):
         raise RequestError(f"--model: expected the model of the stored tokens, got another in {name}")
-    return replace(config, basis=tokens.output.basis.uri)
+    return config

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parqu
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.job.output import Output, output_at
-from raycase.job.pair_result import SCORES
+from raycase.job.pair_result import SCORES, Encode, PairResult
 from raycase.job.request import EmbedJob, Request, check_embed
 from raycase.job.run import TooManyRejectedError, run
 from raycase.job.runner import Runner
@@ -30,6 +30,20 @@ SENTENCE = "sentence"
 SETTINGS: dict[str, Any] = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
+
+
+@dataclass(frozen=True)
+class StatesResult(PairResult):
+    """The unconditional vector of each text, and the states of its tokens."""
+
+    KEY = "states"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return super().config | {self.KEY: True}
+
+    def open(self, system: Any) -> Encode:
+        return lambda prepared, rows: system.tokens(prepared)
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,8 @@ class VectorCache:
         compute: Compute | None = None,
     ) -> tuple[StoredStates, np.ndarray]:
         """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
-        table = self._embedded([(text, "") for text in texts], config, name, cache, compute, plain=True)
+        pairs = [(text, "") for text in texts]
+        table = self._embedded(pairs, config, name, cache, compute, plain=True, kind=StatesResult)
         return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def scores_of(
@@ -112,10 +127,12 @@ class VectorCache:
         compute: Compute | None,
         *,
         plain: bool,
+        kind: type[PairResult] = PairResult,
     ) -> pa.Table:
-        """The output of the job that embeds these pairs, which runs once: vectors, and states if kept."""
-        identity = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
-        folder = cache / fingerprint(identity | ({"plain": True} if plain else {}))[:16]
+        """The output of the job that embeds these pairs, which runs once."""
+        identity: dict[str, Any] = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
+        identity |= ({"plain": True} if plain else {}) | ({"kind": kind.KEY} if kind is not PairResult else {})
+        folder = cache / fingerprint(identity)[:16]
         vectors = output_at((folder / "vectors").uri)
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if plain else f"under {config.label}"
@@ -131,7 +148,9 @@ class VectorCache:
                 dtype="float32",
                 **SETTINGS,
             )
-            self._run(check_embed(job, config), pairs, f"{name}: expected a vector for each sentence")
+            request = check_embed(job, config)
+            request = replace(request, kind=kind(**vars(request.kind)))
+            self._run(request, pairs, f"{name}: expected a vector for each sentence")
         return _read(vectors, len(pairs))
 
     def _run(self, request: Request, rows: Sequence[tuple[str, ...]], expected: str) -> None:

@@ -33,7 +33,7 @@ from raycase.heads.condition_head import (
 )
 from raycase.heads.layers import load_weights
 from raycase.heads.token_codes import TokenCodes
-from raycase.io.storage import locate
+from raycase.heads.token_pooling import TokenPooler, unpack_tokens
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import Embeds, Texts, as_texts, each_condition
@@ -49,9 +49,7 @@ UsePairs = Callable[[np.ndarray, np.ndarray, KeysValues, ConditionQueries], None
 class ConditionPoolingConfig(EmbedderConfig):
     """Condition pooling without its weights.
 
-    layers: fractions of the encoder's depth; head: None without training; keep: instead of vectors under conditions,
-    keep the states of these tokens of each text, for training; basis: instead of them, keep stored tokens by the basis
-    in this file (URI; `raycase.heads.token_codes`).
+    layers: fractions of the encoder's depth; head: None without training.
     """
 
     SYSTEM: ClassVar[str] = "condition-pooling"
@@ -60,8 +58,6 @@ class ConditionPoolingConfig(EmbedderConfig):
 
     layers: tuple[float, ...] = ZERO_SHOT_DEPTHS
     head: HeadConfig | None = None
-    keep: TokenSpan | None = None
-    basis: str | None = None
 
     @classmethod
     def untrained(cls, model: str, pooling: Pooling | None) -> ConditionPoolingConfig:
@@ -96,10 +92,10 @@ class ConditionPoolingConfig(EmbedderConfig):
         choices: dict[str, Any] = {"layers": layer_numbers(self.encoder, self.layers)}
         if self.head and own_weights:
             choices["head"] = asdict(self.head) | {"weights": own_weights}
-        return choices | ({"keep": str(self.keep)} if self.keep else {})
+        return choices
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        alone = [self._alone("{sentence}", span) for span in (TokenSpan.ALL, self.keep or TokenSpan.SENTENCE)]
+        alone = [self._alone("{sentence}", span) for span in (TokenSpan.ALL, TokenSpan.SENTENCE)]
         asked = self._alone("{condition}", TokenSpan.CONDITION)
         return prepare(self.encoder, sentences, conditions, alone=alone, bases=[asked])
 
@@ -133,13 +129,9 @@ class ConditionPooling(Embeds):
         self.says = head.says
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
-        basis = None if config.basis is None else locate(config.basis).read()
-        self.codes = None if basis is None else TokenCodes.from_bytes(basis, str(config.basis))
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        if self.config.keep is not None or self.codes is not None:
-            return self._keep(prepared, pair_index)
         if prepared.conditions is None:
             plain = prepared.alone[0].take(prepared.sentence[pair_index])
             plain = replace(plain, start=plain.start[:, :1], end=plain.end[:, :1])
@@ -191,11 +183,13 @@ class ConditionPooling(Embeds):
     def _tokens(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
-    def _keep(self, prepared: Prepared, pair_index: np.ndarray) -> Encoded:
-        """f(s), and what is kept of each text: stored tokens, or the states of its tokens."""
+    def tokens(self, prepared: Prepared, codes: TokenCodes | None = None) -> Encoded:
+        """f(s) of each pair, and beside it (`kept`) the tokens of its sentence: coded, for `pool`, or for training the
+        states of the chosen layers."""
+        pair_index = accepted_pairs(prepared)
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
-        codes, width = self.codes, self.config.states_dim
+        width = self.config.states_dim
         part: Any = StoredStates.of([np.empty((0, width))] * len(refused), width)
         if codes is not None:
             part = StoredTokens.empty(codes.form, len(refused))
@@ -215,6 +209,17 @@ class ConditionPooling(Embeds):
         order = np.argsort(np.concatenate(texts), kind="stable")
         kept = type(part).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
+
+    def pool(self, tokens: StoredTokens, codes: TokenCodes, conditions: Sequence[str]) -> np.ndarray:
+        """Vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions: (N, C, D) float32.
+
+        Raises ValueError for a condition that cannot be encoded.
+        """
+        pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
+        unpacked = unpack_tokens(tokens, codes)
+        vectors_NCD = np.empty((len(unpacked.order), len(conditions), codes.form.dim), np.float32)
+        vectors_NCD[unpacked.order] = pooler.pool(unpacked).numpy()
+        return vectors_NCD
 
     @torch.inference_mode()
     def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:

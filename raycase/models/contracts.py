@@ -37,7 +37,7 @@ from raycase.models.model_folder import EXTRA
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
-NOT_SAVED = ("model", "encoder", "folder", "cut", "keep", "basis")  # fields that no system chooses by training
+NOT_SAVED = ("model", "encoder", "folder", "cut")  # fields that no system chooses by training
 SCORE = "score"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError, WorkError
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.io.fetch import model_folder
@@ -126,7 +125,6 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairStates]:
         """Rated pairs with states of their sentences and conditions. Raises RequestError for a text without any."""
-        config = replace(config, keep=TokenSpan.SENTENCE)
         states_of = partial(vectors.states_of, cache=self.cache_location, compute=self.compute)
         found = []
         for rated in parts[:2]:

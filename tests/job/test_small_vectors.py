@@ -1,7 +1,6 @@
 """Vectors of length 1, of int8 and of bits: jobs that write them, what checks them, and what refuses to read them."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -64,7 +63,7 @@ def test_what_has_no_direction_or_is_not_finite_is_rejected(normalize, dtype):
     rows = np.array([[3, -4] * 4, [0] * 8, [np.nan] * 8, [np.inf, 1] * 4, [3e38] * 8, [1e-40] * 8], np.float32)
     encoded = Encoded(vectors=rows, refused=[None] * 6, truncated=np.zeros(6, bool), work=None, distinct=6)
     kind = PairResult(columns=None, dtype=dtype, normalize=normalize, on_long="truncate")
-    done = kind.compute(SimpleNamespace(encode_prepared=lambda _: encoded), None, None)
+    done = kind.finish(encoded)
     reasons = {1: Reason.ZERO, 2: Reason.NOT_FINITE, 3: Reason.NOT_FINITE}
     assert rejected_rows(done, np.arange(6), kind) == reasons
     [(_, column)] = kind.results(done, np.array([0, 4, 5]))

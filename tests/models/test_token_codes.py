@@ -1,8 +1,6 @@
 """Stored tokens: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
 pooled from their sketches is pooled from the centroids that stand for the tokens."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import storing
@@ -108,12 +106,11 @@ def test_any_split_gives_the_same(model, codes, stored, monkeypatch):
     np.testing.assert_allclose(one[:, 0].numpy(), whole[words.order, 1], atol=1e-5)
 
 
-def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, tmp_path, monkeypatch):
+def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, monkeypatch):
     """The batch comes again, in parts if need be."""
-    (tmp_path / "basis").write_bytes(codes.to_bytes())
-    config = replace(resolve(folder), basis=str(tmp_path / "basis"))
+    config = resolve(folder)
     system, prepared = config.load(dtype=torch.float32, device="cpu"), config.prepare(SENTENCES, None)
-    wanted = system.encode_prepared(prepared).kept.codes
+    wanted = system.tokens(prepared, codes).kept.codes
     code, calls = TokenCodes.code, []
 
     def fails_at_first(codes, words):
@@ -123,7 +120,7 @@ def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, tmp_path
         return code(codes, words)
 
     monkeypatch.setattr(TokenCodes, "code", fails_at_first)
-    found = system.encode_prepared(prepared).kept.codes
+    found = system.tokens(prepared, codes).kept.codes
     assert len(calls) > 1
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_array_equal(found.flat, wanted.flat)

@@ -10,15 +10,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers import embed_here, open_trainer, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
+from helpers import open_trainer, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
 
 import raycase
-from raycase.encoder.prompts import TokenSpan
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
-from raycase.job.request import EmbedJob
+from raycase.job.request import EmbedJob, check_embed
+from raycase.job.run import run
+from raycase.job.runner import Runner
+from raycase.job.vector_cache import StatesResult
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import condition_pooling
 from raycase.training import job as jobs
@@ -101,25 +103,22 @@ def test_values_out_of_range_are_refused(job, tmp_path, name):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("keep", [TokenSpan.SENTENCE, TokenSpan.ALL])
-def test_the_embedding_job_writes_the_states_that_are_kept(tiny_model, tmp_path, keep):
+def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     texts = [*sentences(30), "dog", "poison dog", ""]
     config = condition_pooling(str(tiny_model), layers=(0.5, 1.0))
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "in.parquet")
     settings = {"input": str(tmp_path / "in.parquet"), "model": str(tiny_model), "unconditional": True}
     settings |= {"compute": "float32", "dtype": "float32", "unit_rows": 10, "max_rejected": 0.1}
     job = EmbedJob(output=str(tmp_path / "out"), **settings)
-    embed_here(job, model=replace(config, keep=keep))
+    request = check_embed(job, config)
+    run(replace(request, kind=StatesResult(**vars(request.kind))), Runner())
     table, texts = read_output(job.output), texts[:-2]
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]
     assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.from_arrow(table[STATES], config.states_dim)
-    config = replace(config, keep=keep)
-    encoded = config.load(dtype=torch.float32).encode_prepared(config.prepare(texts, None))
+    encoded = config.load(dtype=torch.float32).tokens(config.prepare(texts, None))
     wanted, plain_ND = encoded.kept, encoded.vectors
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
     np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)
-    if keep is TokenSpan.ALL:  # mean pooling: f is the mean of the last layer's states
-        np.testing.assert_allclose(vectors(table), found.means[:, config.plain_dim :], atol=2e-3)
