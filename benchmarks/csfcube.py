@@ -28,9 +28,9 @@ from raycase.evaluation.procedure import Task, evaluate
 from raycase.evaluation.report import RankedSystem, rank_systems, render_ranked
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
-from raycase.job.vector_cache import VectorCache
 from raycase.models.case import CaseConfig
 from raycase.placement import AutoRunner
+from raycase.training.vector_cache import VectorCache
 
 # The facets that experts judged, and the condition that stands for each.
 CHUNK = 64  # tokens

@@ -19,11 +19,11 @@ from turns import DATA, finish, has_matplotlib, png
 from unlabelled import Method, Projection, fit_projection
 
 from raycase.io.storage import json_bytes
-from raycase.job.vector_cache import VectorCache
 from raycase.placement import AutoRunner
 from raycase.ray import tune
 from raycase.training.projector import ProjectorJob, projector_correlations
 from raycase.training.sweep import Sweep, by_cell
+from raycase.training.vector_cache import VectorCache
 
 TRAINED = "trained g"
 STYLES = {  # Okabe and Ito's colors, distinct dashes and marks

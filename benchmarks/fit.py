@@ -67,28 +67,33 @@ def read_vectors(cache):
     return parts
 
 
+def projector_job(**flags):
+    from raycase.training.projector import ProjectorJob
+
+    return ProjectorJob(train="", validation="", output="", **flags)
+
+
 def plain_fit(cache):
     from raycase.heads.layers import save_weights
     from raycase.heads.projector import WEIGHTS
-    from raycase.training.projector import ProjectorRecipe, best_projector, fit_projector
+    from raycase.training.projector import best_projector
 
     train, validation = read_vectors(cache)
-    *_, state = fit_projector(train, validation, ProjectorRecipe())
+    *_, state = projector_job().states(None, train, validation)
     with tempfile.TemporaryDirectory() as folder:
-        save_weights(best_projector(state, ProjectorRecipe().projector(train.dim)), Path(folder) / WEIGHTS)
+        save_weights(best_projector(state, projector_job().projector(train.dim)), Path(folder) / WEIGHTS)
     best = state.history[state.best_epoch - 1]
     return {"spearman": best["spearman"], "epochs": len(state.history)}
 
 
 def plain_sweep(cache):
-    from raycase.training.projector import ProjectorJob
     from raycase.training.sweep import Sweep, changed
 
     train, validation = read_vectors(cache)
-    sweep = Sweep(grid="table7", training=ProjectorJob(train="", validation="", output="", prompt="cond"))
+    sweep = Sweep(grid="table7", training=projector_job(prompt="cond"))
     for cell in sweep.cells():
         job = changed(sweep.training, cell)
-        for _ in job.fitting(on_gpu=False)(train, validation, job.recipe, seed=0):
+        for _ in job.states(None, train, validation):
             pass
     return {"trials": len(sweep.cells())}
 
@@ -99,14 +104,13 @@ def large_fit(_):
     import torch
 
     from raycase.models.pairs import PairVectors
-    from raycase.training.projector import ProjectorRecipe, fit_projector
 
     random = np.random.default_rng(0)
     vectors = random.standard_normal((2 * PAIRS, 4096), dtype=np.float32)
     pair_index = np.arange(2 * PAIRS).reshape(-1, 2)
     train = PairVectors(vectors=vectors, pair_index=pair_index, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
     validation = PairVectors(vectors=vectors[:256], pair_index=pair_index[:128], ratings=train.ratings[:128])
-    *_, state = fit_projector(train, validation, ProjectorRecipe(epochs=EPOCHS))
+    *_, state = projector_job(epochs=EPOCHS).states(None, train, validation)
     a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
     rates = []
     for _ in range(20):

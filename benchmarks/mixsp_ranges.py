@@ -24,10 +24,10 @@ from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
 from raycase.evaluation.report import interval, table
 from raycase.io.rated import RatedPairs
-from raycase.job.vector_cache import VectorCache
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
 from raycase.placement import AutoRunner
+from raycase.training.vector_cache import VectorCache
 
 GRID = 512  # points at which a density is computed
 Densities = tuple[np.ndarray, np.ndarray, np.ndarray]  # grid, density of the lower range, of the upper one

@@ -8,9 +8,9 @@ from raycase.encoder.table import ENCODERS
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.report import NOT_AVAILABLE
-from raycase.job.vector_cache import VectorCache
 from raycase.models.case import CaseConfig
 from raycase.placement import AutoRunner
+from raycase.training.vector_cache import VectorCache
 
 
 def report_parser(doc, data="rated pairs"):

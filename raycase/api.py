@@ -156,8 +156,8 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     """
     from raycase.evaluation.job import EvaluateJob
     from raycase.evaluation.procedure import evaluate as run
-    from raycase.job.vector_cache import VectorCache
     from raycase.placement import AutoRunner
+    from raycase.training.vector_cache import VectorCache
 
     models = _several(fspath(model) if isinstance(model, PathLike) else model)
     job = _job(EvaluateJob, model=models, data=data, output=output, **options)

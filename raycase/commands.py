@@ -102,8 +102,8 @@ def tune(job: Sweep) -> Result:
 def evaluate(job: EvaluateJob) -> Result:
     """Evaluate models on a task and write a report."""
     from raycase.evaluation.procedure import evaluate
-    from raycase.job.vector_cache import VectorCache
     from raycase.placement import AutoRunner
+    from raycase.training.vector_cache import VectorCache
 
     metrics = evaluate(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
     output = Path(job.output).expanduser().absolute()
@@ -186,8 +186,8 @@ COMMANDS = {
         "raycase explore --index captions.lance --output map.html",
     ),
     "join": Command(
-        "raycase.index.join:JoinJob",
-        _at("raycase.index.join:join", "Find each vector's exact nearest neighbours in another output.", by_rule=True),
+        "raycase.explore.join:JoinJob",
+        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", by_rule=True),
         "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
     ),
     "score": Command(

@@ -24,7 +24,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     routed
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
-NOT_FLAGS = {"HeadRecipe.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
+NOT_FLAGS = {"ConditionPoolingJob.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,12 @@ class RayFlag:
 
 
 def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
-    """The flags of a dataclass in the order of the help: the usual ones, the required first; and the advanced ones."""
+    """The flags of a dataclass in the order of the help, its own before its bases': the usual ones, the required first;
+    and the advanced ones."""
+    order = [name for each in kind.__mro__ for name in inspect.get_annotations(each)]
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
-    for flag in fields(kind):
+    for flag in sorted(fields(kind), key=lambda flag: order.index(flag.name)):
         named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
         if not named & NOT_FLAGS:
             (advanced if named & ADVANCED else usual).append(flag)

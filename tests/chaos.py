@@ -32,7 +32,7 @@ from counted import counted
 from helpers import ROOT, embed_here, flags_of, same_output, save_tiny_model, sentences, small_job, wait_for
 from s3_proxy import FAULTS, Proxy, serving
 
-from raycase.job.output import output_at
+from raycase.job.output import Output
 
 KINDS = ("actor", "task", "machine", "driver")
 OF_ROUND_0 = ("actor", "machine", "driver")
@@ -124,7 +124,7 @@ def play(number, seed, head, environment, home):
     embed_here(plain)
     actors = "1:2" if number else "2:2"
     flags = flags_of(replace(plain, input=f"s3://{place}/in", output=f"s3://{place}/out", actors=actors))
-    run = Disturbed(head, flags, output_at(f"s3://{place}/out"), folder, environment)
+    run = Disturbed(head, flags, Output(f"s3://{place}/out"), folder, environment)
 
     def finished():
         """Whether the driver is done; one that gave up is started again."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.dataset as ds
 
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.pair_result import SCORES
 from raycase.job.runner import Runner
 
@@ -173,13 +173,13 @@ def call_job(*arguments, script):
 
 def read_output(uri):
     """The output as one table, in the order of the input."""
-    folder = output_at(uri).embeddings
+    folder = Output(uri).embeddings
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
 def read_rejected(uri):
     """The rejected rows as dictionaries."""
-    folder = output_at(uri).rejected
+    folder = Output(uri).rejected
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table().to_pylist()
 
 
@@ -191,7 +191,7 @@ def swap_rows(uri):
 
     from raycase.io.schema import parquet_bytes
 
-    folder = output_at(str(uri)).embeddings
+    folder = Output(str(uri)).embeddings
     file = folder / min(folder.list())
     table = pq.read_table(io.BytesIO(file.read()))
     file.put(parquet_bytes(table.take(list(range(len(table)))[::-1])))
@@ -238,7 +238,7 @@ def score_here(job, runner=None):
 
 def read_scores(uri):
     """Its output as one table, in the order of the input."""
-    folder = output_at(str(uri), SCORES).units
+    folder = Output(str(uri), SCORES).units
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
@@ -278,7 +278,7 @@ def same_output(uri, wanted_uri):
 
 def unit_times(job):
     """Name -> modification time of the finished units."""
-    folder = output_at(job.output).embeddings
+    folder = Output(job.output).embeddings
     return {name: (folder / name).fs.modified((folder / name).path) for name in folder.list()}
 
 
@@ -308,7 +308,7 @@ def write_csv(file, columns, rows):
 
 def vectors_of(texts, config, *, name, cache, **_):
     """`VectorCache.vectors_of` in this process and in float32, whatever the job asks for."""
-    from raycase.job.vector_cache import VectorCache
+    from raycase.training.vector_cache import VectorCache
 
     return VectorCache(Runner()).vectors_of(texts, config, name=name, cache=cache, compute="float32")
 
@@ -317,13 +317,13 @@ def plain_fit(job):
     """The fit of a projector's job without the job: the validation pairs, their vectors, the last state, and g of the
     best epoch."""
     from raycase.io.rated import read_rated
-    from raycase.job.vector_cache import VectorCache
-    from raycase.training.projector import best_projector, fit_projector
+    from raycase.training.projector import best_projector
+    from raycase.training.vector_cache import VectorCache
 
     pairs, cache = [read_rated(uri, "") for uri in (job.train, job.validation)], VectorCache(Runner())
     data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
-    state = last(fit_projector(*data, job.recipe, seed=job.seed))
-    return pairs[1], data[1], state, best_projector(state, job.recipe.projector(data[0].dim))
+    state = last(job.states(None, *data))
+    return pairs[1], data[1], state, best_projector(state, job.projector(data[0].dim))
 
 
 def projector_of(job):

@@ -6,10 +6,10 @@ import torch
 from raycase.heads.condition_head import ConditionHead
 from raycase.io.stored_tokens import StoredStates
 from raycase.models.pairs import PairVectors
+from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_pairs import PairStates
-from raycase.training.recipe import HeadRecipe
 
-RECIPE = HeadRecipe(heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
+JOB = ConditionPoolingJob(output="", heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
 WIDTH = 5
 
 
@@ -48,6 +48,6 @@ def read_only(*made):
     return made[0]
 
 
-def head_of(recipe=RECIPE, seed=0):
+def head_of(job=JOB, seed=0):
     torch.manual_seed(seed)
-    return ConditionHead(recipe.head(WIDTH)).eval()
+    return ConditionHead(job.head(WIDTH)).eval()

@@ -150,7 +150,7 @@ def job(kind, model="", **flags):
 
 def fit(job, parts, **options):
     """The states of the job's fit on these parts."""
-    return job.fitting(on_gpu=False)(*job.prepared(parts), job.recipe, **options)
+    return job.states(job.config(), *job.prepared(parts), **options)
 
 
 def no_signs(text):

@@ -101,4 +101,4 @@ def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, ca
     (tmp_path / "grid.json").write_text('{"batch_size": [16, 32]}')
     words = ["tune", "--grid", f"{tmp_path}/grid.json", "--seeds", "1", "--", *flags, "--output", f"{tmp_path}/sweep"]
     sweep = parse(words)
-    assert [changed(sweep.training, cell).recipe.batch_size for cell in sweep.cells()] == [16, 32]
+    assert [changed(sweep.training, cell).batch_size for cell in sweep.cells()] == [16, 32]

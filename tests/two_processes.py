@@ -18,11 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 from raycase.errors import WorkError
 from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
-from raycase.training.condition_head_fit import fit_condition_head
+from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.loop import epoch_batches, fit, gather, unwrapped
 from raycase.training.losses import Loss
-from raycase.training.projector import ProjectorRecipe, fit_projector
-from raycase.training.recipe import HeadRecipe
+from raycase.training.projector import ProjectorJob
 
 TUNED = {"csr": (CsrJob, {"routed": 2}), "cross": (CrossEncoderJob, {})}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
@@ -48,9 +47,10 @@ def ended(wrap, fit, *data, **options):
 def fitted(loss, rows, wrap=lambda module: module):
     """The state after three epochs, and the gradients of the last step."""
     shape = {"dim": 6, "layers": 2, "activation": "silu", "dropout": 0.0}
-    recipe = ProjectorRecipe(batch_size=16, epochs=3, loss=loss, **shape)
+    where = dict.fromkeys(("train", "validation", "output"), "")
+    job = ProjectorJob(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
     parts = (random_pairs.vector_pairs(n, seed, dim=12, ratings=RATINGS) for n, seed in ((rows, 0), (40, 1)))
-    return ended(wrap, fit_projector, *parts, recipe, seed=3)
+    return ended(wrap, job.states, None, *parts)
 
 
 def save_encoder(folder):
@@ -69,9 +69,10 @@ def fine_tuned(folder, name, wrap=lambda module: module):
 
 def head_fitted(heads, wrap=lambda module: module):
     """The state of condition pooling's head after two epochs, and the gradients of the last step."""
-    recipe = HeadRecipe(heads=heads, head_dim=4, dim=6, nested=(3,), dropout=0.0, batch_size=4, epochs=2)
+    shape = {"heads": heads, "head_dim": 4, "dim": 6, "nested": (3,)}
+    job = ConditionPoolingJob(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
     parts = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
-    return ended(wrap, fit_condition_head, *parts, recipe)
+    return ended(wrap, job.states, None, *parts)
 
 
 def gathered(rows):

@@ -25,8 +25,8 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskFlags:
-    """Models, the task that compares them, its judgements, and the folder of the report."""
+class EvaluateJob(PromptFlags, RayFlag):
+    """Evaluate one or several models on a task's judgements; writes metrics.json and report.md."""
 
     model: tuple[str, ...]
     """Model folders, names in the table of encoders (zero-shot) or Hugging Face ids. The others are compared with the
@@ -47,12 +47,6 @@ class TaskFlags:
     threshold_from: str | None = None
     """rte: a file like --data, with other premises, to tune the threshold on. Default: tuned on each half of --data for
     the other half."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvaluateJob(PromptFlags, TaskFlags, RayFlag):
-    """Evaluate one or several models on a task's judgements; writes metrics.json and report.md."""
-
     resamples: int = 1000
     """Resamples of the bootstrap."""
     seed: int = 0

@@ -23,8 +23,9 @@ FORMAT = 3  # of an output, in job.json; 0.2 wrote none
 class Output:
     """Locations of the files in an output folder."""
 
-    def __init__(self, root: Location, results: str) -> None:
+    def __init__(self, uri: str, results: str = EMBEDDINGS) -> None:
         """results: name of the folder of units."""
+        root = locate(uri)
         self.root, self.results = root, results
         self.job = root / JOB
         self.units = root / results
@@ -52,14 +53,9 @@ class Output:
         clear(self.root, self.job.name, [part.name for part in self.parts[::-1]])
 
 
-def output_at(uri: str, results: str = EMBEDDINGS) -> Output:
-    """The output folder at a URI."""
-    return Output(locate(uri), results)
-
-
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
     """The folder as a place that is written."""
-    return Folder(uri, (JOB, *(part.name for part in output_at("/", results).parts)))
+    return Folder(uri, (JOB, *(part.name for part in Output("/", results).parts)))
 
 
 # ---------------------------------------------------------------------------------------------------------- job.json

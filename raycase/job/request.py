@@ -31,7 +31,7 @@ from raycase.io.schema import (
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
-from raycase.job.output import Job, Output, output_at, output_folder, read_job
+from raycase.job.output import Job, Output, output_folder, read_job
 from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
 from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
@@ -46,43 +46,6 @@ OF_TEXTS = (  # flags that stored tokens do not take
     "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long".split()  # noqa: SIM905
 )
 ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusFlags:
-    """What is embedded, where to, under which conditions."""
-
-    input: str = SAMPLE
-    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
-    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
-    output: str | None = None
-    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
-    text_column: str = "text"
-    """Column of the sentences."""
-    id_column: str | None = None
-    """Column of the ids. Default: `id`, else the numbers `file:row`."""
-    keep_columns: tuple[str, ...] | None = None
-    """Columns copied to the output. Default: the text."""
-    chunk: int | None = None
-    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
-    `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
-    overlap: int = 0
-    """Tokens, at most, that a chunk has in common with the one before."""
-    late_chunking: bool = False
-    """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
-    that "it" has a meaning. Needs a condition-pooling model."""
-    conditions: tuple[str, ...] = ()
-    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
-    condition_column: str | None = None
-    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
-    unconditional: bool = False
-    """Instead of --conditions: write unconditional vectors, with a null condition."""
-    any_condition: bool = False
-    """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
-    use any condition later. Needs a condition-pooling model, such as the default one."""
-    token_bytes: int | None = None
-    """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
-    condition. Default: 288."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +84,43 @@ class RunFlags(RayFlag, PromptFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob(RunFlags, CorpusFlags):
+class EmbedJob(RunFlags):
     """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
 
     A stopped job resumes when the same command is run again.
     """
 
+    input: str = SAMPLE
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
+    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
+    output: str | None = None
+    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
+    text_column: str = "text"
+    """Column of the sentences."""
+    id_column: str | None = None
+    """Column of the ids. Default: `id`, else the numbers `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns copied to the output. Default: the text."""
+    chunk: int | None = None
+    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
+    `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
+    overlap: int = 0
+    """Tokens, at most, that a chunk has in common with the one before."""
+    late_chunking: bool = False
+    """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
+    that "it" has a meaning. Needs a condition-pooling model."""
+    conditions: tuple[str, ...] = ()
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
+    condition_column: str | None = None
+    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
+    unconditional: bool = False
+    """Instead of --conditions: write unconditional vectors, with a null condition."""
+    any_condition: bool = False
+    """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
+    use any condition later. Needs a condition-pooling model, such as the default one."""
+    token_bytes: int | None = None
+    """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
+    condition. Default: 288."""
     dtype: Dtype = "float16"
     """Number format of the written vectors. int8 and binary (one bit per dimension) are small vectors for other
     programs. index and join read only float16 and float32."""
@@ -352,7 +346,7 @@ def check_places(
         opens={"--model": model_folder(job.model)},
         writes={"--output": output_folder(job.output, results), **writes},
     )
-    output = output_at(job.output, results)
+    output = Output(job.output, results)
     with expecting(f"--output: expected a readable folder at {output.root.uri}", OSError, why=output.root.why):
         begun = read_job(output) if not job.overwrite and output.job.exists() else None
     listing = list_input(job.input)

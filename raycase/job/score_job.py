@@ -21,8 +21,11 @@ from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairFlags:
-    """Which pairs are scored, where to, under which conditions."""
+class ScoreJob(RunFlags):
+    """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
+
+    A stopped job resumes when the same command is run again.
+    """
 
     input: str
     """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset. Local, s3:// or
@@ -44,14 +47,6 @@ class PairFlags:
     """Column of the ids, which may repeat. Default: `id`, else the numbers `file:row`."""
     keep_columns: tuple[str, ...] | None = None
     """Columns copied to the output. Default: all that the first file has."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScoreJob(RunFlags, PairFlags):
-    """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
-
-    A stopped job resumes when the same command is run again.
-    """
 
 
 def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:

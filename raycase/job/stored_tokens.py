@@ -16,7 +16,7 @@ from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, 
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
-from raycase.job.output import output_at, read_job
+from raycase.job.output import Output, read_job
 from raycase.job.pair_result import Encode, PairResult, read_codes
 from raycase.job.written import Written, open_written
 from raycase.models.contracts import EmbedderConfig
@@ -68,7 +68,7 @@ def open_tokens(uri: str, flag: str) -> Written:
 
 def tokens_among(listing: Listing) -> Written | None:
     """The output of stored tokens, where the input is one. Raises RequestError where it is another output."""
-    output = output_at(listing.root.uri)
+    output = Output(listing.root.uri)
     try:
         if output.job.name not in listing.left_out or not read_job(output):
             return None

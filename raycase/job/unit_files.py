@@ -24,7 +24,7 @@ from raycase.errors import WorkError, expecting
 from raycase.io.json_values import from_json, loads
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes, parquet_table
 from raycase.io.storage import Location
-from raycase.job.output import Output, output_at
+from raycase.job.output import Output
 from raycase.job.pair_result import EMBEDDINGS
 from raycase.job.units import EncodedUnit, UnitLine, WrittenUnit, naming
 
@@ -172,7 +172,7 @@ def write_encoded(unit: EncodedUnit, *, output: str, fingerprint8: str, results:
     """
     where = f"input file {unit.file}, from row {unit.start}"
     with naming(f"writing {where}, to {output}"):
-        to, rows_out = output_at(output, results), len(pc.unique(unit.table[ROW_OF_PAIR]))
+        to, rows_out = Output(output, results), len(pc.unique(unit.table[ROW_OF_PAIR]))
         file = UnitFile(file=unit.file, start=unit.start, rows_out=rows_out, rows_rejected=len(unit.rejected))
         if file.rows != unit.rows_in:
             raise WorkError(f"{where}: {unit.rows_in} rows in, {file.rows} out and rejected")

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA, parquet_table
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
-from raycase.job.output import Output, output_at, read_job
+from raycase.job.output import Output, read_job
 from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, parsed, read_checked
@@ -37,7 +37,7 @@ def check_files(
     schema: of the first file of units. basis: sha256 of that of stored tokens. config: of the job.
     """
     kind = kind_of(config)
-    output = output_at(uri, kind.FOLDER)
+    output = Output(uri, kind.FOLDER)
 
     defects: list[str] = []
     hashes = [np.empty(0, np.uint64)]
@@ -69,10 +69,10 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     runner: default: this process. Returns the totals. Raises RequestError where there is no output, and WorkError that
     names the first three defects.
     """
-    output = output_at(uri)
+    output = Output(uri)
     if not output.job.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
-    output = output_at(uri, kind_of(read_job(output).config).FOLDER)
+    output = Output(uri, kind_of(read_job(output).config).FOLDER)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     manifest = read_manifest(output)

@@ -18,7 +18,7 @@ from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import TokenFormat
 from raycase.job.manifest import manifest_lines, read_manifest
-from raycase.job.output import Job, Output, output_at, read_job
+from raycase.job.output import Job, Output, read_job
 from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
@@ -91,7 +91,7 @@ def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> 
 
 def open_written(uri: str, flag: str) -> Written:
     """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
-    output = output_at(uri)
+    output = Output(uri)
     for file in (output.job, output.manifest):
         if not file.exists():
             raise RequestError(

@@ -33,7 +33,6 @@ from raycase.heads.condition_head import (
 )
 from raycase.heads.layers import load_weights
 from raycase.heads.token_codes import TokenCodes
-from raycase.heads.token_pooling import TokenPooler, unpack_tokens
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.contracts import EmbedderConfig
 from raycase.models.embeds import Embeds, Texts, as_texts, each_condition
@@ -215,6 +214,8 @@ class ConditionPooling(Embeds):
 
         Raises ValueError for a condition that cannot be encoded.
         """
+        from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # which embedding texts needs not
+
         pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
         unpacked = unpack_tokens(tokens, codes)
         vectors_NCD = np.empty((len(unpacked.order), len(conditions), codes.form.dim), np.float32)

@@ -22,11 +22,11 @@ from ray.train import ScalingConfig, TrainingFailedError
 
 from raycase.errors import RequestError
 from raycase.io.storage import Location
-from raycase.job.vector_cache import VectorCache
 from raycase.ray.cluster import Capacity, cause, join_cluster
 from raycase.ray.runner import RayRunner
 from raycase.training.loop import FitState, rank
-from raycase.training.trainer import STATE, Fitting, Tracker, Trainer
+from raycase.training.trainer import STATE, Tracker, Trainer
+from raycase.training.vector_cache import VectorCache
 
 if TYPE_CHECKING:
     from raycase.training.job import TrainingJob
@@ -37,20 +37,11 @@ HISTORY = "history.json"
 
 
 def fit_on_ray(
-    fitting: Fitting,
-    train: Any,
-    validation: Any,
-    recipe: Any,
-    *,
-    scaling: ScalingConfig,
-    seed: int,
-    checkpoints: Location,
-    resume: bool = False,
-    tracker: Tracker,
+    job: TrainingJob, *data: Any, scaling: ScalingConfig, checkpoints: Location, tracker: Tracker, **more: Any
 ) -> FitState:
     """`raycase.training.trainer.fit_here` on data-parallel workers."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
-    if not resume:
+    if job.FROZEN:
         checkpoints.remove()
     storage: dict[str, Any] = {"storage_path": checkpoints.path}
     if not checkpoints.is_local:
@@ -59,12 +50,11 @@ def fit_on_ray(
     trainer = ray.train.torch.TorchTrainer(
         _fit_worker,
         train_loop_config={
-            "fitting": fitting,
-            "data": [ray.put(train), ray.put(validation)],
-            "recipe": recipe,
-            "seed": seed,
+            "job": job,
+            "data": [ray.put(part) for part in data],
+            "more": more | {"on_gpu": scaling.use_gpu},
             "threads": int(scaling.resources_per_worker["CPU"]),
-            "history": history if resume else None,
+            "history": None if job.FROZEN else history,
         },
         scaling_config=scaling,
         run_config=ray.train.RunConfig(  # a run of this name and place goes on from its last checkpoint
@@ -84,9 +74,8 @@ def fit_on_ray(
 
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
     run = threading.Thread(target=fit, daemon=True)
-    with tracker.fit(
-        recipe.record | {"seed": seed}, shown=len(history.read_json()) if history.exists() else 0
-    ) as report:
+    shown = len(history.read_json()) if history.exists() else 0
+    with tracker.fit(job.recipe | {"seed": job.seed}, shown) as report:
         run.start()
         while run.is_alive():
             run.join(POLL_S)
@@ -104,14 +93,13 @@ def fit_on_ray(
 def _fit_worker(config: dict[str, Any]) -> None:
     """Run the fit in a worker; report a checkpoint after each epoch, or where there is no history, at the end."""
     torch.set_num_threads(max(1, config["threads"]))
-    train, validation = ray.get(config["data"])
     history: Location | None = config["history"]
     state = None
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
     wrap = ray.train.torch.prepare_model
-    states = config["fitting"](train, validation, config["recipe"], seed=config["seed"], state=state, wrap=wrap)
+    states = config["job"].states(*ray.get(config["data"]), state=state, wrap=wrap, **config["more"])
     is_first = rank() == 0
     for state in states if history else deque(states, maxlen=1):
         with tempfile.TemporaryDirectory() as folder:

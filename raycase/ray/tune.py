@@ -117,7 +117,7 @@ def _search(job: Sweep, shared: Mapping[str, Any], space: Space) -> None:
         points_to_evaluate=[t["choices"] for t in told] or None,
         evaluated_rewards=[t["score"] for t in told] or None,
     )
-    epochs = max([job.training.recipe.epochs, *samplers.get("epochs", ("", []))[1]])
+    epochs = max([job.training.epochs, *samplers.get("epochs", ("", []))[1]])
     asha = ASHAScheduler(time_attr="epoch", max_t=epochs, grace_period=min(GRACE, epochs), reduction_factor=REDUCTION)
     _tuned(job, shared, "search", domains, num_samples=missing, search_alg=searcher, scheduler=asha)
 
@@ -202,10 +202,9 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
     choices, seed = _drawn(config, training)
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
-        job = changed(training, choices)
-        data = job.prepared(ray.get(shared[_shared_key(job)]))
-        fitting = job.fitting(on_gpu=device != "cpu")
-        for state in fitting(*data, job.recipe, seed=seed, wrap=lambda module: module.to(device)):
+        job = replace(changed(training, choices), seed=seed)
+        data, how = job.prepared(ray.get(shared[_shared_key(job)])), {"on_gpu": device != "cpu"}
+        for state in job.states(job.config(), *data, wrap=lambda module: module.to(device), **how):
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended

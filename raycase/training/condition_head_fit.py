@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from raycase.evaluation.metrics import auc
 from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, Says
-from raycase.io.rated import NOT_APPLICABLE
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
-from raycase.training.loop import Batches, BatchLoss, FitState, computed_rows, fit, gather
+from raycase.training.loop import Batches, BatchLoss, computed_rows, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
-from raycase.training.recipe import DISTILLED_WEIGHT, HeadRecipe
 
 PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
+DISTILLED_WEIGHT = 4.0  # of the teachers' loss (`results/condition_pooling.md`)
 DRAWN_ALONE = 512  # pairs of a batch where none are rated
 MORE_CONDITIONS = 4  # further conditions of each pair of sentences of a batch
 
@@ -68,37 +67,6 @@ def head_pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray, pool: Poo
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
 
 
-def fit_condition_head(
-    train: PairStates,
-    validation: PairStates,
-    recipe: HeadRecipe,
-    *,
-    pseudo_labelled: PairIndex | None = None,
-    seed: int = 0,
-    **how: Any,
-) -> Iterator[FitState]:
-    """`fit` the head; `how`: its state and wrap. Pairs labelled -1 are not trained on.
-
-    pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_pairs`).
-    """
-    torch.manual_seed(seed)
-    head = ConditionHead(recipe.head(train.dim))
-    if recipe.activation is None:
-        head.start_from_states(train.dim // len(recipe.layers))
-    settings = recipe.settings | ({} if pseudo_labelled is None else {"patience": recipe.epochs})
-    rated = train.rated[train.ratings[train.rated] != NOT_APPLICABLE]
-    more = 0 if pseudo_labelled is None else len(pseudo_labelled.ratings)
-    return fit(
-        HeadCosine(head),
-        head_batches(train, rated, recipe.batch_size, seed, more),
-        _loss(train, recipe, pseudo_labelled),
-        lambda module: head_correlations(module.head, validation, head.config.nested),
-        **settings,
-        seed=seed,
-        **how,
-    )
-
-
 def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int = 0) -> Batches:
     """The rows `rated` once an epoch, in an order that seed and epoch determine.
 
@@ -134,8 +102,8 @@ def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int
     return batches
 
 
-def _loss(train: PairStates, recipe: HeadRecipe, pseudo_labelled: PairIndex | None) -> BatchLoss:
-    """The recipe's loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
+def head_loss(train: PairStates, loss: Loss, pseudo_labelled: PairIndex | None = None) -> BatchLoss:
+    """The loss of the rated rows of a batch, the mean over the nested dimensions and all; plus the squared
     errors of the rows drawn from labels, and of the pseudo-labelled ones to what the teachers say."""
     ratings = torch.tensor(train.ratings)
     drawn = torch.from_numpy(train.epochs != 0)
@@ -145,16 +113,16 @@ def _loss(train: PairStates, recipe: HeadRecipe, pseudo_labelled: PairIndex | No
         pairs = train.then(pseudo_labelled)
         targets = torch.cat([targets, torch.tensor(pseudo_labelled.ratings)])
         kinds = torch.cat([kinds, torch.full((len(pseudo_labelled.ratings),), 2)])
-    losses = ((recipe.loss, 1.0), (Loss.SQUARED, 1.0), (Loss.SQUARED, DISTILLED_WEIGHT))
+    losses = ((loss, 1.0), (Loss.SQUARED, 1.0), (Loss.SQUARED, DISTILLED_WEIGHT))
 
     def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
         rows_b, count = computed_rows(batch)
         cosines_BM = gather(module(pairs, rows_b)[:count], len(batch))
         targets_B, kinds_B = (part[batch].to(cosines_BM.device) for part in (targets, kinds))
         found = cosines_BM.new_zeros(())
-        for kind, (loss, weight) in enumerate(losses):
+        for kind, (of_kind, weight) in enumerate(losses):
             if (rows_B := kinds_B == kind).any():
-                found = found + weight * nested_loss(cosines_BM[rows_B], targets_B[rows_B], loss)
+                found = found + weight * nested_loss(cosines_BM[rows_B], targets_B[rows_B], of_kind)
         return found
 
     return of_batch
@@ -180,18 +148,23 @@ def head_vectors(head: Head, pairs: PairStates) -> tuple[np.ndarray, np.ndarray]
 
 @torch.no_grad()
 def with_plain_part(
-    head: ConditionHead, train: PairStates, validation: PairStates, system: ConditionPoolingConfig, recipe: HeadRecipe
+    head: ConditionHead,
+    train: PairStates,
+    validation: PairStates,
+    system: ConditionPoolingConfig,
+    share: float,
+    rise: tuple[float, float, float, float],
 ) -> ConditionHead:
     """The head with its plain part, for sentences unlike those that trained it, in float16 as it is saved; itself where
-    the share is 0."""
-    if not recipe.plain_share:
+    the share is 0. rise: distances, as `--plain-rise` has them."""
+    if not share:
         return head
-    start, whole_share, again, alone = recipe.plain_rise
+    start, whole_share, again, alone = rise
     config = replace(
         head.config,
         plain_dim=system.hidden_dim,
         plain_vector_dim=system.plain_dim,
-        plain_share=recipe.plain_share,
+        plain_share=share,
         plain_from=start,
         plain_to=whole_share,
         plain_alone_from=again,

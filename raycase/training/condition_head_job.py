@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from raycase.encoder.pooling import Pooling
-from raycase.errors import RequestError, WorkError
-from raycase.heads.condition_head import ConditionHead, ZeroShotHead
+from raycase.errors import RequestError, WorkError, at_least
+from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
+from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.io.fetch import model_folder
 from raycase.io.labelled import labels_of, read_labelled
 from raycase.io.places import Paths
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.io.storage import Location, fingerprint
 from raycase.io.vectors import cosines
-from raycase.job.vector_cache import VectorCache
 from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling
 from raycase.models.model_card import head_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import Indexed
 from raycase.models.registry import resolve
 from raycase.training.condition_head_fit import (
-    fit_condition_head,
+    HeadCosine,
+    head_batches,
     head_correlations,
+    head_loss,
     head_vectors,
     with_plain_part,
     with_says,
@@ -43,18 +46,56 @@ from raycase.training.condition_pairs import (
     pseudo_labelled_pairs,
     with_pairs_of,
 )
-from raycase.training.job import TrainingJob, fit_metrics
-from raycase.training.loop import FitState
-from raycase.training.recipe import DISTILLED_EPOCHS, HeadRecipe
-from raycase.training.trainer import Fitting, Trainer
+from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
+from raycase.training.loop import FitState, fit
+from raycase.training.losses import Loss, nested_range
+from raycase.training.trainer import Trainer
+from raycase.training.vector_cache import VectorCache
+
+MOST_NUMBER = 2**40  # of a distance: its products fit into float32
+LEAST_DIM = 512  # of the vectors, by default
+DISTILLED_EPOCHS = 12  # of the fit with teachers (`results/condition_pooling.md`)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionPoolingJob(HeadRecipe, TrainingJob):
+class ConditionPoolingJob(TrainingJob):
     """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder.
 
     The trials of a sweep are fits without teachers.
     """
+
+    layers: tuple[float, ...] = (2 / 3, 1.0)
+    """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
+    heads: int = 8
+    """Number of attention distributions that are mixed."""
+    head_dim: int = 64
+    """Dimension of the queries and keys of each."""
+    dim: int | None = None
+    """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
+    activation: Activation | None = None
+    """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
+    dropout: float = 0.3
+    """Dropout on the states of words and conditions."""
+    gate: bool = True
+    """Whether the condition gates the dimensions of the vector."""
+    nested: tuple[int, ...] = ()
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
+    loss: Loss = Loss.SQUARED
+    """squared is the mean squared error; pearson one minus the correlation over the batch."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    batch_size: int = 256
+    """Rated pairs per step, over all workers."""
+    epochs: int = 5
+    """Number of epochs, over which the learning rate falls to 0."""
+    teachers: int = 0
+    """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
+    sentences under other conditions."""
+    plain_share: float = 0.5
+    """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
+    plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
+    """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
+    first, is full at the second, rises again from the third, and is all from the fourth."""
 
     pooling: Pooling | None = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
@@ -74,10 +115,42 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
 
     SYSTEM = "condition-pooling"
-    RECIPE = HeadRecipe
+    RECIPE = (
+        *TrainingJob.RECIPE, "layers", "heads", "head_dim", "dim", "activation", "dropout", "gate", "nested", "loss",
+        "teachers", "plain_share", "plain_rise",
+    )  # fmt: skip
+    PATIENCE = 5
+    WEIGHT_DECAY = 0.01
+    WARMUP = 0.1
     FROZEN = True
     SHARED_BY = ("layers", "model", "compute")
     NOT_SWEPT = ("nested", "teachers", "teacher_models", "plain_share", "plain_rise", "pooling")
+
+    @property
+    def ranges(self) -> Ranges:
+        a, b, c, d = self.plain_rise
+        return super().ranges | {
+            **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
+            **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
+            "dropout": (0 <= self.dropout < 1, SHARE),
+            "nested": nested_range(self.nested, self.dim or LEAST_DIM),
+            **at_least(0, self, "teachers"),
+            "plain_share": (0 <= self.plain_share < 1, SHARE),
+            "plain_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
+        }
+
+    def head(self, states_dim: int) -> HeadConfig:
+        """The shape of the head for states of this dimension."""
+        return HeadConfig(
+            states_dim=states_dim,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
+            activation=self.activation,
+            dropout=self.dropout,
+            gate=self.gate,
+            nested=tuple(sorted(set(self.nested))),
+        )
 
     def config(self) -> ConditionPoolingConfig:
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling)
@@ -144,8 +217,34 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
             found.append(pairs)
         return found
 
-    def fitting(self, *, on_gpu: bool) -> Fitting:
-        return fit_condition_head
+    def states(
+        self,
+        config: Any,
+        train: PairStates,
+        validation: PairStates,
+        *,
+        on_gpu: bool = False,
+        pseudo_labelled: PairIndex | None = None,
+        **how: Any,
+    ) -> Iterator[FitState]:
+        """`fit` the head; `how`: its state and wrap. Pairs labelled -1 are not trained on.
+
+        pseudo_labelled: further pairs of the training sentences, rated by teachers (`condition_pairs`).
+        """
+        torch.manual_seed(self.seed)
+        head = ConditionHead(self.head(train.dim))
+        if self.activation is None:
+            head.start_from_states(train.dim // len(self.layers))
+        rated = train.rated[train.ratings[train.rated] != NOT_APPLICABLE]
+        more = 0 if pseudo_labelled is None else len(pseudo_labelled.ratings)
+        return fit(
+            HeadCosine(head),
+            head_batches(train, rated, self.batch_size, self.seed, more),
+            head_loss(train, self.loss, pseudo_labelled),
+            lambda module: head_correlations(module.head, validation, head.config.nested),
+            **self.loop | ({"patience": self.epochs} if more else {}),
+            **how,
+        )
 
     def fit(
         self,
@@ -156,10 +255,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
         checkpoints: Location,
     ) -> list[FitState]:
         """The last states of the fits of its teachers, then of its own."""
-        train, validation = data
-        fit = partial(trainer.fit, train=train, validation=validation)
-        fitting, recipe = fit_condition_head, self.recipe
-        teachers: list[FitState] = []
+        train, _ = data
+        own: dict[str, Any] = {"checkpoints": checkpoints}
+        last, teachers = self, []
         if self.teachers or self.teacher_models:
             rated = train.take(train.rated)
             further = further_pairs(rated, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
@@ -167,12 +265,12 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
                 self._said_by_model(model, parts[0], rated, further, trainer.vectors) for model in self.teacher_models
             ]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
-                teachers.append(fit(fitting, recipe=recipe, seed=seed, checkpoints=checkpoints))
-                vectors = head_vectors(best_head(teachers[-1], recipe, train.dim), replace(rated, **vars(further)))
-                said.append(cosines(*vectors))
-            fitting = partial(fitting, pseudo_labelled=pseudo_labelled_pairs(further, said))
-            recipe = replace(recipe, epochs=DISTILLED_EPOCHS)
-        return [*teachers, fit(fitting, recipe=recipe, seed=self.seed, checkpoints=checkpoints)]
+                teachers.append(trainer.fit(replace(self, seed=seed), config, *data, **own))
+                head = best_head(teachers[-1], self.head(train.dim))
+                said.append(cosines(*head_vectors(head, replace(rated, **vars(further)))))
+            last = replace(self, epochs=DISTILLED_EPOCHS)
+            own["pseudo_labelled"] = pseudo_labelled_pairs(further, said)
+        return [*teachers, trainer.fit(last, config, *data, **own)]
 
     def _said_by_model(
         self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, vectors: VectorCache
@@ -197,9 +295,9 @@ class ConditionPoolingJob(HeadRecipe, TrainingJob):
     ) -> dict[str, Any]:
         train, validation = data
         *teachers, state = fitted
-        best = best_head(state, self.recipe, config.states_dim)  # rounded: metrics are those of what is saved
+        best = best_head(state, self.head(config.states_dim))  # rounded: metrics are those of what is saved
         familiar = train.take(train.rated if len(train.rated) else np.flatnonzero(train.epochs == 1))
-        head = with_plain_part(best, familiar, validation, config, self.recipe)
+        head = with_plain_part(best, familiar, validation, config, self.plain_share, self.plain_rise)
         head, says = with_says(head, train, self.seed)
         metrics = {
             **record,
@@ -226,12 +324,12 @@ def indexed_texts(rated: RatedPairs) -> tuple[Indexed, Indexed]:
     return Indexed.of([*rated.sentences1, *rated.sentences2]), Indexed.of(rated.conditions)
 
 
-def best_head(state: FitState, recipe: HeadRecipe, states_dim: int) -> ConditionHead:
+def best_head(state: FitState, config: HeadConfig) -> ConditionHead:
     """The head with the weights of its best epoch, rounded to float16 as they are saved, in evaluation mode.
 
     Raises WorkError for weights that float16 cannot hold.
     """
-    head = ConditionHead(recipe.head(states_dim))
+    head = ConditionHead(config)
     rounded = {name.removeprefix("head."): tensor.half().float() for name, tensor in state.best.items()}
     if not all(bool(tensor.isfinite().all()) for tensor in rounded.values()):
         raise WorkError("expected weights that float16 can hold, got larger ones; lower the learning rate")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,16 +17,16 @@ from torch import Tensor, nn
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs
-from raycase.models.contracts import SystemConfig
+from raycase.io.storage import Location
+from raycase.models.contracts import Compute, SystemConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_card import tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
-from raycase.training.job import TrainingJob, fit_metrics
+from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
 from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather, restore
-from raycase.training.losses import LOSSES, correlations, unit_ratings
-from raycase.training.recipe import RatedRecipe, TuneRecipe
-from raycase.training.trainer import Fitting
+from raycase.training.losses import LOSSES, Loss, correlations, unit_ratings
+from raycase.training.trainer import Trainer
 
 POOL = 16  # batches whose pairs are sorted by length together
 
@@ -38,18 +37,28 @@ def autocast(module: nn.Module, compute: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)
 
 
-def compute_of(job: TrainingJob, *, on_gpu: bool) -> torch.dtype:
+def compute_of(job: TrainingJob, *, on_gpu: bool) -> Compute:
     """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
-    if job.compute is not None:
-        return getattr(torch, job.compute)
-    return torch.bfloat16 if on_gpu or bf16_is_faster(torch.device("cpu")) else torch.float32
+    return job.compute or ("bfloat16" if on_gpu or bf16_is_faster(torch.device("cpu")) else "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneJob(TrainingJob, TuneRecipe):
+class FineTuneJob(TrainingJob):
     """Fine-tune an encoder and save a model folder. `prepared` tokenises."""
 
-    RECIPE = TuneRecipe
+    learning_rate: float = 1e-4
+    """Peak learning rate of AdamW."""
+    batch_size: int = 32
+    """Rated pairs per batch, over all workers."""
+    dropout: float | None = None
+    """Dropout of every layer of the encoder. Default: as in its configuration."""
+    epochs: int = 3
+    """Maximum number of epochs, over which the learning rate falls to 0."""
+
+    RECIPE: ClassVar[tuple[str, ...]] = (*TrainingJob.RECIPE, "dropout")
+    PATIENCE = 3
+    WEIGHT_DECAY = 0.1
+    WARMUP = 0.1
     TASK: ClassVar[str]  # what it is trained for, in fingerprints and `metrics.json`
     SELECT: ClassVar[str]  # the metric of early stopping
 
@@ -57,8 +66,12 @@ class FineTuneJob(TrainingJob, TuneRecipe):
         """The module to train, around what `config().trainable` returns."""
         return system
 
+    @property
+    def ranges(self) -> Ranges:
+        return super().ranges | {"dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE)}
+
     @abstractmethod
-    def batches(self, train: Any, seed: int) -> Batches:
+    def batches(self, train: Any) -> Batches:
         """The batches of each epoch, determined by the seed."""
 
     @abstractmethod
@@ -76,32 +89,26 @@ class FineTuneJob(TrainingJob, TuneRecipe):
     def identity(self, config: SystemConfig, parts: Sequence[Any]) -> dict[str, Any]:
         return super().identity(config, parts) | {"task": self.TASK}
 
-    def fitting(self, *, on_gpu: bool) -> Fitting:
-        return partial(self._fit, self.config(), compute_of(self, on_gpu=on_gpu))
-
-    def _fit(
-        self,
-        config: SystemConfig,
-        compute: torch.dtype,
-        train: Any,
-        validation: Any,
-        recipe: TuneRecipe,
-        *,
-        seed: int = 0,
-        **how: Any,
+    def states(
+        self, config: SystemConfig, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
-        """`fit` the job's system; `compute`: of matrix products, `how`: its state and wrap."""
-        torch.manual_seed(seed)
+        compute = getattr(torch, compute_of(self, on_gpu=on_gpu))  # of matrix products
+        torch.manual_seed(self.seed)
         return fit(
-            self.module(config.trainable(recipe.dropout, compute)),
-            self.batches(train, seed),
+            self.module(config.trainable(self.dropout, compute)),
+            self.batches(train),
             self.batch_loss(train, compute),
             self.evaluation(validation, compute),
-            **self.settings,
+            **self.loop,
             select=self.SELECT,
-            seed=seed,
             **how,
         )
+
+    def fit(
+        self, config: SystemConfig, parts: Sequence[Any], data: tuple[Any, Any], trainer: Trainer, checkpoints: Location
+    ) -> FitState:
+        chosen = replace(self, compute=compute_of(self, on_gpu=trainer.on_gpu))  # by this machine, for all workers
+        return trainer.fit(chosen, config, *data, checkpoints=checkpoints)
 
     def save(
         self, config: SystemConfig, data: tuple[Any, Any], fitted: FitState, record: dict[str, Any]
@@ -112,9 +119,9 @@ class FineTuneJob(TrainingJob, TuneRecipe):
             "task": self.TASK,
             **fit_metrics(fitted),
             "parameters": sum(t.numel() for t in fitted.weights.values()),
-            "compute": str(compute_of(self, on_gpu=record["on_gpu"])).removeprefix("torch."),
+            "compute": compute_of(self, on_gpu=record["on_gpu"]),
         }
-        system = config.trainable(self.recipe.dropout)  # in 32 bits, in which adapters are merged
+        system = config.trainable(self.dropout)  # in 32 bits, in which adapters are merged
         restore(self.module(system), fitted.best)
         begin_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics))
         system.save(self.folder)
@@ -153,9 +160,9 @@ class PairJob(FineTuneJob):
     def module(self, system: Any) -> Any:
         return pair_scores(system)
 
-    def batches(self, train: TunePairs, seed: int) -> Batches:
+    def batches(self, train: TunePairs) -> Batches:
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-        return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, seed)
+        return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, self.seed)
 
     def batch_loss(self, train: TunePairs, compute: torch.dtype) -> BatchLoss:
         ratings_N = torch.tensor(train.ratings)
@@ -178,10 +185,13 @@ class PairJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatedJob(PairJob, RatedRecipe):
+class RatedJob(PairJob):
     """Fine-tune an encoder on rated pairs."""
 
-    RECIPE = RatedRecipe
+    loss: Loss = Loss.SQUARED
+    """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
+
+    RECIPE = (*PairJob.RECIPE, "loss")
     TASK = "rated"
 
     def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,12 +19,14 @@ from raycase.io.places import Folder, Paths, check_paths
 from raycase.io.provenance import provenance
 from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.job.vector_cache import VectorCache
 from raycase.models.contracts import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
-from raycase.training.recipe import FitRecipe
-from raycase.training.trainer import Fitting, Track, Tracker, Trainer, check_track
+from raycase.training.trainer import Track, Tracker, Trainer, check_track
+from raycase.training.vector_cache import VectorCache
+
+Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
+SHARE = "a share in [0, 1)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +59,16 @@ class TrainingJob(RayFlag, ABC):
     """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
     validation: str
     """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
+    learning_rate: float
+    batch_size: int
+    epochs: int
 
     SYSTEM: ClassVar[str]  # its name in `raycase train`
-    RECIPE: ClassVar[type[FitRecipe]]  # what is trained by; its fields are flags of the job
+    # flags that determine the weights, besides those of the data and the system, and the seed
+    RECIPE: ClassVar[tuple[str, ...]] = ("learning_rate", "batch_size", "epochs")
+    PATIENCE: ClassVar[int] = 0  # epochs without a better one, after which a fit stops
+    WEIGHT_DECAY: ClassVar[float] = 0.0  # decoupled (AdamW)
+    WARMUP: ClassVar[float | None] = None  # share of the steps up to the peak learning rate, then down to 0
     FROZEN: ClassVar[bool] = False  # the encoder: fits are short and never resumed; trials of a sweep take one CPU each
     SHARED_BY: ClassVar[Sequence[str]] = ("model",)  # flags that decide what `shared` gives
     NOT_SWEPT: ClassVar[Sequence[str]] = ()  # flags that are the same for all cells of a sweep
@@ -110,9 +119,21 @@ class TrainingJob(RayFlag, ABC):
     # ------------------------------------------------------------------------------------------- what each kind says
 
     @property
-    def recipe(self) -> Any:
-        """Everything that determines the weights besides the data, the system and the seed."""
-        return self.RECIPE(**{f.name: getattr(self, f.name) for f in fields(self.RECIPE)})
+    def recipe(self) -> dict[str, Any]:
+        """The flags of `RECIPE`, as fingerprints and `metrics.json` have them."""
+        return {name: getattr(self, name) for name in self.RECIPE}
+
+    @property
+    def ranges(self) -> Ranges:
+        """Whether each flag of the recipe is in its range, and what is expected."""
+        rate = (0 < self.learning_rate < float("inf"), "a number above 0")
+        return {"learning_rate": rate, **at_least(1, self, "batch_size", "epochs")}
+
+    @property
+    def loop(self) -> dict[str, Any]:
+        """The settings of `raycase.training.loop.fit`."""
+        schedule = {"epochs": self.epochs, "patience": self.PATIENCE, "learning_rate": self.learning_rate}
+        return schedule | {"weight_decay": self.WEIGHT_DECAY, "warmup": self.WARMUP, "seed": self.seed}
 
     @abstractmethod
     def config(self) -> Any:
@@ -120,7 +141,7 @@ class TrainingJob(RayFlag, ABC):
 
     def check_flags(self) -> None:
         """Raise RequestError for flags out of their range, or that contradict each other."""
-        self.recipe.check()
+        check_ranges(self, self.ranges)
 
     def read_parts(self) -> tuple[Any, Any]:
         """Read the training and the validation data, with their hashes as `data_sha256`. Raises RequestError."""
@@ -142,7 +163,7 @@ class TrainingJob(RayFlag, ABC):
             "model": config.describe(),
             "compute": self.compute,
             "data": {part: read.data_sha256 for part, read in named_parts(parts).items()},
-            "recipe": self.recipe.record,
+            "recipe": self.recipe,
             "seed": self.seed,
         }
 
@@ -156,16 +177,16 @@ class TrainingJob(RayFlag, ABC):
         return train, validation
 
     @abstractmethod
-    def fitting(self, *, on_gpu: bool) -> Fitting:
-        """The fit: of one seed, and in a sweep a trial."""
+    def states(
+        self, config: Any, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
+    ) -> Iterator[FitState]:
+        """`fit`, the state after each epoch: of a job, and in a sweep of a trial. how: its state and wrap."""
 
     def fit(
         self, config: Any, parts: Sequence[Any], data: tuple[Any, Any], trainer: Trainer, checkpoints: Location
     ) -> Any:
         """Run the whole fit on the data of `prepared`; returns what `save` saves."""
-        fitting = self.fitting(on_gpu=trainer.on_gpu)
-        resume = not self.FROZEN
-        return trainer.fit(fitting, *data, self.recipe, seed=self.seed, checkpoints=checkpoints, resume=resume)
+        return trainer.fit(self, config, *data, checkpoints=checkpoints)
 
     @abstractmethod
     def save(self, config: Any, data: tuple[Any, Any], fitted: Any, record: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +225,7 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
         "on_gpu": trainer.on_gpu,
-        "recipe": job.recipe.record,
+        "recipe": job.recipe,
         "data": data_metrics(named_parts(parts)),
         "provenance": provenance(),
     }

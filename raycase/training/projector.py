@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from raycase.errors import RequestError, at_least, check_ranges
 from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
 from raycase.io.fetch import is_trained
-from raycase.job.vector_cache import VectorCache
 from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
 from raycase.models.contracts import PromptEncoderConfig
@@ -26,7 +25,7 @@ from raycase.models.model_card import case_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
-from raycase.training.job import TrainingJob, fit_metrics
+from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
 from raycase.training.loop import BatchLoss, FitState, computed_rows, epoch_batches, fit, gather
 from raycase.training.losses import (
     Loss,
@@ -36,15 +35,46 @@ from raycase.training.losses import (
     nested_range,
     unit_ratings,
 )
-from raycase.training.recipe import SHARE, FitRecipe, Ranges
-from raycase.training.trainer import Fitting
+from raycase.training.vector_cache import VectorCache
 
 OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15
 
 
+def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss) -> BatchLoss:
+    """The loss of g over a whole batch, the mean over the nested dimensions and all; both sentences go through the same
+    g (a Siamese bi-encoder)."""
+    targets_N = unit_ratings(torch.tensor(train.ratings))
+    dims = (*shape.nested, shape.output_dim)
+
+    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
+        device = next(module.parameters()).device
+        rows_b, count = computed_rows(batch)
+        x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
+        first_bK, second_bK = module(x_2bD).chunk(2)
+        cosines_BM = gather(nested_cosines(first_bK, second_bK, dims)[:count], len(batch))
+        return nested_loss(cosines_BM, targets_N[batch].to(device), loss)
+
+    return of_batch
+
+
+def projector_correlations(g: nn.Module, pairs: PairVectors, nested: Sequence[int] = ()) -> dict[str, float]:
+    """The `nested_correlations` of g's vectors."""
+    return nested_correlations(project(g, pairs.vectors), pairs.pair_index, pairs.ratings, nested)
+
+
+def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
+    """g with the weights of its best epoch, in evaluation mode."""
+    projector = Projector(config)
+    projector.load_state_dict(state.best)
+    return projector.eval()
+
+
+# -------------------------------------------------------------------------------------------------------------- the job
+
+
 @dataclass(frozen=True, kw_only=True)
-class ProjectorRecipe(FitRecipe):
-    """Everything that determines g besides the data and the seed. The defaults are the paper's."""
+class ProjectorJob(PromptFlags, TrainingJob):
+    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder. The defaults are the paper's."""
 
     dim: int | None = None
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
@@ -68,11 +98,19 @@ class ProjectorRecipe(FitRecipe):
     """Rated pairs per step, over all workers."""
     epochs: int = 60
     """Maximum number of epochs."""
-    PATIENCE: ClassVar[int] = 10
+
+    SYSTEM = "case"
+    RECIPE = (
+        *TrainingJob.RECIPE, "dim", "layers", "activation", "dropout", "dropout_at", "bias", "nested", "loss",
+    )  # fmt: skip
+    PATIENCE = 10
+    FROZEN = True
+    SHARED_BY = ("prompt", "pooling", "subtract", "model", "compute")
+    NOT_SWEPT = ("nested",)
 
     @property
-    def expected(self) -> Ranges:
-        return super().expected | {
+    def ranges(self) -> Ranges:
+        return super().ranges | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
             "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
             "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
@@ -95,68 +133,6 @@ class ProjectorRecipe(FitRecipe):
             nested=tuple(sorted(set(self.nested))),
         )
 
-
-def fit_projector(
-    train: PairVectors, validation: PairVectors, recipe: ProjectorRecipe, *, seed: int = 0, **how: Any
-) -> Iterator[FitState]:
-    """`fit` g by eq. 2 with a frozen encoder; `how`: its state and wrap. Pairs labelled -1 are not trained on."""
-    train = train.applicable()
-    torch.manual_seed(seed)
-    shape = recipe.projector(train.dim)
-    return fit(
-        Projector(shape),
-        epoch_batches(len(train.ratings), recipe.batch_size, seed),
-        pair_loss(train, recipe),
-        lambda g: projector_correlations(g, validation, shape.nested),
-        **recipe.settings,
-        seed=seed,
-        **how,
-    )
-
-
-def pair_loss(train: PairVectors, recipe: ProjectorRecipe) -> BatchLoss:
-    """The recipe's loss over a whole batch, the mean over the nested dimensions and all; both sentences go through the
-    same g (a Siamese bi-encoder)."""
-    targets_N = unit_ratings(torch.tensor(train.ratings))
-    shape = recipe.projector(train.dim)
-    dims = (*shape.nested, shape.output_dim)
-
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        device = next(module.parameters()).device
-        rows_b, count = computed_rows(batch)
-        x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
-        first_bK, second_bK = module(x_2bD).chunk(2)
-        cosines_BM = gather(nested_cosines(first_bK, second_bK, dims)[:count], len(batch))
-        return nested_loss(cosines_BM, targets_N[batch].to(device), recipe.loss)
-
-    return of_batch
-
-
-def projector_correlations(g: nn.Module, pairs: PairVectors, nested: Sequence[int] = ()) -> dict[str, float]:
-    """The `nested_correlations` of g's vectors."""
-    return nested_correlations(project(g, pairs.vectors), pairs.pair_index, pairs.ratings, nested)
-
-
-def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
-    """g with the weights of its best epoch, in evaluation mode."""
-    projector = Projector(config)
-    projector.load_state_dict(state.best)
-    return projector.eval()
-
-
-# -------------------------------------------------------------------------------------------------------------- the job
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
-    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder."""
-
-    SYSTEM = "case"
-    RECIPE = ProjectorRecipe
-    FROZEN = True
-    SHARED_BY = ("prompt", "pooling", "subtract", "model", "compute")
-    NOT_SWEPT = ("nested",)
-
     def config(self) -> CaseConfig:
         """The system without g: zero-shot CASE, or the encoder of a fine-tuned bi-encoder. Raises RequestError."""
         if not is_trained(self.model):
@@ -170,31 +146,44 @@ class ProjectorJob(PromptFlags, ProjectorRecipe, TrainingJob):
         return CaseConfig(model=self.model, encoder=system.encoder, subtract=bool(self.subtract))
 
     def check_flags(self) -> None:
-        self.recipe.check()
+        super().check_flags()
         read_prompt(self.prompt)
 
     def identity(self, config: CaseConfig, parts: Sequence[Any]) -> dict[str, Any]:
-        shape = self.recipe.projector(config.views_dim)  # whose dimensions bound the nested ones
-        recipe = self.recipe.record | {"dropout": shape.dropout}
+        shape = self.projector(config.views_dim)  # whose dimensions bound the nested ones
+        recipe = self.recipe | {"dropout": shape.dropout}
         return super().identity(config, parts) | {"recipe": recipe}
 
     def shared(self, config: CaseConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairVectors]:
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
         return [vectors.pair_vectors(rated, config, **cached) for rated in parts]
 
-    def fitting(self, *, on_gpu: bool) -> Fitting:
-        return fit_projector
+    def states(
+        self, config: Any, train: PairVectors, validation: PairVectors, *, on_gpu: bool = False, **how: Any
+    ) -> Iterator[FitState]:
+        """`fit` g by eq. 2 with a frozen encoder; `how`: its state and wrap. Pairs labelled -1 are not trained on."""
+        train = train.applicable()
+        torch.manual_seed(self.seed)
+        shape = self.projector(train.dim)
+        return fit(
+            Projector(shape),
+            epoch_batches(len(train.ratings), self.batch_size, self.seed),
+            pair_loss(train, shape, self.loss),
+            lambda g: projector_correlations(g, validation, shape.nested),
+            **self.loop,
+            **how,
+        )
 
     def save(
         self, config: CaseConfig, data: tuple[PairVectors, PairVectors], fitted: FitState, record: dict[str, Any]
     ) -> dict[str, Any]:
         _, validation = data
-        shape = self.recipe.projector(validation.dim)
+        shape = self.projector(validation.dim)
         metrics = {
             **record,
             **fit_metrics(fitted),
             "zero_shot": projector_correlations(nn.Identity(), validation),
-            "recipe": self.recipe.record | {"dim": shape.output_dim, "dropout": shape.dropout},
+            "recipe": self.recipe | {"dim": shape.output_dim, "dropout": shape.dropout},
         }
         trained, g = replace(config, projector=shape), best_projector(fitted, shape)
         write_folder(self.folder, trained, g, metrics, case_card(self.folder.name, trained, metrics))

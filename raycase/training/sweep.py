@@ -158,7 +158,7 @@ class Sweep(TuneFlags):
 
 def changed(job: TrainingJob, choices: Choices) -> TrainingJob:
     """The job with some flags replaced. Raises RequestError for unknown flags and values out of range."""
-    common = {f.name for f in fields(TrainingJob)} - {"model", "compute"}
+    common = {f.name for f in fields(TrainingJob)} - {"model", "compute", *TrainingJob.RECIPE}
     known = [f.name for f in fields(job) if f.name not in common and f.name not in job.NOT_SWEPT]
     if unknown := [flag for flag in choices if flag not in known]:
         raise RequestError(f"{unknown[0]!r}, which is none of {', '.join(known)}")

@@ -23,12 +23,11 @@ from raycase.encoder.loading import best_device
 from raycase.errors import RequestError, WorkError, lacks_package, named, visible
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
-from raycase.job.vector_cache import VectorCache
 from raycase.training.loop import FitState, show
+from raycase.training.vector_cache import VectorCache
 
 STATE = "state.safetensors"  # of a fit that may resume
 
-Fitting = Callable[..., Iterator[FitState]]  # (train, validation, recipe, *, seed, state, wrap), as `fit_projector`
 Track = Literal["tensorboard", "mlflow", "wandb"]
 Report = Callable[[Sequence[dict[str, float]]], None]  # takes the history of a fit after each epoch
 Put = Callable[[dict[str, float], int], object]  # takes the figures of an epoch, and its number
@@ -47,28 +46,18 @@ class Trainer:
     vectors: VectorCache
 
 
-def fit_here(
-    fitting: Fitting,
-    train: Any,
-    validation: Any,
-    recipe: Any,
-    *,
-    device: str,
-    seed: int,
-    checkpoints: Location,
-    resume: bool = False,
-    tracker: Tracker,
-) -> FitState:
-    """Run a fit in this process, print and report each epoch, and return the last state. Raises WorkError.
+def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: Tracker, **more: Any) -> FitState:
+    """Run a job's fit (`states`, of its config and data) in this process, print and report each epoch, and return the
+    last state. Raises WorkError.
 
-    resume: write a checkpoint into `checkpoints` after each epoch, and go on from the one that is there.
+    An encoder's fit writes a checkpoint after each epoch, and goes on from the one that is there.
     """
     file = checkpoints / STATE
-    state = FitState.from_bytes(file.read()) if resume and file.exists() else None
-    wrap = partial(nn.Module.to, device=device)
-    with tracker.fit(recipe.record | {"seed": seed}, shown=len(state.history) if state else 0) as report:
-        for state in fitting(train, validation, recipe, seed=seed, state=state, wrap=wrap):  # noqa: B020
-            if resume:
+    state = FitState.from_bytes(file.read()) if not job.FROZEN and file.exists() else None
+    more |= {"on_gpu": device == "cuda", "wrap": partial(nn.Module.to, device=device)}
+    with tracker.fit(job.recipe | {"seed": job.seed}, shown=len(state.history) if state else 0) as report:
+        for state in job.states(*data, state=state, **more):  # noqa: B020
+            if not job.FROZEN:
                 file.put(state.to_bytes())
             report(state.history)
     assert state is not None

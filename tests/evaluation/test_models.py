@@ -10,11 +10,11 @@ from raycase.evaluation.models import find_models
 from raycase.evaluation.procedure import evaluate, find_task
 from raycase.io.fetch import DEFAULT_MODEL
 from raycase.job.runner import Runner
-from raycase.job.vector_cache import VectorCache
 from raycase.models.contracts import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
+from raycase.training.vector_cache import VectorCache
 
 
 def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):

@@ -7,9 +7,9 @@ from nested_models import SAVE
 
 import raycase
 from raycase.errors import RequestError
+from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.index.join import JoinJob, join
 from raycase.job.runner import Runner
 
 TRAINED = {"prompt": None, "pooling": None}

@@ -12,8 +12,8 @@ import pytest
 from helpers import embedded, meanwhile, read_output, sentences, stop_after, vectors
 
 from raycase.errors import RequestError, WorkError
-from raycase.index.join import JoinJob
-from raycase.index.join import join as join_by
+from raycase.explore.join import JoinJob
+from raycase.explore.join import join as join_by
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner

@@ -9,8 +9,8 @@ import pytest
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob, check_request
 from raycase.explore.facets_job import FacetsJob, facets
+from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
-from raycase.index.join import JoinJob, join
 from raycase.index.search_job import SearchJob, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.job.output import output_folder

@@ -12,14 +12,14 @@ from helpers import embed_here, read_output, sentences, stop_after, unit_times, 
 
 from raycase.errors import RequestError
 from raycase.io.fetch import DEFAULT_MODEL
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.verify import verify
 
 
 def test_a_stopped_job_resumes_where_it_was(job):
     with pytest.raises(KeyboardInterrupt):
         embed_here(job, runner=stop_after(3))
-    assert not output_at(job.output).manifest.exists()
+    assert not Output(job.output).manifest.exists()
     before = unit_times(job)
     assert len(before) == 3
     result = embed_here(job)
@@ -43,7 +43,7 @@ def test_a_limit_that_grows_computes_no_row_again(job):
 
 def test_overwrite_begins_anew_and_leaves_other_files_alone(job):
     embed_here(job)
-    other = output_at(job.output).root / "notes.txt"
+    other = Output(job.output).root / "notes.txt"
     other.put(b"mine")
     changed = replace(job, conditions=("color",))
     with pytest.raises(RequestError, match=r"conditions.*--overwrite"):
@@ -98,7 +98,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
     with pytest.raises(KeyboardInterrupt):
         embed_here(job, runner=stop_after(3))
-    assert output_at(job.output).job.read_json()["model"] == str(tiny_model)
+    assert Output(job.output).job.read_json()["model"] == str(tiny_model)
     capsys.readouterr()
     unnamed = replace(job, model=None)
     assert embed_here(unnamed)["units_resumed"] == 3
@@ -111,8 +111,8 @@ def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model,
 def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
     unnamed = replace(job, model=None, prompt=None, pooling=None, unit_rows=10, limit=10)
     assert embed_here(unnamed)["rows_out"] == 10
-    assert output_at(job.output).job.read_json()["model"] == DEFAULT_MODEL
-    assert output_at(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
+    assert Output(job.output).job.read_json()["model"] == DEFAULT_MODEL
+    assert Output(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
     capsys.readouterr()
     assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
     assert embed_here(replace(unnamed, limit=30, model=DEFAULT_MODEL))["rows_out"] == 30
@@ -141,7 +141,7 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
 )
 def test_a_record_of_another_version_or_kind_is_refused(job, content, words):
     embed_here(job)
-    record = output_at(job.output).job
+    record = Output(job.output).job
     old = {name: value for name, value in record.read_json().items() if name != "format"}
     record.put(json.dumps(old).encode() if content is None else content.encode())
     with pytest.raises(RequestError, match=words):
@@ -160,14 +160,14 @@ def folder(job, tmp_path):
 
 def test_links_and_names_in_capitals_that_come_later_are_read_and_finished_units_stay(folder):
     embed_here(folder)
-    before = output_at(folder.output).units.list()
+    before = Output(folder.output).units.list()
     place = Path(folder.input)
     write_csv(place / "A.CSV", ["text"], [["a cat"]])
     write_csv(place.parent / "elsewhere.csv", ["text"], [["two people"]])
     (place / "0.csv").symlink_to("../elsewhere.csv")
     result = embed_here(folder)
     assert (result["rows_in"], result["units_resumed"]) == (4, 1)
-    assert before.items() <= output_at(folder.output).units.list().items()
+    assert before.items() <= Output(folder.output).units.list().items()
     texts = read_output(folder.output)["text"].to_pylist()
     assert {*texts} == {"a cat", "a dog", "a red dress", "two people"}
     assert embed_here(folder)["units_done"] == 0

@@ -9,7 +9,7 @@ import pytest
 from helpers import embed_here, swap_rows
 
 from raycase.errors import RequestError, WorkError
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.run import TooManyRejectedError
 from raycase.job.verify import verify
 
@@ -39,7 +39,7 @@ def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path)
 
 def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     embed_here(job)
-    folder = output_at(job.output).embeddings
+    folder = Output(job.output).embeddings
     (folder / sorted(folder.list())[2]).remove()
     with pytest.raises(WorkError, match=r"rows 200 to 300 of .* are missing; raise --limit"):
         embed_here(replace(job, limit=100))
@@ -50,7 +50,7 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
 def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
     embed_here(job)
     swap_rows(job.output)
-    folder = output_at(job.output).embeddings
+    folder = Output(job.output).embeddings
     (folder / max(folder.list())).remove()
     with pytest.raises(WorkError, match="embeddings/"):
         embed_here(job)
@@ -59,7 +59,7 @@ def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
 
 def test_damaged_lines_of_a_manifest_are_named(job):
     embed_here(job)
-    output = output_at(job.output)
+    output = Output(job.output)
     (output.units / max(output.units.list())).remove()
     data = output.manifest_files.read()
     output.manifest_files.put(data[:40] + bytes([data[40] ^ 1]) + data[41:])

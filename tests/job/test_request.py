@@ -10,7 +10,7 @@ from s3_proxy import Proxy
 
 from raycase.cli import main
 from raycase.errors import RequestError
-from raycase.job.output import output_at
+from raycase.job.output import Output
 
 
 def cli(capsys, *arguments):
@@ -59,7 +59,7 @@ def test_flags_as_people_write_them(job, tmp_path, capsys):
     flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]
     status, out, _ = cli(capsys, *flags)
     assert status == 0 and json.loads(out.splitlines()[-1])["pairs"] == 10
-    config = json.loads((output_at(job.output).job).read())["config"]
+    config = json.loads((Output(job.output).job).read())["config"]
     assert config["model"]["subtract"] is False
     assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
     assert cli(capsys, *flags, "--subtract")[0] == 2

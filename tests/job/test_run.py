@@ -11,7 +11,7 @@ from helpers import embed_here, meanwhile, read_output, sentences, stop_after
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError
 from raycase.job import runner
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.run import Progress
 from raycase.job.runner import Runner
 from raycase.job.units import UnitLine, WrittenUnit
@@ -44,7 +44,7 @@ def test_a_folder_that_is_removed_ends_the_job(job, what):
 
 def test_a_unit_that_is_removed_is_missed_and_done_by_the_next_run(job):
     def remove():
-        folder = output_at(job.output).embeddings
+        folder = Output(job.output).embeddings
         (folder / min(folder.list())).remove()
 
     with pytest.raises(WorkError, match=r"100 rows are missing; run the same command again$"):
@@ -57,7 +57,7 @@ def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
     """As by a store that lost the end of a file."""
     with pytest.raises(KeyboardInterrupt):
         embed_here(job, runner=stop_after(3))
-    folder = output_at(job.output).embeddings
+    folder = Output(job.output).embeddings
     file = folder / min(folder.list())
     file.put(file.read()[:-9])
     with pytest.raises(WorkError, match=f"{file.name}: expected the rows of a unit, got"):
@@ -79,7 +79,7 @@ def test_a_full_disk_ends_the_job_in_one_line(job, tmp_path):
         with pytest.raises(WorkError, match=r"writing input file 0, from row .*No space left on device") as error:
             embed_here(job)
         assert "\n" not in str(error.value)
-        assert not output_at(job.output).manifest.exists()
+        assert not Output(job.output).manifest.exists()
         (disk / "other").unlink()
         assert embed_here(job)["units_resumed"] > 0
         with (disk / "other").open("wb", buffering=0) as rest, pytest.raises(OSError, match="No space"):

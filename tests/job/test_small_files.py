@@ -13,7 +13,7 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.job.output import Sharing, output_at, read_job, write_job
+from raycase.job.output import Output, Sharing, read_job, write_job
 from raycase.job.plan import find_job
 from raycase.job.request import check_embed
 from raycase.job.verify import verify
@@ -67,9 +67,9 @@ def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit
     assert embed_here(replace(small, limit=limit))["rows_in"] == limit
     with pytest.raises(KeyboardInterrupt):
         embed_here(replace(small, unit_rows=unit_rows, limit=limit + 30), runner=stop_after(1))
-    output_at(small.output).spans.remove()  # the plan is made anew
+    Output(small.output).spans.remove()  # the plan is made anew
     embed_here(replace(small, unit_rows=unit_rows))
-    assert read_job(output_at(small.output)).sharing.rows == 50, "expected the units of the first run"
+    assert read_job(Output(small.output)).sharing.rows == 50, "expected the units of the first run"
     equal(small, apart(small))
 
 
@@ -77,11 +77,11 @@ def test_they_are_few_units_and_the_same_rows_and_later_files_join_the_last_unit
     assert embed_here(small)["units_done"] < 12, "expected fewer units than files"
     equal(small, apart(small))
     shutil.rmtree(f"{small.output}-apart")
-    before = set(output_at(small.output).embeddings.list())
+    before = set(Output(small.output).embeddings.list())
     for name in ("x.csv", "y.jsonl"):
         write(tmp_path / "small" / name, [f"a dog {name}", f"a cat {name}"])
     result = embed_here(small)
-    assert result["units_done"] == 1 and before < set(output_at(small.output).embeddings.list())
+    assert result["units_done"] == 1 and before < set(Output(small.output).embeddings.list())
     equal(small, apart(small))
 
 

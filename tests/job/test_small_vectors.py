@@ -10,8 +10,8 @@ from altered import alter, with_column
 from helpers import embed_here, read_output, stop_after
 
 from raycase.errors import RequestError, WorkError
+from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
-from raycase.index.join import JoinJob, join
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.job.encode_step import rejected_rows
 from raycase.job.pair_result import PairResult

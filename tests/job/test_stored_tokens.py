@@ -8,7 +8,7 @@ from helpers import cosines, embed_here, read_output, vectors
 
 from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.request import EmbedJob
 from raycase.job.verify import verify
 
@@ -84,7 +84,7 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
         embed_here(job(home, tmp_path / "m", input=words))
     with pytest.raises(RequestError, match=r"--embeddings: expected .*, the basis of the stored tokens, got another"):
         build(IndexJob(embeddings=(words,), output=str(tmp_path / "i.lance")))
-    output_at(words).basis.remove()
+    Output(words).basis.remove()
     with pytest.raises(RequestError, match="the basis of the stored tokens, got none"):
         embed_here(job(home, tmp_path / "m", input=words))
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}

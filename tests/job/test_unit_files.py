@@ -8,7 +8,7 @@ import pytest
 from helpers import embed_here, stop_after
 
 from raycase.errors import WorkError
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.unit_files import UnitFile, finished
 from raycase.job.verify import verify
 
@@ -90,10 +90,10 @@ def test_gaps_and_overlaps_against_sets(seed):
 def test_late_writers_are_not_mistaken_for_ours(job):
     """A unit of a job that was overwritten, one that a shorter limit had cut, and rejected rows without their unit."""
     embed_here(job)
-    folder = output_at(job.output).embeddings
+    folder = Output(job.output).embeddings
     name = sorted(folder.list())[1]
     strays = [folder / f"{'0' * 8}{name[8:]}", folder / f"{name[:27]}-50-0.parquet"]
-    strays.append(output_at(job.output).rejected / f"{name[:27]}-49-1.parquet")
+    strays.append(Output(job.output).rejected / f"{name[:27]}-49-1.parquet")
     assert name[9:27] == "00000-000000000100"
     for stray in strays:
         stray.put((folder / name).read())

@@ -9,7 +9,7 @@ import pytest
 from helpers import embed_here, swap_rows
 
 from raycase.errors import RequestError, WorkError
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.verify import repeated, verify
 
 
@@ -48,7 +48,7 @@ def test_verify_names_each_defect(job, tmp_path, damage, words):
     pq.write_table(pa.table({"text": texts}), tmp_path / "four.parquet", row_group_size=3)
     embed_here(job)
     verify(job.output)
-    damage(output_at(job.output))
+    damage(Output(job.output))
     with pytest.raises((RequestError, WorkError), match=words):
         verify(job.output)
 

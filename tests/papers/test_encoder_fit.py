@@ -18,7 +18,6 @@ from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
 from raycase.training.encoder_fit import RatedJob, TunePairs, length_batches
 from raycase.training.loop import restore
-from raycase.training.recipe import RatedRecipe
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +96,7 @@ def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
 
 
 def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on(monkeypatch):
-    monkeypatch.setattr(RatedRecipe, "WEIGHT_DECAY", 0.0)
+    monkeypatch.setattr(RatedJob, "WEIGHT_DECAY", 0.0)
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
     job = small.job(ScoresJob, scores=module, batch_size=2, epochs=3, learning_rate=1e-2)

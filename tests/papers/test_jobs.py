@@ -50,7 +50,7 @@ def tuning(rated, tiny_model, tmp_path):
 
 def plain_fit(job):
     """The same without Ray: the state, and the trained module."""
-    *_, state = small.fit(job, job.read_parts(), seed=job.seed)
+    *_, state = small.fit(job, job.read_parts())
     system = job.config().trainable()
     restore(job.module(system), state.best)
     return state, system.eval()

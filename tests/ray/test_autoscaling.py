@@ -9,7 +9,7 @@ import pytest
 from clusters import Head, submit
 from helpers import embed_here, flags_of, same_output, sentences, wait_for
 
-from raycase.job.output import output_at
+from raycase.job.output import Output
 
 pytestmark = pytest.mark.cluster
 UNITS = 60
@@ -37,6 +37,6 @@ def test_a_submitted_job_brings_up_its_nodes(job, s3_server, tmp_path):
         assert submitted.returncode == 0, submitted.stdout.read()
         assert max(gpus) == 2
         wait_for(lambda: head.nodes() == [], 60)
-    assert output_at(output).manifest.read_json()["run"]["units_done"] == UNITS
+    assert Output(output).manifest.read_json()["run"]["units_done"] == UNITS
     embed_here(replace(job, input=input, unit_rows=20))
     same_output(output, job.output)

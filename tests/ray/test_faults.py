@@ -30,7 +30,7 @@ from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.errors import WorkError
-from raycase.job.output import output_at
+from raycase.job.output import Output
 from raycase.job.request import check_embed
 from raycase.job.verify import verify
 from raycase.models.case import Case, CaseConfig
@@ -55,7 +55,7 @@ def test_a_job_that_was_stopped_in_one_process_goes_on_on_ray(long_job):
 def resumed(job):
     """Assert that an unfinished job goes on on Ray with what is there."""
     before = unit_times(job)
-    assert 5 <= len(before) < 60 and not output_at(job.output).manifest.exists()
+    assert 5 <= len(before) < 60 and not Output(job.output).manifest.exists()
     result = embed_on_ray(job)
     assert (result["rows_in"], result["rows_out"], result["pairs"]) == (3000, 3000, 6000)
     assert result["units_done"] == 60 - len(before)
@@ -109,7 +109,7 @@ def killed(job):
 
 
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
-    folder = output_at(long_job.output).embeddings
+    folder = Output(long_job.output).embeddings
     client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
     command = shlex.join(["python", "jobs/embed.py", *flags_of(long_job)])
 

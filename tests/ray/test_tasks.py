@@ -11,7 +11,7 @@ import torch
 from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
 from raycase.errors import WorkError
-from raycase.index.join import JoinJob, join
+from raycase.explore.join import JoinJob, join
 from raycase.io.storage import locate
 from raycase.job.request import EmbedJob
 from raycase.job.runner import Runner

@@ -32,12 +32,12 @@ from raycase.errors import RequestError
 from raycase.io.rated import read_rated
 from raycase.job.request import EmbedJob
 from raycase.job.runner import Runner
-from raycase.job.vector_cache import VectorCache
 from raycase.papers.csr.train import CsrJob
 from raycase.ray import train as on_ray
 from raycase.ray.cluster import Capacity
 from raycase.ray.train import make_scaling
 from raycase.training import job as jobs
+from raycase.training.vector_cache import VectorCache
 
 train = partial(jobs.train, open_trainer=on_ray.open_trainer)
 HERE = VectorCache(Runner())

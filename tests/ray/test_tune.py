@@ -11,11 +11,11 @@ from tracked import mlflow_runs, scalars
 
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner
-from raycase.job.vector_cache import VectorCache
 from raycase.ray.tune import _trackers, resources, tune
 from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.job import train
 from raycase.training.sweep import Sweep, changed
+from raycase.training.vector_cache import VectorCache
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,13 +20,12 @@ from raycase.io.vectors import pair_cosines
 from raycase.job.request import EmbedJob, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
-from raycase.job.vector_cache import StatesResult
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import condition_pooling
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.losses import correlations
-from raycase.training.recipe import HeadRecipe
+from raycase.training.vector_cache import StatesResult
 
 train = partial(jobs.train, open_trainer=open_trainer)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
@@ -95,7 +94,7 @@ BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {f.name for f in fields(HeadRecipe)} - {"activation", "gate", "loss"}
+    checked = {*ConditionPoolingJob.RECIPE} - {"activation", "gate", "loss"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):

@@ -7,12 +7,11 @@ import pytest
 import small
 import torch
 from helpers import last, worst
-from random_pairs import RECIPE, WIDTH, head_of, pairs
+from random_pairs import JOB, WIDTH, head_of, pairs
 
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.io.stored_tokens import StoredStates
 from raycase.training.condition_head_fit import (
-    fit_condition_head,
     head_batches,
     head_correlations,
     head_pair_vectors,
@@ -49,8 +48,8 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
 def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
     """With threads, which else add gradients in any order."""
     torch.set_num_threads(2)
-    data, recipe = pairs(4000, sentences=60, tokens=40), replace(RECIPE, epochs=2, batch_size=1000)
-    first, second = (last(fit_condition_head(data, data, recipe)).weights for _ in range(2))
+    data, job = pairs(4000, sentences=60, tokens=40), replace(JOB, epochs=2, batch_size=1000)
+    first, second = (last(job.states(None, data, data)).weights for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -71,15 +70,15 @@ def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together
 @pytest.mark.parametrize("nested", [(), (4, 2)])
 def test_the_loss_is_that_of_the_cosines_at_every_dimension(nested):
     """Of one epoch of one batch, before anything is learned."""
-    recipe = replace(RECIPE, nested=nested, batch_size=100, epochs=1, activation="gelu")
+    job = replace(JOB, nested=nested, batch_size=100, epochs=1, activation="gelu", seed=3)
     data = pairs(ratings=(1, 2, 3, 4, 5))
     torch.manual_seed(3)
-    first, second = by_row(ConditionHead(recipe.head(WIDTH)).eval(), data, np.arange(40)).detach()
+    first, second = by_row(ConditionHead(job.head(WIDTH)).eval(), data, np.arange(40)).detach()
     wanted = [
         (torch.cosine_similarity(first[:, :d], second[:, :d]) - (torch.tensor(data.ratings) - 1) / 4).square().mean()
         for d in (6, *nested)
     ]
-    state = next(iter(fit_condition_head(data, pairs(seed=1), recipe, seed=3)))
+    state = next(job.states(None, data, pairs(seed=1)))
     assert state.line["loss"] == pytest.approx(float(sum(wanted)) / len(wanted), rel=1e-5)
 
 
@@ -95,15 +94,15 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     )
     index = np.where(labelled[:, None], len(states), data.sentence_index)
     other = replace(data, sentences=spoiled, sentence_index=index)
-    found, wanted = (last(fit_condition_head(d, pairs(seed=1), RECIPE)) for d in (other, data))
+    found, wanted = (last(JOB.states(None, d, pairs(seed=1))) for d in (other, data))
     assert worst(found.weights, wanted.weights) == 0
     rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
     assert head_correlations(head_of(), data)["spearman"] != head_correlations(head_of(), rated)["spearman"]
 
 
 def test_the_best_head_is_rounded_as_it_is_saved():
-    state = last(fit_condition_head(pairs(), pairs(seed=1), replace(RECIPE, epochs=4, learning_rate=0.05)))
-    head = best_head(state, RECIPE, WIDTH)
+    state = last(replace(JOB, epochs=4, learning_rate=0.05).states(None, pairs(), pairs(seed=1)))
+    head = best_head(state, JOB.head(WIDTH))
     assert not head.training
     for name, tensor in head.state_dict().items():
         assert torch.equal(tensor, state.best[f"head.{name}"].half().float())

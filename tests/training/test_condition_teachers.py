@@ -8,7 +8,7 @@ import pytest
 import small
 import torch
 from helpers import open_trainer, rated_rows, to_csv
-from random_pairs import RECIPE, head_of, pairs
+from random_pairs import JOB, head_of, pairs
 
 from raycase.errors import RequestError
 from raycase.io.rated import read_rated
@@ -17,7 +17,7 @@ from raycase.models.contracts import score_pairs
 from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import fit_condition_head, head_vectors
+from raycase.training.condition_head_fit import head_vectors
 from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
 from raycase.training.condition_pairs import FURTHER, further_pairs, on_the_scale_of_ratings, pseudo_labelled_pairs
 
@@ -57,11 +57,8 @@ def test_the_teachers_say_their_mean_cosine(train, pseudo_labelled):
 def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch):
     """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
     monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 100.0)
-    recipe = replace(RECIPE, epochs=25, learning_rate=0.02)
-    losses = [
-        state.line["loss"]
-        for state in fit_condition_head(train, pairs(seed=1), recipe, pseudo_labelled=pseudo_labelled)
-    ]
+    job = replace(JOB, epochs=25, learning_rate=0.02)
+    losses = [state.line["loss"] for state in job.states(None, train, pairs(seed=1), pseudo_labelled=pseudo_labelled)]
     assert losses[-1] < 0.3 * losses[0]
 
 

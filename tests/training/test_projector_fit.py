@@ -18,9 +18,8 @@ from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
 from raycase.training.losses import Loss
 from raycase.training.projector import (
-    ProjectorRecipe,
+    ProjectorJob,
     best_projector,
-    fit_projector,
     pair_loss,
     projector_correlations,
 )
@@ -30,6 +29,10 @@ def same(a, b, part="weights"):
     """Whether two states' weights are equal, bit by bit."""
     a, b = getattr(a, part), getattr(b, part)
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def job_of(**flags):
+    return ProjectorJob(train="", validation="", output="", **flags)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +51,26 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
         said = f"^--{name.replace('_', '-')}: expected {wanted}, got {re.escape(str(value))}$"
         with pytest.raises(RequestError, match=said):
-            ProjectorRecipe(**{name: value}).check()
+            job_of(**{name: value}).check_flags()
 
 
 def test_the_loss_of_a_batch_is_eq_2():
     data = pairs(ratings=(1, 2, 3, 4, 5))
-    recipe = ProjectorRecipe(dim=4, layers=1)
+    job = job_of(dim=4, layers=1)
     torch.manual_seed(0)
-    g = Projector(recipe.projector(8)).eval()
+    g = Projector(job.projector(8)).eval()
     batch = np.array([3, 70, 8])
     total = 0.0
     for row in batch:
         x1, x2 = (torch.tensor(data.vectors[place]) for place in data.pair_index[row])
         cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
         total += (cosine.item() - (data.ratings[row] - 1) / 4) ** 2
-    assert pair_loss(data, recipe)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
+    assert pair_loss(data, job.projector(8), job.loss)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
 
 
 def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
-    recipe = ProjectorRecipe(dim=2, layers=0, nested=(1,))
-    g = Projector(recipe.projector(2)).eval()
+    job = job_of(dim=2, layers=0, nested=(1,))
+    g = Projector(job.projector(2)).eval()
     [weight] = g.parameters()
     weight.data.copy_(torch.eye(2))
     data = PairVectors(
@@ -77,20 +80,20 @@ def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
     )
     # cosines of the first dimension: 1 and 1; of both: 9 / (5 * 3) = 0.6 and 0
     first, both = (0 + 1) / 2, (0.4**2 + 0) / 2
-    assert pair_loss(data, recipe)(g, np.arange(2)).item() == pytest.approx((first + both) / 2)
-    alone = replace(recipe, nested=())
-    assert pair_loss(data, alone)(g, np.arange(2)).item() == pytest.approx(both)
+    assert pair_loss(data, job.projector(2), job.loss)(g, np.arange(2)).item() == pytest.approx((first + both) / 2)
+    alone = replace(job, nested=())
+    assert pair_loss(data, alone.projector(2), job.loss)(g, np.arange(2)).item() == pytest.approx(both)
 
 
 def test_pairs_without_a_rating_are_not_trained_on():
-    data, recipe = pairs(), ProjectorRecipe(dim=4, epochs=2, batch_size=16)
+    data, job = pairs(), job_of(dim=4, epochs=2, batch_size=16)
     without = data.applicable()
     assert 0 < (data.ratings == -1).sum() == len(data.ratings) - len(without.ratings)
     kept = [i for i, rating in enumerate(data.ratings) if rating != -1]
     np.testing.assert_array_equal(without.pair_index, data.pair_index[kept])
     np.testing.assert_array_equal(without.ratings, data.ratings[kept])
     fitted, wanted, rated = (
-        last(fit_projector(train, pairs(30, 1), recipe))
+        last(job.states(None, train, pairs(30, 1)))
         for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
     )
     assert same(fitted, wanted)
@@ -139,6 +142,6 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     train, validation, held_out = (planted(rows, seed) for seed, rows in enumerate((1500, 300, 300), start=1))
     assert projector_correlations(nn.Identity(), held_out)["spearman"] < 30
     shape = {"dim": 12, "layers": 0, "dropout": 0.0}
-    recipe = ProjectorRecipe(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
-    state = last(fit_projector(train, validation, recipe))
-    assert projector_correlations(best_projector(state, recipe.projector(12)), held_out)["spearman"] > 95
+    job = job_of(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
+    state = last(job.states(None, train, validation))
+    assert projector_correlations(best_projector(state, job.projector(12)), held_out)["spearman"] > 95

@@ -104,8 +104,8 @@ class InferencesJob(FineTuneJob):
         train, validation = (InferenceTexts.of(config, inferences) for inferences in shared)
         return train, validation
 
-    def batches(self, train: InferenceTexts, seed: int) -> Batches:
-        return epoch_batches(train.places.shape[1], self.batch_size, seed)
+    def batches(self, train: InferenceTexts) -> Batches:
+        return epoch_batches(train.places.shape[1], self.batch_size, self.seed)
 
     def batch_loss(self, train: InferenceTexts, compute: torch.dtype) -> BatchLoss:
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:

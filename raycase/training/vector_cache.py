@@ -15,7 +15,7 @@ from raycase.io.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
-from raycase.job.output import Output, output_at
+from raycase.job.output import Output
 from raycase.job.pair_result import SCORES, Encode, PairResult
 from raycase.job.request import EmbedJob, Request, check_embed
 from raycase.job.run import TooManyRejectedError, run
@@ -105,7 +105,7 @@ class VectorCache:
         """
         identity = {"model": resolve(model).describe(), "scored": texts_sha256(rows), "compute": compute}
         folder = cache / fingerprint(identity)[:16]
-        output = output_at((folder / "scored").uri, SCORES)
+        output = Output((folder / "scored").uri, SCORES)
         if not output.manifest.exists():
             note(f"Scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
             job = ScoreJob(
@@ -133,7 +133,7 @@ class VectorCache:
         identity: dict[str, Any] = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
         identity |= ({"plain": True} if plain else {}) | ({"kind": kind.KEY} if kind is not PairResult else {})
         folder = cache / fingerprint(identity)[:16]
-        vectors = output_at((folder / "vectors").uri)
+        vectors = Output((folder / "vectors").uri)
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if plain else f"under {config.label}"
             note(f"Encoding {len(pairs):,} texts of {name} once, {manner}, into {folder.uri}")
