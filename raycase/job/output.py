@@ -90,7 +90,7 @@ class ModelFile(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class JobFile:
     """The content of job.json: the configuration that decides the vectors, the input files in order, and the model."""
 
     config: dict[str, Any]
@@ -110,24 +110,24 @@ class Job:
         return self.fingerprint[:8]
 
 
-def read_job(output: Output) -> Job:
+def read_job(output: Output) -> JobFile:
     """Read job.json. Raises RequestError where it is none of this version."""
     with expecting(f"{output.job.uri}: expected the job.json of `raycase embed`", ValueError):
         values = from_json(dict[str, Any], output.job.read_json())
         if not ("config" in values and values.get("format") != FORMAT):
             made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
-            return from_json(Job, made)
+            return from_json(JobFile, made)
     raise RequestError(f"{output.root.uri}: written by another version of raycase, 0.2 or earlier: embed again")
 
 
-def write_job(output: Output, job: Job, *, overwrite: bool = False) -> None:
+def write_job(output: Output, job: JobFile, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
     if overwrite:
         output.clear()
     output.job.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 
-def check_held(output: Output, job: Job) -> None:
+def check_held(output: Output, job: JobFile) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
     held = read_job(output) if output.job.exists() else None
     if held is None or (held.fingerprint, held.sharing.rows) != (job.fingerprint, job.sharing.rows):

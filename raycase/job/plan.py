@@ -24,7 +24,7 @@ from raycase.io.places import claim
 from raycase.io.schema import parquet_bytes, parquet_table
 from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
-from raycase.job.output import Job, Sharing, read_job
+from raycase.job.output import JobFile, Sharing, read_job
 from raycase.job.unit_files import Units, finished
 from raycase.job.units import Piece
 
@@ -40,7 +40,7 @@ FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
 SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # of: what tells the file of a span
 
 
-def find_job(request: Request) -> tuple[Job, Units]:
+def find_job(request: Request) -> tuple[JobFile, Units]:
     """The job to run in the output folder, and its finished units: a new job, or the one to resume with new input files
     last.
 
@@ -49,7 +49,7 @@ def find_job(request: Request) -> tuple[Job, Units]:
     output, files, overwrite = request.output, request.files, request.job.overwrite
     config = json.loads(json.dumps(request.config, default=str))
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
-    job = Job(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
+    job = JobFile(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
     if overwrite:
         return job, finished((), job.fingerprint8)[0]
     if output.job.exists():
@@ -98,7 +98,7 @@ class Plan:
     that are read as one, have in common: (S, 7) int64.
     """
 
-    job: Job
+    job: JobFile
     spans: np.ndarray
     done: Units
     unit_rows: int
@@ -153,7 +153,7 @@ class Plan:
             file.put(parquet_bytes(saved.filter(pc.not_equal(key_S, "")) if "" in self.learned else saved))
 
 
-def make_plan(request: Request, job: Job, done: Units) -> Plan:
+def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
     """Cut the input of the job into spans; those of neighbouring small files are read as one.
 
     Raises RequestError for an unreadable file, and an input without rows.
@@ -184,7 +184,7 @@ def make_plan(request: Request, job: Job, done: Units) -> Plan:
     return Plan(job=job, spans=spans_S7, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
 
 
-def _cut(request: Request, job: Job, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
+def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
     """The spans (S, 6) of each file up to the limit; what tells the file, "" where they do not reach its end; and its
     rows within the limit. `known`: the spans of files that an earlier run cut, by what tells them."""
     left = request.job.limit if request.job.limit is not None else float("inf")

@@ -31,7 +31,7 @@ from raycase.io.schema import (
 from raycase.io.source import InputFile
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
-from raycase.job.output import Job, Output, output_folder, read_job
+from raycase.job.output import JobFile, Output, output_folder, read_job
 from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
 from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
@@ -334,7 +334,7 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
 
 def check_places(
     job: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
-) -> tuple[Output, Listing, Job | None]:
+) -> tuple[Output, Listing, JobFile | None]:
     """The output of a job with a folder `results`; the files of its input; and the job that the output was begun by,
     unless it is overwritten: datasets are at the version with which that began. `reads`, `writes`: further places.
 
@@ -355,7 +355,7 @@ def check_places(
     return output, listing, begun
 
 
-def _at_begun(file: InputFile, begun: Job) -> InputFile:
+def _at_begun(file: InputFile, begun: JobFile) -> InputFile:
     """A dataset at the version with which the job began, if that is still there; other files as they are."""
     known = next((old for old in begun.files if old.uri == file.uri), file)
     if known == file or not all(source_of(each).keeps_versions for each in (known, file)):
@@ -369,14 +369,14 @@ def _at_begun(file: InputFile, begun: Job) -> InputFile:
     return known
 
 
-def first_file(files: Sequence[InputFile], begun: Job | None) -> InputFile:
+def first_file(files: Sequence[InputFile], begun: JobFile | None) -> InputFile:
     """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
     if begun and begun.files[0] in files:
         return begun.files[0]
     return next((f for f in files if peek(f).names), files[0])
 
 
-def find_model(job: RunFlags, begun: Job | None, output: Output, find: Callable[..., Any]) -> Any:
+def find_model(job: RunFlags, begun: JobFile | None, output: Output, find: Callable[..., Any]) -> Any:
     """The model that the flags name and choose, by `find`; without a name that of the job to resume, else the default.
     Says so where these two differ. Raises RequestError."""
     choices = job.prompt_choices | {"dim": job.dim}

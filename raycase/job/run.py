@@ -14,7 +14,7 @@ from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
 from raycase.job.manifest import Lines, read_manifest, write_manifest
-from raycase.job.output import Job, check_held, write_job
+from raycase.job.output import JobFile, check_held, write_job
 from raycase.job.plan import find_job, make_plan
 from raycase.job.request import Request
 from raycase.job.runner import Runner, progress_bar
@@ -113,7 +113,7 @@ class Progress:
 # ---------------------------------------------------------------------------------------------------------- account
 
 
-def _account(request: Request, opened: Job, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
+def _account(request: Request, opened: JobFile, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     progress.bar.close()

@@ -18,7 +18,7 @@ from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import TokenFormat
 from raycase.job.manifest import manifest_lines, read_manifest
-from raycase.job.output import Job, Output, read_job
+from raycase.job.output import JobFile, Output, read_job
 from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
@@ -30,7 +30,7 @@ class Written:
     """A finished output and its units."""
 
     output: Output
-    job: Job
+    job: JobFile
     units: tuple[UnitFile, ...]
     sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
     pairs_of: Mapping[str, int]  # and its pairs
