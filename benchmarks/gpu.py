@@ -267,7 +267,7 @@ class Bench:
     def pool(self, count):
         """Condition pooling by the unit path. Effective tokens: as if each text were encoded under each condition."""
         system = self.pooling
-        lengths = system.config.prepare(self.texts[:64], None).alone[0].lengths
+        lengths = system.config.prepare(self.texts[:64], None).of_sentences[0].lengths
         texts = self.texts[: max(1, min(int(self.tokens / lengths.mean()), MOST_PAIRS // count))]
         line, units = self._units(system, texts, count)
         apart = 0

@@ -135,12 +135,12 @@ def serve(job: ServeJob) -> Result:
     serve(job)
 
 
-def _at(place: str, line: str, *, by_rule: bool = False) -> Callable[[Any], Result]:
-    """The work at this module:name, which is imported when it begins, and its line in the help. by_rule: a `Runner`
+def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], Result]:
+    """The work at this module:name, which is imported when it begins, and its line in the help. with_runner: a `Runner`
     runs it."""
 
     def work(job: Any) -> Result:
-        runner = [resolve_name("raycase.placement:AutoRunner")(job.ray)] if by_rule else []
+        runner = [resolve_name("raycase.placement:AutoRunner")(job.ray)] if with_runner else []
         return resolve_name(place)(job, *runner)
 
     work.__doc__ = line
@@ -187,12 +187,14 @@ COMMANDS = {
     ),
     "join": Command(
         "raycase.explore.join:JoinJob",
-        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", by_rule=True),
+        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", with_runner=True),
         "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
     ),
     "score": Command(
         "raycase.job.score_job:ScoreJob",
-        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions, by any model.", by_rule=True),
+        _at(
+            "raycase.job.score_job:score", "Score pairs of sentences under conditions, by any model.", with_runner=True
+        ),
         "raycase score --input pairs.csv --output scores/",
     ),
     "train": Command(

@@ -40,7 +40,7 @@ def means(folder, part):
     """m of `raycase.heads.condition_head` of texts, batch after batch."""
     found = []
     model = raycase.load(str(folder), dtype=torch.float32, device="cpu")
-    batch = model.config.prepare([row["text"] for row in texts(60)], None).alone[0]
+    batch = model.config.prepare([row["text"] for row in texts(60)], None).of_sentences[0]
     with torch.inference_mode():
         model.reader.read(batch, lambda rows, states: found.append(part.means(states.states, states.real)))
     return found

@@ -39,16 +39,16 @@ class SumConfig(EmbedderConfig):
 
 class Sum(Embedder):
     def forward(self, prepared):
-        texts = [(prepared.alone, prepared.sentence)]
-        texts += [] if prepared.conditions is None else [(prepared.bases, prepared.condition)]
+        texts = [(prepared.of_sentences, prepared.sentence)]
+        texts += [] if prepared.conditions is None else [(prepared.of_conditions, prepared.condition)]
         return sum(self.encoder.pooled(kind[0])[torch.from_numpy(index[prepared.rows])] for kind, index in texts)
 
     def encode_prepared(self, prepared):
         accepted = accepted_pairs(prepared)
-        vectors, work = self.encoder.encode(prepared.alone[0])
+        vectors, work = self.encoder.encode(prepared.of_sentences[0])
         found = vectors[prepared.sentence[accepted]]
         if prepared.conditions is not None:
-            others, more = self.encoder.encode(prepared.bases[0])
+            others, more = self.encoder.encode(prepared.of_conditions[0])
             found, work = found + others[prepared.condition[accepted]], work + more
         return encoded(prepared, accepted, found, work)
 

@@ -17,7 +17,7 @@ from raycase.io.schema import Reason
 from raycase.io.stored_tokens import Ragged
 
 REASONS = list(Reason)
-KINDS = ("pairs", "alone", "bases")  # the fields of `Prepared` that hold prompts
+KINDS = ("of_pairs", "of_sentences", "of_conditions")  # the fields of `Prepared` that hold prompts
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
 
 
@@ -125,25 +125,25 @@ class Prepared:
 
     rows (N,): index of each pair among the M distinct pairs; conditions: the distinct conditions, None without
     conditions; sentence, condition (M,): index among the distinct sentences and conditions. A system has any number of
-    prompts of the distinct pairs (`pairs`), of the sentences alone (`alone`), and of the conditions alone (`bases`).
+    prompts: of the distinct pairs, of the sentences alone, and of the conditions alone.
     """
 
     rows: np.ndarray
     conditions: list[str] | None
     sentence: np.ndarray
     condition: np.ndarray
-    pairs: list[TokenBatch]
-    alone: list[TokenBatch]
-    bases: list[TokenBatch]
+    of_pairs: list[TokenBatch]
+    of_sentences: list[TokenBatch]
+    of_conditions: list[TokenBatch]
 
     @property
     def reasons(self) -> list[Reason | None]:
         """The reason why each distinct pair is refused, of its first refused prompt, or None: (M,)."""
         reason_M = np.full(len(self.condition), -1)
         for refused_M in (
-            *(batch.refused for batch in self.pairs),
-            *(batch.refused[self.sentence] for batch in self.alone),
-            *(batch.refused[self.condition] for batch in self.bases),
+            *(batch.refused for batch in self.of_pairs),
+            *(batch.refused[self.sentence] for batch in self.of_sentences),
+            *(batch.refused[self.condition] for batch in self.of_conditions),
         ):
             reason_M = np.where(reason_M == -1, refused_M, reason_M)
         return [None if i < 0 else REASONS[i] for i in reason_M.tolist()]
@@ -157,7 +157,7 @@ class Prepared:
     @property
     def truncated(self) -> np.ndarray:
         """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
-        truncated = [*(b.truncated for b in self.pairs), *(b.truncated[self.sentence] for b in self.alone)]
+        truncated = [*(b.truncated for b in self.of_pairs), *(b.truncated[self.sentence] for b in self.of_sentences)]
         return np.any(truncated, axis=0)
 
     def take(self, rows: np.ndarray) -> Prepared:
@@ -170,9 +170,9 @@ class Prepared:
             conditions=None if self.conditions is None else [self.conditions[i] for i in conditions.tolist()],
             sentence=sentence,
             condition=condition,
-            pairs=[batch.take(pairs) for batch in self.pairs],
-            alone=[batch.take(sentences) for batch in self.alone],
-            bases=[batch.take(conditions) for batch in self.bases],
+            of_pairs=[batch.take(pairs) for batch in self.of_pairs],
+            of_sentences=[batch.take(sentences) for batch in self.of_sentences],
+            of_conditions=[batch.take(conditions) for batch in self.of_conditions],
         )
 
     def to_bytes(self) -> bytes:

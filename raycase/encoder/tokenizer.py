@@ -87,7 +87,7 @@ class PromptTokenizer:
         """
         encodings = iter(self.tokenizer.encode_batch([p.text for p, *_ in prompts if not is_too_long(p.text)]))
         return [
-            [_refused(Reason.TEXT_TOO_LONG)] * len(views)
+            [_refused(Reason.TOO_MANY_CHARACTERS)] * len(views)
             if is_too_long(views[0].text)
             else self._tokens(views, next(encodings))
             for views in prompts
@@ -209,7 +209,7 @@ def _joined(
 ) -> list[Tokens] | Reason:
     """The views of one row, or why it is refused."""
     if any(map(is_too_long, row)):
-        return Reason.TEXT_TOO_LONG
+        return Reason.TOO_MANY_CHARACTERS
     for i, part in enumerate(parts):
         if not part:
             return Reason.EMPTY_TEXT if i < shortened else Reason.EMPTY_CONDITION

@@ -54,6 +54,7 @@ class Reason(StrEnum):
     EMPTY_CONDITION = "empty condition"
     DUPLICATE_CONDITION = "duplicate condition"
     TEXT_TOO_LONG = "text too long"
+    TOO_MANY_CHARACTERS = "too many characters"
     UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"

@@ -87,10 +87,10 @@ class CaseConfig(EmbedderConfig):
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
         """Of each view its prompt, and its base if that is subtracted; without conditions the sentence alone."""
         if conditions is None:
-            return prepare(self.encoder, sentences, None, pairs=[SENTENCE])
+            return prepare(self.encoder, sentences, None, of_pairs=[SENTENCE])
         pairs = [prompts.pair for prompts in self.prompts]
         bases = [prompts.base for prompts in self.prompts if prompts.base] if self.subtract else []
-        return prepare(self.encoder, sentences, conditions, pairs=pairs, bases=bases)
+        return prepare(self.encoder, sentences, conditions, of_pairs=pairs, of_conditions=bases)
 
     def load(self, **options: Any) -> Case:
         return Case(config=self, encoder=load_encoder(self.encoder, **options), projector=self.load_projector())
@@ -117,7 +117,7 @@ class Case(Embeds):
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        batches = [batch.take(pair_index) for batch in prepared.pairs]
+        batches = [batch.take(pair_index) for batch in prepared.of_pairs]
         finish, work = self._eq1(prepared, pair_index)
         if len(batches) == 1:
             vectors_KD, new_work = self.encoder.encode(batches[0], finish)

@@ -94,14 +94,14 @@ class ConditionPoolingConfig(EmbedderConfig):
         return choices
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        alone = [self._alone("{sentence}", span) for span in (TokenSpan.ALL, TokenSpan.SENTENCE)]
+        own = [self._alone("{sentence}", span) for span in (TokenSpan.ALL, TokenSpan.SENTENCE)]
         asked = self._alone("{condition}", TokenSpan.CONDITION)
-        return prepare(self.encoder, sentences, conditions, alone=alone, bases=[asked])
+        return prepare(self.encoder, sentences, conditions, of_sentences=own, of_conditions=[asked])
 
     def in_context(self, prepared: Prepared, documents: Iterable[tuple[str, Sequence[Characters]]]) -> Prepared:
         """`prepared`, whose sentences are the chunks of documents, each by itself, for late chunking."""
         sentence = self._alone("{sentence}", TokenSpan.ALL)
-        return replace(prepared, alone=[in_context(self.encoder, sentence, documents, prepared.alone[0])])
+        return replace(prepared, of_sentences=[in_context(self.encoder, sentence, documents, prepared.of_sentences[0])])
 
     def _alone(self, text: str, span: TokenSpan) -> Template:
         """A text alone, behind the prompt that was saved with the encoder, if any."""
@@ -132,7 +132,7 @@ class ConditionPooling(Embeds):
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
         if prepared.conditions is None:
-            plain = prepared.alone[0].take(prepared.sentence[pair_index])
+            plain = prepared.of_sentences[0].take(prepared.sentence[pair_index])
             plain = replace(plain, start=plain.start[:, :1], end=plain.end[:, :1])
             return encoded(prepared, pair_index, *self.encoder.encode(plain))
         empty_0D = torch.empty(0, self.dim, dtype=self.output, device=self.encoder.model.device)
@@ -170,7 +170,7 @@ class ConditionPooling(Embeds):
                 condition_BC = on_device[1][asked_BC.clamp(max=len(order) - 1)]
                 use(pairs_BC, there_BC, tokens, questions.take(condition_BC.long()))
 
-        return work + self.reader.read(prepared.alone[0].take(sentences), meet)
+        return work + self.reader.read(prepared.of_sentences[0].take(sentences), meet)
 
     def _mean_states(self, conditions: TokenBatch) -> tuple[np.ndarray, Work]:
         """e of conditions: (C, W); and the work."""
@@ -204,7 +204,7 @@ class ConditionPooling(Embeds):
             parts.append(part)  # after all that may lack memory: then these texts come again
             texts.append(pair_index[rows])
 
-        work = self.reader.read(prepared.alone[0].take(prepared.sentence[pair_index]), keep)
+        work = self.reader.read(prepared.of_sentences[0].take(prepared.sentence[pair_index]), keep)
         order = np.argsort(np.concatenate(texts), kind="stable")
         kept = type(part).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
@@ -226,7 +226,7 @@ class ConditionPooling(Embeds):
     def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
-        texts = prepared.alone[0].take(prepared.sentence[accepted_pairs(prepared)])
+        texts = prepared.of_sentences[0].take(prepared.sentence[accepted_pairs(prepared)])
         self.reader.read(texts, lambda _, states: found.append(self._tokens(states)))
         return found
 
@@ -256,7 +256,7 @@ class ConditionPooling(Embeds):
             mean_BD = tokens.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
-        self.reader.read(prepared.alone[0], average)
+        self.reader.read(prepared.of_sentences[0], average)
         return vectors_PD[prepared.rows]
 
     @torch.inference_mode()

@@ -198,7 +198,7 @@ class EmbedderConfig(SystemConfig):
 
         Raises ValueError for lists of different length, RequestError for conditions that it does not know.
         """
-        return prepare(self.encoder, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+        return prepare(self.encoder, sentences, conditions, of_sentences=[SENTENCE], of_conditions=[CONDITION])
 
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
@@ -238,7 +238,7 @@ class PromptEncoderConfig(EmbedderConfig):
         check_conditions(self, conditions)
         [prompts] = prompt_sets(self.encoder)
         template = SENTENCE if conditions is None else prompts.pair
-        return prepare(self.encoder, sentences, conditions, pairs=[template])
+        return prepare(self.encoder, sentences, conditions, of_pairs=[template])
 
     def load(self, **options: Any) -> PromptEncoder:
         return PromptEncoder(self, load_encoder(self.encoder, **options))
@@ -291,9 +291,9 @@ class ScorerConfig(SystemConfig):
             conditions=None,
             sentence=none_M,
             condition=none_M,
-            pairs=[self.tokens(firsts, seconds, None if conditions is None else under)],
-            alone=[],
-            bases=[],
+            of_pairs=[self.tokens(firsts, seconds, None if conditions is None else under)],
+            of_sentences=[],
+            of_conditions=[],
         )
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
@@ -337,7 +337,7 @@ def score_pairs(system: Any, prepared: Prepared) -> Encoded:
             figures_NK = config.pair_figures(*np.split(encoded.vectors, config.TEXTS_OF_PAIR))
         work = encoded.work
     else:
-        batch = prepared.pairs[0]
+        batch = prepared.of_pairs[0]
         accepted = np.flatnonzero(batch.refused < 0)
         figures_MK = np.full((len(batch), len(config.figure_names)), np.nan)
         figures_MK[accepted], work = system.figures(batch.take(accepted))

@@ -82,11 +82,11 @@ class PromptEncoder(Embedder):
     """An encoder over one prompt for each pair: (sentence, condition) -> pooled vector."""
 
     def forward(self, prepared: Prepared) -> Tensor:
-        return self.encoder.pooled(prepared.pairs[0])[torch.from_numpy(prepared.rows)]
+        return self.encoder.pooled(prepared.of_pairs[0])[torch.from_numpy(prepared.rows)]
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        vectors_KD, work = self.encoder.encode(prepared.pairs[0].take(pair_index))
+        vectors_KD, work = self.encoder.encode(prepared.of_pairs[0].take(pair_index))
         return encoded(prepared, pair_index, vectors_KD, work)
 
 

@@ -42,18 +42,18 @@ def prepare(
     sentences: Sequence[str],
     conditions: Sequence[str] | None,
     *,
-    pairs: Sequence[Template] = (),
-    alone: Sequence[Template] = (),
-    bases: Sequence[Template] = (),
+    of_pairs: Sequence[Template] = (),
+    of_sentences: Sequence[Template] = (),
+    of_conditions: Sequence[Template] = (),
     tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
 ) -> Prepared:
-    """Tokenise each distinct pair, sentence and condition once, with the given templates; pairs also with `tokens`.
+    """Tokenise each distinct pair, sentence and condition once, by their templates; pairs also by `tokens`.
 
-    Loads only the tokenizer. Without conditions there are no bases. `Indexed` strings are not compared again. Raises
-    ValueError for lists of different length.
+    Loads only the tokenizer. `Indexed` strings are not compared again. Raises ValueError for lists of different length.
     """
     if conditions is not None and len(conditions) != len(sentences):
         raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
+    of_conditions = () if conditions is None else of_conditions
     by_sentence = Indexed.of(sentences)
     by_condition = Indexed.of(conditions or [""] * len(sentences))
     count = max(1, len(by_condition.values))
@@ -71,9 +71,9 @@ def prepare(
         conditions=None if conditions is None else distinct_conditions,
         sentence=sentence_M,
         condition=condition_M,
-        pairs=[*_tokenized(spec, pairs, texts), *([tokens(texts)] if tokens else [])],
-        alone=_tokenized(spec, alone, [(s, "") for s in distinct_sentences]),
-        bases=[] if conditions is None else _tokenized(spec, bases, [("", c) for c in distinct_conditions]),
+        of_pairs=[*_tokenized(spec, of_pairs, texts), *([tokens(texts)] if tokens else [])],
+        of_sentences=_tokenized(spec, of_sentences, [(s, "") for s in distinct_sentences]),
+        of_conditions=_tokenized(spec, of_conditions, [("", c) for c in distinct_conditions]),
     )
 
 
@@ -126,9 +126,9 @@ def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
     """Tokens of the prompts of each of these distinct pairs, as if it were encoded separately: (K,) int64."""
     tokens_K = np.zeros(len(pair_index), np.int64)
     for batches, text_index in (
-        (prepared.pairs, pair_index),
-        (prepared.alone, prepared.sentence[pair_index]),
-        (prepared.bases, prepared.condition[pair_index]),
+        (prepared.of_pairs, pair_index),
+        (prepared.of_sentences, prepared.sentence[pair_index]),
+        (prepared.of_conditions, prepared.condition[pair_index]),
     ):
         for batch in batches:
             tokens_K += batch.lengths[text_index]
@@ -189,7 +189,7 @@ class ConditionCache:
     ) -> tuple[np.ndarray, np.ndarray, Work]:
         """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
 
-        Calls `compute` with the bases of the conditions that are not cached.
+        Calls `compute` with the prompts of the conditions that are not cached.
         """
         assert prepared.conditions is not None
         conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
@@ -199,7 +199,7 @@ class ConditionCache:
         new = np.array([i for i, name in zip(conditions, names, strict=True) if name not in self.vectors], np.int64)
         work = Work()
         if len(new):
-            new_CD, work = compute(*(batch.take(new) for batch in prepared.bases))
+            new_CD, work = compute(*(batch.take(new) for batch in prepared.of_conditions))
             self.vectors.update(zip((prepared.conditions[i] for i in new.tolist()), new_CD, strict=True))
         empty_0D = np.empty((0, self.dim), dtype=np.float32)
         return np.stack([self.vectors[name] for name in names]) if names else empty_0D, row_K, work
@@ -237,7 +237,7 @@ class RatedTexts:
     def lengths(self) -> np.ndarray:
         """Tokens of each rated pair: (N,)."""
         prepared = self.prepared
-        tokens_M = tokens_of_pairs(replace(prepared, bases=[]), np.arange(len(prepared.condition)))
+        tokens_M = tokens_of_pairs(replace(prepared, of_conditions=[]), np.arange(len(prepared.condition)))
         return tokens_M[prepared.rows][self.pair_index].sum(1)
 
 

@@ -82,7 +82,7 @@ def assert_equal(folder, texts=TEXTS):
     def keep(rows, states):
         found[rows] = states.plain
 
-    loaded.reader.read(prepared.alone[0], keep)
+    loaded.reader.read(prepared.of_sentences[0], keep)
     np.testing.assert_allclose(found[prepared.rows], wanted, atol=2e-5)
     assert loaded.embed(texts, "color of the dress").shape == (len(texts), 32)
     return loaded

@@ -129,6 +129,6 @@ def test_a_text_that_is_far_too_long_to_be_tokenised_is_refused_alone(made):
     far = "a" * (MOST_CHARACTERS + 1)
     rows = [(TEXTS[0], TEXTS[1]), (far, TEXTS[1]), (TEXTS[0], far)]
     batch = separated(ours, rows, shortened=1)
-    assert batch.reasons == [None, Reason.TEXT_TOO_LONG, Reason.TEXT_TOO_LONG]
+    assert batch.reasons == [None, Reason.TOO_MANY_CHARACTERS, Reason.TOO_MANY_CHARACTERS]
     templates = [prompt_set(PromptStyle.CONCAT_SC).pair]
-    assert ours.pairs(templates, rows[:3]).reasons == [None, Reason.TEXT_TOO_LONG, Reason.TEXT_TOO_LONG]
+    assert ours.pairs(templates, rows[:3]).reasons == [None, Reason.TOO_MANY_CHARACTERS, Reason.TOO_MANY_CHARACTERS]

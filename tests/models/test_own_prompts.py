@@ -116,7 +116,7 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
     own = resolve(encoders[kind], prompt=own_prompt)
     sentences, conditions = map(list, zip(*EVERY, strict=True))
     for found, wanted in zip(
-        own.prepare(sentences, conditions).pairs, built_in.prepare(sentences, conditions).pairs, strict=True
+        own.prepare(sentences, conditions).of_pairs, built_in.prepare(sentences, conditions).of_pairs, strict=True
     ):
         if pooling == "mean":
             tiny.batches_equal(found, wanted)

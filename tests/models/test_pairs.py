@@ -24,7 +24,7 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
     random = np.random.default_rng(0)
     sentences = [f"dog {i}" for i in random.integers(0, 7, count)]
     conditions = [f"cat {i}" for i in random.integers(0, 4, count)] if conditional else None
-    plain = prepare(spec, sentences, conditions, alone=[SENTENCE], bases=[CONDITION])
+    plain = prepare(spec, sentences, conditions, of_sentences=[SENTENCE], of_conditions=[CONDITION])
     texts = list(zip(sentences, conditions or [""] * count, strict=True))
     pairs = list(dict.fromkeys(texts))
     known = list(dict.fromkeys(s for s, _ in pairs)), list(dict.fromkeys(c for _, c in pairs))
@@ -39,7 +39,9 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
         for v, ts in zip(values, (sentences, conditions or []), strict=True)
     ]
     indexed = [Indexed(values=v, codes=c) for v, c in zip(values, codes, strict=True)]
-    again = prepare(spec, indexed[0], indexed[1] if conditional else None, alone=[SENTENCE], bases=[CONDITION])
+    again = prepare(
+        spec, indexed[0], indexed[1] if conditional else None, of_sentences=[SENTENCE], of_conditions=[CONDITION]
+    )
     assert again.to_bytes() == plain.to_bytes()
 
 
@@ -52,8 +54,8 @@ def prepared_of(tmp_path):
 
     def prepared(pairs, conditional=True):
         texts, conditions = map(list, zip(*pairs, strict=True))
-        kinds = {"pairs": [prompts.pair if conditional else PLAIN], "alone": [PLAIN]}
-        return prepare(spec, texts, conditions if conditional else None, **kinds, bases=[prompts.base])
+        kinds = {"of_pairs": [prompts.pair if conditional else PLAIN], "of_sentences": [PLAIN]}
+        return prepare(spec, texts, conditions if conditional else None, **kinds, of_conditions=[prompts.base])
 
     return prepared
 
@@ -64,8 +66,8 @@ def of_each(prepared):
     reasons, truncated, found = prepared.reasons, prepared.truncated, []
     for row in prepared.rows.tolist():
         s, c = prepared.sentence[row], prepared.condition[row]
-        prompts = [(batch, at) for kind, at in ((prepared.pairs, row), (prepared.alone, s)) for batch in kind]
-        prompts += [(batch, c) for batch in prepared.bases]
+        prompts = [(batch, at) for kind, at in ((prepared.of_pairs, row), (prepared.of_sentences, s)) for batch in kind]
+        prompts += [(batch, c) for batch in prepared.of_conditions]
         tokens = [
             (batch.sequences.take(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
             for batch, at in prompts
@@ -80,7 +82,7 @@ def test_some_pairs_are_what_they_would_be_if_prepared_alone(prepared_of, condit
     for rows in ([0], [5, 3], [80, 2, 2, 41, 80], list(range(len(PAIRS)))[::-1], [9 * 8, 9 * 9 + 3]):
         taken, anew = every.take(np.array(rows)), prepared_of([PAIRS[i] for i in rows], conditional)
         assert of_each(taken) == of_each(anew)
-        for kind in ("pairs", "alone", "bases"):
+        for kind in ("of_pairs", "of_sentences", "of_conditions"):
             assert [len(b) for b in getattr(taken, kind)] == [len(b) for b in getattr(anew, kind)]
     again = every.take(np.array([80, 2, 41])).take(np.array([2, 0]))
     assert of_each(again) == of_each(prepared_of([PAIRS[41], PAIRS[80]], conditional))

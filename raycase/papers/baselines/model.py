@@ -97,14 +97,15 @@ class TriEncoder(Embedder):
         sentence_N, condition_N = (
             torch.from_numpy(index[prepared.rows]) for index in (prepared.sentence, prepared.condition)
         )
-        sentences_SD, conditions_CD = (self.encoder.pooled(kind[0]) for kind in (prepared.alone, prepared.bases))
+        alone = prepared.of_sentences[0], prepared.of_conditions[0]
+        sentences_SD, conditions_CD = map(self.encoder.pooled, alone)
         return compose(sentences_SD[sentence_N], conditions_CD[condition_N], self.config.compose)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
-        vectors_KD, work = self._encode(prepared.alone[0], prepared.sentence[pair_index])
+        vectors_KD, work = self._encode(prepared.of_sentences[0], prepared.sentence[pair_index])
         if prepared.conditions is not None:
-            conditions_KD, more = self._encode(prepared.bases[0], prepared.condition[pair_index])
+            conditions_KD, more = self._encode(prepared.of_conditions[0], prepared.condition[pair_index])
             vectors_KD, work = compose(vectors_KD, conditions_KD, self.config.compose), work + more
         work = replace(work, tokens=int(tokens_of_pairs(prepared, pair_index).sum()))
         return encoded(prepared, pair_index, vectors_KD.numpy(), work)

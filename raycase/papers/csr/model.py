@@ -113,7 +113,7 @@ class Csr(Embedder):
         batches = self._plain if prepared.conditions is None else self._routed
         for index, vectors, _ in batches(prepared, pair_index):
             collector.add(index, vectors.float())
-        texts = [(prepared.alone, prepared.sentence), (prepared.bases, prepared.condition)]
+        texts = [(prepared.of_sentences, prepared.sentence), (prepared.of_conditions, prepared.condition)]
         processed = sum(int(b.lengths[np.unique(index[pair_index])].sum()) for kind, index in texts for b in kind)
         work = Work(tokens=int(tokens_of_pairs(prepared, pair_index).sum()), processed=processed, computed=processed)
         return encoded(prepared, pair_index, collector.result()[pair_index], work)
@@ -124,7 +124,7 @@ class Csr(Embedder):
         text's tokens have together."""
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
-        lengths = prepared.alone[0].lengths[prepared.sentence]
+        lengths = prepared.of_sentences[0].lengths[prepared.sentence]
         for rows, _, w_PT in self._routed(prepared, pair_index):
             for row, w_T in zip(rows.tolist(), w_PT.float().cpu().numpy(), strict=True):
                 of_text = w_T[1 : lengths[row] - 1]  # the first and the last token are special
@@ -159,9 +159,9 @@ class Csr(Embedder):
         """
         if not len(pair_index):
             return
-        alone, budget = prepared.alone[0], self.encoder.batch_tokens
+        alone, budget = prepared.of_sentences[0], self.encoder.batch_tokens
         conditions, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
-        condition_CD = self.condition_vectors(prepared.bases[0].take(conditions))
+        condition_CD = self.condition_vectors(prepared.of_conditions[0].take(conditions))
         order = np.argsort(prepared.sentence[pair_index], kind="stable")
         distinct, starts, counts = np.unique(
             prepared.sentence[pair_index][order], return_index=True, return_counts=True
@@ -206,7 +206,7 @@ class Csr(Embedder):
 
     def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
         """f(s), without w."""
-        texts, text_K = prepared.alone[0], prepared.sentence[pair_index]
+        texts, text_K = prepared.of_sentences[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
             yield pair_index[batch], pool_mean(*self._states(texts, text_K[batch], self.routed)), None
 

@@ -93,7 +93,7 @@ class DualCse(Embedder):
 
     def forward(self, prepared: Prepared) -> Tensor:
         parts = self._parts(prepared, np.arange(len(prepared.condition)))
-        vectors_MD = torch.cat([encoder.pooled(prepared.pairs[0].take(rows)) for encoder, rows in parts])
+        vectors_MD = torch.cat([encoder.pooled(prepared.of_pairs[0].take(rows)) for encoder, rows in parts])
         order_M = np.argsort(np.concatenate([rows for _, rows in parts]))
         return vectors_MD[torch.from_numpy(order_M[prepared.rows])]
 
@@ -101,7 +101,7 @@ class DualCse(Embedder):
         pair_index = accepted_pairs(prepared)
         vectors_MD, work = np.empty((len(prepared.condition), self.dim), dtype=np.float32), Work()
         for encoder, rows in self._parts(prepared, pair_index):
-            vectors_MD[rows], new_work = encoder.encode(prepared.pairs[0].take(rows))
+            vectors_MD[rows], new_work = encoder.encode(prepared.of_pairs[0].take(rows))
             work += new_work
         return encoded(prepared, pair_index, vectors_MD[pair_index], work)
 

@@ -61,7 +61,7 @@ def test_before_training_its_vectors_are_the_encoders_bit_by_bit(made, kind):
     base = system(config)
     with torch.no_grad():
         assert torch.equal(module.eval()(prepared), base(prepared))
-    wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.pairs[0])[0]
+    wanted = load_encoder(config.encoder, dtype=torch.float32).encode(prepared.of_pairs[0])[0]
     close(base.encode_prepared(prepared).vectors, wanted)
 
 

@@ -65,7 +65,7 @@ def test_vectors_are_those_of_the_formula(form, pooling, bert):
     small.close(found, wanted)
     if form is DualCseForm.CROSS:
         assert np.abs(found[:5] - found[5:]).max() > 0.01
-        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).pairs[0].sequences.flat == 3
+        separators = system.config.prepare(["a [SEP] b"], ["explicit"]).of_pairs[0].sequences.flat == 3
         assert separators.sum() == 2, "words of the sentence are no separators"
 
 
