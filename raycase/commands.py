@@ -193,7 +193,7 @@ COMMANDS = {
     "score": Command(
         "raycase.job.score_job:ScoreJob",
         _at(
-            "raycase.job.score_job:score", "Score pairs of sentences under conditions, by any model.", with_runner=True
+            "raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True
         ),
         "raycase score --input pairs.csv --output scores/",
     ),
