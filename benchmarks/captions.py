@@ -35,7 +35,7 @@ from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
 from raycase.index.topk import top_k
-from raycase.io.rated import RatedPairs, read_rated
+from raycase.io.rated_pairs import RatedPairs, read_rated
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 

@@ -35,12 +35,12 @@ from raycase.evaluation.procedure import TASKS, Task
 from raycase.evaluation.report import provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
-from raycase.io.rated import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
+from raycase.io.rated_pairs import NOT_APPLICABLE, SENTENCE1, SENTENCE2, RatedPairs
 from raycase.io.reader import read_files
 from raycase.io.schema import CONDITION
 from raycase.io.vectors import cosines, pair_cosines
 from raycase.models.case import CaseConfig
-from raycase.models.contracts import Compute, EmbedderConfig
+from raycase.models.configs import Compute, EmbedderConfig
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

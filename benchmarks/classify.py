@@ -19,7 +19,7 @@ from turns import finish
 import raycase
 from raycase.explore.classify import label_vectors, nearest_labels
 from raycase.io.inputs import find_input
-from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
 
 LEAST = 4  # texts of a label; at most half of them are examples

@@ -32,7 +32,7 @@ from raycase.evaluation.procedure import TASKS, Task
 from raycase.evaluation.report import interval, provenance_lines, ranked_values, table
 from raycase.evaluation.tasks import csts
 from raycase.io.json_values import finite
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated
 
 TIMES = ((0, 0), (1, 3), (4, 20), (21, 100), (101, None))  # rows of the training data: least and most of a group
 LEAST_PAIRS = 10  # rated pairs of a condition that is judged by itself

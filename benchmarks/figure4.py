@@ -21,7 +21,7 @@ from unlabelled import Method, Projection, fit_projection
 from raycase.io.storage import json_bytes
 from raycase.placement import AutoRunner
 from raycase.ray import tune
-from raycase.training.projector import ProjectorJob, projector_correlations
+from raycase.training.projector_job import ProjectorJob, projector_correlations
 from raycase.training.sweep import Sweep, by_cell
 from raycase.training.vector_cache import VectorCache
 

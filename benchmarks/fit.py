@@ -51,7 +51,7 @@ def read_vectors(cache):
     import numpy as np
     import pyarrow.dataset as ds
 
-    from raycase.io.rated import read_rated
+    from raycase.io.rated_pairs import read_rated
     from raycase.models.pairs import PairVectors
 
     parts = []
@@ -68,7 +68,7 @@ def read_vectors(cache):
 
 
 def projector_job(**flags):
-    from raycase.training.projector import ProjectorJob
+    from raycase.training.projector_job import ProjectorJob
 
     return ProjectorJob(train="", validation="", output="", **flags)
 
@@ -76,10 +76,10 @@ def projector_job(**flags):
 def plain_fit(cache):
     from raycase.heads.layers import save_weights
     from raycase.heads.projector import WEIGHTS
-    from raycase.training.projector import best_projector
+    from raycase.training.projector_job import best_projector
 
     train, validation = read_vectors(cache)
-    *_, state = projector_job().states(None, train, validation)
+    *_, state = projector_job().fit_epochs(None, train, validation)
     with tempfile.TemporaryDirectory() as folder:
         save_weights(best_projector(state, projector_job().projector(train.dim)), Path(folder) / WEIGHTS)
     best = state.history[state.best_epoch - 1]
@@ -93,7 +93,7 @@ def plain_sweep(cache):
     sweep = Sweep(grid="table7", training=projector_job(prompt="cond"))
     for cell in sweep.cells():
         job = changed(sweep.training, cell)
-        for _ in job.states(None, train, validation):
+        for _ in job.fit_epochs(None, train, validation):
             pass
     return {"trials": len(sweep.cells())}
 
@@ -110,7 +110,7 @@ def large_fit(_):
     pair_index = np.arange(2 * PAIRS).reshape(-1, 2)
     train = PairVectors(vectors=vectors, pair_index=pair_index, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
     validation = PairVectors(vectors=vectors[:256], pair_index=pair_index[:128], ratings=train.ratings[:128])
-    *_, state = projector_job(epochs=EPOCHS).states(None, train, validation)
+    *_, state = projector_job(epochs=EPOCHS).fit_epochs(None, train, validation)
     a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
     rates = []
     for _ in range(20):

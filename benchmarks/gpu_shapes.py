@@ -30,7 +30,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.heads.condition_head import ZeroShotHead
 from raycase.heads.token_codes import typical_conditions
-from raycase.io.fetch import DEFAULT_MODEL
+from raycase.io.model_files import DEFAULT_MODEL
 from raycase.models.case import Case, CaseConfig
 from raycase.models.condition_pooling import ConditionPooling, ConditionPoolingConfig
 from raycase.models.registry import load as load_system

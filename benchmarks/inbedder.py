@@ -19,7 +19,7 @@ from mteb.types import PromptType
 from scipy.stats import spearmanr
 
 from raycase.errors import RequestError
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.io.reader import read_files
 from raycase.io.storage import fingerprint
 

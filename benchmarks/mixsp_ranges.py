@@ -23,7 +23,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
 from raycase.evaluation.report import interval, table
-from raycase.io.rated import RatedPairs
+from raycase.io.rated_pairs import RatedPairs
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
 from raycase.placement import AutoRunner
@@ -54,7 +54,7 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
 def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
     """Accuracy x 100 of a MixSP's router on the two ranges, with its interval; the share of the most frequent range."""
     scorer = model.load()
-    lowest_N = scorer.figures(scorer.config.tokens(pairs.sentences1, pairs.sentences2))[0][:, 1]
+    lowest_N = scorer.figures(scorer.config.tokenize_pairs(pairs.sentences1, pairs.sentences2))[0][:, 1]
     upper_N = pairs.ratings >= UPPER
     right_N = (lowest_N >= UPPER) == upper_N
     most_frequent = 100 * max(upper_N.mean(), 1 - upper_N.mean())

@@ -18,7 +18,7 @@ from turns import finish
 import raycase
 from raycase.evaluation.metrics import auc
 from raycase.io.inputs import find_input
-from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
 
 NEAREST, PARTS, RIDGE = 5, 5, 1.0  # RIDGE: times the mean squared length of the centred vectors
@@ -64,7 +64,7 @@ def main():
             continue
         vectors_NCD = model.encode_grid(table.texts, [column.wordings[0] for column in told])
         asked = [column.wordings[0] for column in told for _ in table.texts]
-        states_CN = np.split(model.states([*table.texts] * len(told), asked), len(told))
+        states_CN = np.split(model.stated([*table.texts] * len(told), asked), len(told))
         for column, unit_ND, states_N in zip(told, l2_normalize(vectors_NCD).swapaxes(0, 1), states_CN, strict=True):
             said_N = np.array(column.said)
             columns[f"{uri.rpartition('/')[2]}: {column.name}"] = (

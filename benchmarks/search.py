@@ -103,7 +103,7 @@ def prepare(embeddings, folder):
     import pyarrow.dataset as ds
 
     import raycase
-    from raycase.io.rated import read_rated
+    from raycase.io.rated_pairs import read_rated
     from raycase.io.vectors import l2_normalize
 
     if not (embeddings / "manifest.json").exists():

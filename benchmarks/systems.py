@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from turns import DATA, ROOT, finish
 
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 
 CSR = ["csr", "--router", "query", "--asks", "cls", "--routed", "1"]  # the paper's; later flags win
 WORDS = [*CSR, "--asks", "words"]  # what works for an encoder that is averaged

@@ -15,7 +15,7 @@ from raycase.errors import RequestError, at_least, check_ranges
 from raycase.heads.layers import MOST_WIDTH
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.training.losses import nested_range
-from raycase.training.projector import OUTPUT_DIM
+from raycase.training.projector_job import OUTPUT_DIM
 
 ROWS = 8192  # of the vectors at a time in float64
 FLOOR = 1e-8  # of the largest variance: whitening magnifies no direction beyond it, which would be rounding alone

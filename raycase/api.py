@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
     from raycase.integrations.mteb import ConditionalEncoder
-    from raycase.models.embeds import Embeds
+    from raycase.models.embedder import Embedder
 
 AnyJob = TypeVar("AnyJob")
 Place = str | PathLike[str]
@@ -52,7 +52,7 @@ def _several(values: str | Iterable[str]) -> tuple[str, ...]:
 
 
 @names_arguments
-def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
+def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embedder:
     """Load a model.
 
     Args:
@@ -77,7 +77,7 @@ def load(model: Place = "minilm-conditional-v2", **options: Any) -> Embeds:
     """
     from raycase.models.registry import load as load_system
 
-    system: Embeds = load_system(fspath(model), **options)
+    system: Embedder = load_system(fspath(model), **options)
     return system
 
 
@@ -164,7 +164,7 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     return run(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
 
 
-def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
+def to_sentence_transformer(model: Embedder) -> SentenceTransformer:
     """The model that `load` gave, as one of sentence-transformers: `encode(texts, condition=...)`, or of pairs
     `(text, condition)`.
 
@@ -187,7 +187,7 @@ def to_sentence_transformer(model: Embeds) -> SentenceTransformer:
 
 
 @names_arguments
-def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
+def to_mteb(model: Embedder, condition: str | None = None) -> ConditionalEncoder:
     """The model that `load` gave, for `mteb.evaluate`: it embeds texts under the condition, or unconditionally.
 
     Queries with an instruction of their own are searched under it: the documents' vectors depend on it too. Raises
@@ -207,9 +207,9 @@ def to_mteb(model: Embeds, condition: str | None = None) -> ConditionalEncoder:
     return ConditionalEncoder(model, condition)
 
 
-def _check_embeds(model: Embeds) -> None:
+def _check_embeds(model: Embedder) -> None:
     """Raise RequestError for what has no vectors."""
-    from raycase.models.embeds import Embeds
+    from raycase.models.embedder import Embedder
 
-    if not isinstance(model, Embeds):
+    if not isinstance(model, Embedder):
         raise RequestError(f"model: expected a model from raycase.load that embeds, got {type(model).__name__}")

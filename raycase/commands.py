@@ -192,9 +192,7 @@ COMMANDS = {
     ),
     "score": Command(
         "raycase.job.score_job:ScoreJob",
-        _at(
-            "raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True
-        ),
+        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
         "raycase score --input pairs.csv --output scores/",
     ),
     "train": Command(
@@ -203,7 +201,7 @@ COMMANDS = {
         "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
     ),
     "tune": Command(
-        "raycase.training.sweep:TuneFlags",
+        "raycase.training.sweep:TuneJob",
         tune,
         "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
         over="train",

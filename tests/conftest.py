@@ -226,6 +226,6 @@ def projector(rated, tiny_model):
 @pytest.fixture
 def training(projector, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
-    from raycase.training.projector import ProjectorJob
+    from raycase.training.projector_job import ProjectorJob
 
     return ProjectorJob(output=str(tmp_path / "case"), epochs=4, **projector)

@@ -316,13 +316,13 @@ def vectors_of(texts, config, *, name, cache, **_):
 def plain_fit(job):
     """The fit of a projector's job without the job: the validation pairs, their vectors, the last state, and g of the
     best epoch."""
-    from raycase.io.rated import read_rated
-    from raycase.training.projector import best_projector
+    from raycase.io.rated_pairs import read_rated
+    from raycase.training.projector_job import best_projector
     from raycase.training.vector_cache import VectorCache
 
     pairs, cache = [read_rated(uri, "") for uri in (job.train, job.validation)], VectorCache(Runner())
     data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
-    state = last(job.states(None, *data))
+    state = last(job.fit_epochs(None, *data))
     return pairs[1], data[1], state, best_projector(state, job.projector(data[0].dim))
 
 

@@ -9,7 +9,7 @@ import tiny
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
-from raycase.io.rated import RatedPairs
+from raycase.io.rated_pairs import RatedPairs
 
 DIM = 32
 SENTENCES = [
@@ -150,7 +150,7 @@ def job(kind, model="", **flags):
 
 def fit(job, parts, **options):
     """The states of the job's fit on these parts."""
-    return job.states(job.config(), *job.prepared(parts), **options)
+    return job.fit_epochs(job.config(), *job.fit_data(parts), **options)
 
 
 def no_signs(text):

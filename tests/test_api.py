@@ -11,7 +11,7 @@ from raycase import api
 from raycase.errors import RequestError
 from raycase.index import index
 from raycase.job.verify import verify
-from raycase.models import embeds
+from raycase.models import embedder
 
 
 def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
@@ -19,7 +19,7 @@ def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
     pathlib.Path("captions.csv").write_text("text\nA boy sleeps.\nTwo girls in red dresses play soccer.\n")
     raycase.embed("captions.csv", "out", any_condition=True, index="captions.lance")
     assert dir(raycase) == sorted(raycase.__all__)
-    for module, examples in ((api, 16), (embeds, 11), (index, 3)):
+    for module, examples in ((api, 16), (embedder, 11), (index, 3)):
         done = doctest.testmod(module, extraglobs={"raycase": raycase, "pathlib": pathlib})
         assert done.failed == 0 and done.attempted >= examples
 

@@ -19,11 +19,11 @@ import raycase
 from raycase.cli import main, parse
 from raycase.encoder.loading import load_encoder
 from raycase.job.request import EmbedJob
-from raycase.models.contracts import EmbedderConfig
-from raycase.models.fine_tuned import Embedder, starting_encoder
+from raycase.models.configs import EmbedderConfig
+from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
-from raycase.training.encoder_fit import RatedJob
+from raycase.training.fine_tune_job import RatedJob
 from raycase.training.sweep import changed
 
 # ------------------------------------------------------------------------------- what stands in papers/sum/model.py
@@ -37,7 +37,7 @@ class SumConfig(EmbedderConfig):
         return Sum(self, load_encoder(self.encoder, **options))
 
 
-class Sum(Embedder):
+class Sum(FineTunedEmbedder):
     def forward(self, prepared):
         texts = [(prepared.of_sentences, prepared.sentence)]
         texts += [] if prepared.conditions is None else [(prepared.of_conditions, prepared.condition)]

@@ -76,7 +76,7 @@ def index(tmp_path_factory):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_texts_conditions_and_labels_are_escaped(index, terminal, capsys, monkeypatch):
     folder, model = index
-    monkeypatch.setattr("raycase.index.marks.has_styles", lambda stream: terminal)
+    monkeypatch.setattr("raycase.index.answer_printing.has_styles", lambda stream: terminal)
     for module in ("index.search_job", "explore.facets_job", "evaluation.explain"):
         monkeypatch.setattr(f"raycase.{module}.has_styles", lambda stream: terminal)
     asked = RAW[:-1] + FORGED

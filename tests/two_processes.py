@@ -21,7 +21,7 @@ from raycase.papers.csr.train import CsrJob
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.loop import epoch_batches, fit, gather, unwrapped
 from raycase.training.losses import Loss
-from raycase.training.projector import ProjectorJob
+from raycase.training.projector_job import ProjectorJob
 
 TUNED = {"csr": (CsrJob, {"routed": 2}), "cross": (CrossEncoderJob, {})}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
@@ -50,7 +50,7 @@ def fitted(loss, rows, wrap=lambda module: module):
     where = dict.fromkeys(("train", "validation", "output"), "")
     job = ProjectorJob(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
     parts = (random_pairs.vector_pairs(n, seed, dim=12, ratings=RATINGS) for n, seed in ((rows, 0), (40, 1)))
-    return ended(wrap, job.states, None, *parts)
+    return ended(wrap, job.fit_epochs, None, *parts)
 
 
 def save_encoder(folder):
@@ -72,7 +72,7 @@ def head_fitted(heads, wrap=lambda module: module):
     shape = {"heads": heads, "head_dim": 4, "dim": 6, "nested": (3,)}
     job = ConditionPoolingJob(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
     parts = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
-    return ended(wrap, job.states, None, *parts)
+    return ended(wrap, job.fit_epochs, None, *parts)
 
 
 def gathered(rows):

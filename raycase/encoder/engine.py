@@ -32,7 +32,7 @@ from raycase.encoder.tokenizer import PromptTokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from raycase.encoder.published import LibraryModules
+    from raycase.encoder.library_files import LibraryModules
 
 log = logging.getLogger(__name__)
 # Model types whose states do not depend on padding, and that take a mask of four dimensions.

@@ -20,9 +20,9 @@ from torch import Tensor
 from raycase.encoder.attention import DECODERS, NAME, SHORT, allow_graphs, register
 from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
 from raycase.encoder.engine import KNOWN, TextEncoder
+from raycase.encoder.library_files import LibraryModules, copy_modules
 from raycase.encoder.packing import Forest, Row, row_lengths
 from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention, Pooling
-from raycase.encoder.published import LibraryModules, copy_modules
 from raycase.encoder.sources import (
     encoder_errors,
     library_config,
@@ -34,7 +34,7 @@ from raycase.encoder.sources import (
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError, first_line, note
-from raycase.io.fetch import ENCODER_WEIGHTS
+from raycase.io.model_files import ENCODER_WEIGHTS
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -18,7 +18,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, expecting, first_line
-from raycase.io.fetch import (
+from raycase.io.model_files import (
     ENCODER_WEIGHTS,
     MPNET,
     VOCABULARY_KINDS,

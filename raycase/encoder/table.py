@@ -16,7 +16,7 @@ NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.published`).
+    """What sentence-transformers saved with an encoder: how a text becomes f(s) (`raycase.encoder.library_files`).
 
     pooling: over all tokens. after: what follows it, nothing or `NORMALIZE`; anything else: the library's own modules
     pool and do what follows, by its files beside the weights. dim: the dimension of f(s). prompt: the text before each

@@ -8,8 +8,8 @@ from typing import Any
 
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
-from raycase.index.marks import has_styles, in_bold, in_words, looked_at
-from raycase.io.fetch import DEFAULT_MODEL, model_folder
+from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
+from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
 from raycase.models.pairs import check_accepted
 from raycase.models.registry import resolve

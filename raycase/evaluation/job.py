@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
 from raycase.flags import RayFlag
-from raycase.io.fetch import MODEL_FILE, model_folder
+from raycase.io.model_files import MODEL_FILE, model_folder
 from raycase.io.places import Folder, check_paths
-from raycase.models.contracts import Compute
+from raycase.models.configs import Compute
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import of_papers
 

@@ -15,12 +15,12 @@ from torch import nn
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.heads.projector import project
-from raycase.io.fetch import is_remote
 from raycase.io.json_values import loads
+from raycase.io.model_files import is_remote
 from raycase.io.storage import PACKAGE, Location, locate
 from raycase.io.vectors import pair_cosines
 from raycase.models.case import CaseConfig
-from raycase.models.contracts import EmbedderConfig
+from raycase.models.configs import EmbedderConfig
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import resolve
 

@@ -16,7 +16,7 @@ from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ranked_va
 from raycase.evaluation.tasks import csts, labelled, rerank
 from raycase.io.json_values import finite
 from raycase.io.provenance import provenance
-from raycase.io.rated import read_candidates, read_rated
+from raycase.io.rated_pairs import read_candidates, read_rated
 from raycase.io.storage import locate
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import of_paper

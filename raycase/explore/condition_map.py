@@ -20,7 +20,7 @@ from scipy.linalg import orthogonal_procrustes
 from raycase.encoder.words import Word
 from raycase.errors import needs_package
 from raycase.explore.facets import find_clusters, score_words
-from raycase.index.marks import looked_at
+from raycase.index.answer_printing import looked_at
 from raycase.index.topk import top_k
 
 FACET_WORDS = 5

@@ -19,10 +19,10 @@ from raycase.explore.condition_map import LEAST_ROWS, ConditionMap, import_umap,
 from raycase.explore.facets import import_sklearn, weigh_texts
 from raycase.explore.of_index import OfIndex
 from raycase.explore.page import MOST_CHARACTERS, map_page
+from raycase.index.answer_printing import text_column, why_unweighed
 from raycase.index.filters import checked_filter
 from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import OFFSET, lance_errors, offsets_of, sql_equals
-from raycase.index.marks import text_column, why_unweighed
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate

@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from raycase.encoder.words import Word
 from raycase.errors import check_problems, needs_package
+from raycase.index.answer_printing import weigh_answers
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import Index
 from raycase.index.lance_files import TEXT
-from raycase.index.marks import weigh_answers
 from raycase.index.topk import Block
 from raycase.io.schema import CONDITION, ID
 from raycase.io.vectors import l2_normalize

@@ -24,9 +24,9 @@ from raycase.explore.facets import (
     weigh_texts,
 )
 from raycase.explore.of_index import OfIndex
+from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
 from raycase.index.index import LEAST_STATED, TELLING, Index, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors
-from raycase.index.marks import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes

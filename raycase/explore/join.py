@@ -25,9 +25,9 @@ from raycase.io.places import Folder, begin, check_held, check_paths, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
+from raycase.job.finished_output import FinishedOutput, open_written, read_rows
 from raycase.job.manifest import read_manifest
 from raycase.job.runner import Runner
-from raycase.job.written import Written, open_written, read_rows
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
 NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
@@ -110,7 +110,7 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     }
 
 
-def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, float]:
+def _check_join(job: JoinJob, queries: FinishedOutput, vectors: FinishedOutput) -> dict[str, float]:
     """The shares of conditions with weights, if any. Raises RequestError for two outputs that cannot be joined."""
     for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
@@ -131,7 +131,7 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
     check_problems(problems)
     if not job.condition:
         return {}
-    from raycase.index.combined import check_weights, weights_of  # takes seconds to import
+    from raycase.index.weighted_search import check_weights, weights_of  # takes seconds to import
 
     if "=" not in "".join(job.condition):
         raise RequestError('--condition: expected weights, as in "color=2", got none; leave it out for all conditions')
@@ -144,7 +144,7 @@ def _check_join(job: JoinJob, queries: Written, vectors: Written) -> dict[str, f
     return {str(one.asked): one.share for one in check_weights(weights)}
 
 
-def _cut(written: Written, rows: int) -> list[tuple[int, int]]:
+def _cut(written: FinishedOutput, rows: int) -> list[tuple[int, int]]:
     """The files of an output in groups of about so many pairs: the first of each, and how many."""
     groups: list[tuple[int, int]] = []
     held = rows
@@ -194,13 +194,13 @@ def _find(
 
 
 @cache
-def _opened(uri: str, join: str) -> Written:
+def _opened(uri: str, join: str) -> FinishedOutput:
     """An output, once in a process for a join."""
     return open_written(uri, "--vectors")
 
 
 def _rows(
-    written: Written, first: int, count: int, columns: list[str], factors: dict[str, float]
+    written: FinishedOutput, first: int, count: int, columns: list[str], factors: dict[str, float]
 ) -> tuple[pa.Table, np.ndarray]:
     """The rows of some files of an output, and their unit vectors; with factors of conditions, a row without a
     condition for all of its rows under these, whose vectors times the factors stand side by side."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raycase.index.index import Index
-from raycase.io.fetch import model_folder
+from raycase.io.model_files import model_folder
 
 
 @dataclass(frozen=True, kw_only=True)

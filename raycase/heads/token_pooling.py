@@ -123,7 +123,7 @@ class TokenPooler:
         return _with_plain_part(self._pool(tokens), tokens, tokens.vectors)
 
     @torch.no_grad()
-    def states(self, tokens: UnpackedTokens, says: Says) -> Tensor:
+    def stated(self, tokens: UnpackedTokens, says: Says) -> Tensor:
         """The probability that each text, in the order of `tokens`, says something of each condition: (N, C)."""
         peaks_NCH = self.asked.new_empty(len(tokens.counts), *self.mix.shape)
         pooled_NCD = self._pool(tokens, peaks_NCH)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.lance_files import returned_columns
 from raycase.io.schema import ASKED, CONDITION, POOLED, QUERY, RANK, SCORE
-from raycase.models.contracts import EmbedderConfig, score_pairs
+from raycase.models.configs import EmbedderConfig, score_pairs
 from raycase.models.fine_tuned import Scorer
 from raycase.models.registry import resolve
 

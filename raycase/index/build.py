@@ -27,15 +27,15 @@ from raycase.index.lance_files import (
 )
 from raycase.index.text_index import Language, update_text_index
 from raycase.index.token_files import remove_unused
-from raycase.io.fetch import model_folder
 from raycase.io.lance_dataset import import_lance, is_index
+from raycase.io.model_files import model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import CODES
+from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.manifest import read_manifest
 from raycase.job.pair_result import PairResult
-from raycase.job.written import Written, open_written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -129,7 +129,7 @@ def build(job: IndexJob) -> dict[str, Any]:
 
 
 def _open_or_begin(
-    job: IndexJob, sources: Sequence[Written], root: Location
+    job: IndexJob, sources: Sequence[FinishedOutput], root: Location
 ) -> tuple[LanceDataset | None, IndexMetadata]:
     """The index to add to and its metadata; None and fresh metadata for a new index. Raises RequestError where the
     folder has something else."""
@@ -167,7 +167,11 @@ def _open_or_begin(
 
 
 def _append(
-    job: IndexJob, sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
+    job: IndexJob,
+    sources: Sequence[FinishedOutput],
+    dataset: LanceDataset | None,
+    metadata: IndexMetadata,
+    root: Location,
 ) -> LanceDataset:
     """Append the rows that the index lacks. Raises RequestError for no rows, and those under a kept condition."""
     kept = {name: metadata.conditions.get(name) for name in metadata.kept}
@@ -185,7 +189,7 @@ def _append(
 
 
 def _check_sources(
-    sources: Sequence[Written], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
+    sources: Sequence[FinishedOutput], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
 ) -> None:
     """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
     first conditional vectors or tokens say to which dimension all are cut."""

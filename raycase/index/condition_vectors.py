@@ -134,7 +134,7 @@ class PooledVectors(TokenVectors):
         """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
         stated_B = np.empty(len(offsets_B), np.float32)
         for found_N, basis, tokens in self.rows.at(offsets_B):
-            stated_N = self.pooler(basis, condition).states(tokens, says)[:, 0]
+            stated_N = self.pooler(basis, condition).stated(tokens, says)[:, 0]
             stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
         return stated_B
 

@@ -17,16 +17,16 @@ import pyarrow as pa
 from raycase.errors import RequestError, WorkError, note
 from raycase.index.answers import answer_table, distinct_answers
 from raycase.index.approximate import DEFAULT_OPTIONS, Options
-from raycase.index.combined import Term, Weighted, check_weights, parts_column
 from raycase.index.filters import Filter
 from raycase.index.lance_files import lance_errors, open_newest
 from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.index.topk import Nearest
 from raycase.index.vector_index import VectorIndex
+from raycase.index.weighted_search import Term, Weighted, check_weights, parts_column
+from raycase.io.locks import exclusive
 from raycase.io.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
-from raycase.io.shared import exclusive
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import check_conditions
+from raycase.models.configs import check_conditions
 
 LEAST_STATED = 0.5  # probability
 TELLING = (

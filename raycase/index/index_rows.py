@@ -45,8 +45,8 @@ from raycase.io.schema import (
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import BASIS, CODES, SKETCH
 from raycase.io.vectors import l2_normalize
+from raycase.job.finished_output import FinishedOutput
 from raycase.job.unit_files import UnitFile
-from raycase.job.written import Written
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -55,7 +55,7 @@ IDS = 10_000  # ids in one filter
 
 
 def append_rows(
-    dataset: LanceDataset | None, source: Written, metadata: IndexMetadata, root: Location
+    dataset: LanceDataset | None, source: FinishedOutput, metadata: IndexMetadata, root: Location
 ) -> LanceDataset | None:
     """Append the units of an output that the index lacks, in one version, and count them in the metadata.
 
@@ -98,7 +98,7 @@ def append_rows(
     return dataset
 
 
-def _schema(source: Written, metadata: IndexMetadata) -> pa.Schema:
+def _schema(source: FinishedOutput, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
     dim = source.schema.field(EMBEDDING).type.list_size
@@ -122,7 +122,7 @@ def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Loca
         )
 
 
-def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetadata) -> None:
+def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: IndexMetadata) -> None:
     """Raise RequestError where the index has a row's id under the same condition, from another job."""
     there: set[str | None] = {*metadata.conditions, *([None] if metadata.plain else [])}
     common = there & {*([None] if source.unconditional else source.job.config["conditions"] or there)}
@@ -145,7 +145,7 @@ def _check_new_rows(dataset: LanceDataset, source: Written, metadata: IndexMetad
 # --------------------------------------------------------------------------------------------------- covered rows
 
 
-def without_covered(source: Written, metadata: IndexMetadata) -> Written:
+def without_covered(source: FinishedOutput, metadata: IndexMetadata) -> FinishedOutput:
     """An output with only those units that the index lacks."""
     missing = (
         unit
@@ -156,7 +156,7 @@ def without_covered(source: Written, metadata: IndexMetadata) -> Written:
     return replace(source, units=tuple(missing))
 
 
-def _file_key(source: Written, unit: UnitFile) -> str:
+def _file_key(source: FinishedOutput, unit: UnitFile) -> str:
     """The key in `covered` of the unit's input file under its job, wherever the output is stored.
 
     Where small files share units, a unit has rows of the files behind it too, so that the key is of one output alone.
@@ -246,7 +246,7 @@ def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, 
     return _delete(dataset, metadata, matching)
 
 
-def delete_same_ids(dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[Written]) -> int:
+def delete_same_ids(dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[FinishedOutput]) -> int:
     """Delete the rows, with and without conditions, of all ids in units that the index lacks, and return how many: all
     chunks of their documents, which may have had more, where the outputs have chunks.
 

@@ -16,15 +16,15 @@ import tyro
 
 from raycase.errors import RequestError, at_least, check_problems, check_ranges, note
 from raycase.flags import RayFlag
+from raycase.index.answer_printing import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
-from raycase.index.combined import weights_of
 from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import TEXT
-from raycase.index.marks import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.shard import Limits
-from raycase.io.fetch import model_folder
+from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
+from raycase.io.model_files import model_folder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_columns
 from raycase.io.schema import ASKED, CONDITION, ID, PARTS, QUERY, SCORE, WEIGHTS, parquet_options

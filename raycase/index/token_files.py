@@ -20,7 +20,7 @@ from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, Ragged, StoredTokens, TokenFormat
-from raycase.job.written import Written
+from raycase.job.finished_output import FinishedOutput
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -33,7 +33,7 @@ OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
-def make_sketcher(source: Written, root: Location, metadata: IndexMetadata) -> Callable[[pa.Table], pa.Table]:
+def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadata) -> Callable[[pa.Table], pa.Table]:
     """What adds the columns BASIS and SKETCH to rows of an output with stored tokens.
 
     It copies the basis of the tokens into the index, and chooses centroids for sketches beside it, unless rows there

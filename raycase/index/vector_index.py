@@ -15,19 +15,19 @@ from torch import Tensor
 from raycase.errors import RequestError, expecting, is_words
 from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
-from raycase.index.combined import Term
 from raycase.index.condition_vectors import FEW
 from raycase.index.filters import Filter, checked_filter
 from raycase.index.lance_files import CUT, IndexMetadata, lance_errors, open_ready, returned_columns
 from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Block, Nearest, joined
+from raycase.index.weighted_search import Term
+from raycase.io.locks import Shared, exclusive
 from raycase.io.schema import PLAIN, VECTOR
-from raycase.io.shared import Shared, exclusive
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import BASIS
 from raycase.io.vectors import l2_normalize
-from raycase.models.contracts import EmbedderConfig, check_room
-from raycase.models.embeds import Embeds
+from raycase.models.configs import EmbedderConfig, check_room
+from raycase.models.embedder import Embedder
 from raycase.models.registry import resolve_embedder
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class QueryEncoder:
         self._asked: dict[str, tuple[ConditionQueries, Tensor]] = {}
 
     @cached_property
-    def encoder(self) -> Embeds:
+    def encoder(self) -> Embedder:
         """The model. Raises RequestError where another one is at its name or folder."""
         return resolve_query_encoder(self.metadata, self.model).load()
 
@@ -150,7 +150,7 @@ class VectorIndex(Shared):
         return cls(root, *ready, model=model, limits=limits)
 
     @property
-    def encoder(self) -> Embeds:
+    def encoder(self) -> Embedder:
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return self.query_encoder.encoder
 

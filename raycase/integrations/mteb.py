@@ -21,10 +21,10 @@ from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
 
 from raycase.errors import WorkError
-from raycase.io.fetch import SHIPPED
+from raycase.io.model_files import SHIPPED
 from raycase.io.schema import Reason
 from raycase.io.storage import fingerprint
-from raycase.models.embeds import Embeds
+from raycase.models.embedder import Embedder
 
 PAIRS_AT_ONCE = 2**15  # of documents and instructions; bounds the memory
 SEARCHED = {"Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking"}  # types of tasks
@@ -40,7 +40,7 @@ class ConditionalEncoder(AbsEncoder):
 
     mteb_model_meta: ModelMeta
 
-    def __init__(self, system: Embeds, condition: str | None, pairs_at_once: int = PAIRS_AT_ONCE) -> None:
+    def __init__(self, system: Embedder, condition: str | None, pairs_at_once: int = PAIRS_AT_ONCE) -> None:
         self.system, self.condition, self.pairs_at_once = system, condition, pairs_at_once
         self.mteb_model_meta = _meta(system, condition)
         self._corpus: Any = None
@@ -150,7 +150,7 @@ def _read(inputs: Any) -> tuple[list[str], list[str]]:
     return texts, instructions
 
 
-def _meta(system: Embeds, condition: str | None) -> ModelMeta:
+def _meta(system: Embedder, condition: str | None) -> ModelMeta:
     """What is known of a model; the rest is None. The revision is a hash of all that determines the vectors."""
     config = system.config
     ships = config.model in SHIPPED

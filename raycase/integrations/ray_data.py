@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import is_utf8, names_arguments
-from raycase.io.fetch import DEFAULT_MODEL
+from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
 from raycase.job.pair_result import read_codes
 from raycase.job.stored_tokens import open_tokens, token_model
-from raycase.models.embeds import Embeds
+from raycase.models.embedder import Embedder
 from raycase.models.registry import resolve_embedder
 
 TRUNCATED, REJECTED = "truncated", "rejected"
@@ -63,7 +63,7 @@ class Embed:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
         choices = {name: options.pop(name) for name in CHOICES & options.keys()}
-        self.encoder: Embeds = resolve_embedder(model, **choices).load(**options)
+        self.encoder: Embedder = resolve_embedder(model, **choices).load(**options)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""

@@ -10,10 +10,10 @@ from typing import Any, Self
 import torch
 from sentence_transformers.base.modules import InputModule
 
-from raycase.io.fetch import INSIDE
 from raycase.io.json_values import loads
+from raycase.io.model_files import INSIDE
 from raycase.io.storage import locate
-from raycase.models.embeds import Embeds
+from raycase.models.embedder import Embedder
 from raycase.models.registry import load, resolve
 
 MODEL = "model"  # folder of the model in what `save` wrote
@@ -26,9 +26,9 @@ class Conditional(InputModule):
     are strings. It stays on the device where it was loaded.
     """
 
-    system: Embeds
+    system: Embedder
 
-    def __init__(self, system: Embeds, model: str = "") -> None:
+    def __init__(self, system: Embedder, model: str = "") -> None:
         super().__init__()
         self.forward_kwargs = {"condition"}  # which `encode` passes on
         self.__dict__["system"] = system  # no submodule: its weights are not the library's to move

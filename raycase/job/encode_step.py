@@ -25,7 +25,7 @@ from raycase.io.schema import (
     rejected_table,
 )
 from raycase.job.pair_result import Encode, PairResult
-from raycase.job.read_step import as_texts, pairs_of, prepare_rows, without
+from raycase.job.read_step import pairs_of, prepare_rows, text_rows, without
 from raycase.job.units import EncodedUnit, ReadUnit
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class EncodeUnits:
             os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # before torch reads it
         import torch  # takes seconds, which the driver need not wait for
 
-        from raycase.models.embeds import Embeds
+        from raycase.models.embedder import Embedder
 
         libc = ctypes.CDLL(None)
         if hasattr(libc, "mallopt"):  # mapping large blocks anew took a tenth of a job's time
@@ -74,8 +74,8 @@ class EncodeUnits:
         dtype = None if compute is None else getattr(torch, compute)
         self.config = config
         system: Any = config.load(batch_tokens=batch_tokens, dtype=dtype)
-        if isinstance(system, Embeds):
-            system.output = getattr(torch, "float32" if kind.needs_direction else kind.dtype)
+        if isinstance(system, Embedder):
+            system.output_dtype = getattr(torch, "float32" if kind.needs_direction else kind.dtype)
         self.system, self.encode = system, kind.open(system)
         self.begun = False
         self.kind = kind
@@ -158,7 +158,7 @@ def encode_rows(
     order of the input. And the rows that are rejected: with all its pairs, a row with one that is bad
     (`rejected_rows`)."""
     done = kind.finish(encode(prepared, rows))
-    texts, row_T = as_texts(rows, kind)
+    texts, row_T = text_rows(rows, kind)
     text_N, conditions = pairs_of(texts, kind)
     row_N = row_T[text_N]
     reasons = rejected_rows(done, row_N, kind)

@@ -202,7 +202,7 @@ class ScoreResult(PairResult):
         return config.prepare_pairs(firsts, seconds, conditions and [text.strip() for text in conditions])
 
     def open(self, system: Any) -> Encode:
-        from raycase.models.contracts import score_pairs
+        from raycase.models.configs import score_pairs
 
         return lambda prepared, rows: score_pairs(system, prepared)
 

@@ -155,7 +155,7 @@ def bounded(
         yield start + first, start + last, good_rows, bad_rows
 
 
-def as_texts(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
+def text_rows(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
     """The T texts of a unit that are encoded, a row each: its rows or, under the id `DOCUMENT#NUMBER`, their chunks;
     and the row of each text, (T,)."""
     if kind.chunking is None:
@@ -193,7 +193,7 @@ def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | No
 
 def prepare_rows(config: Any, rows: pa.Table, kind: PairResult) -> Prepared | None:
     """Tokenise the pairs of a unit for a system; stored tokens give None. Loads no weights."""
-    texts, _ = as_texts(rows, kind)
+    texts, _ = text_rows(rows, kind)
     row_N, conditions = pairs_of(texts, kind)
     if kind.chunking is not None and kind.chunking.late:  # a chunk is another one beside others
         prepared = kind.prepare(config, [Indexed(values=texts[TEXT].to_pylist(), codes=row_N)], conditions)

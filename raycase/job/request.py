@@ -13,8 +13,8 @@ from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
 from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, note
 from raycase.flags import RayFlag
-from raycase.io.fetch import DEFAULT_MODEL, model_folder
 from raycase.io.inputs import Listing, list_input, peek, source_of
+from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.reader import conditions_file, read_conditions
 from raycase.io.schema import (
@@ -36,7 +36,7 @@ from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
 from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import Compute, EmbedderConfig, check_conditions, check_room
+from raycase.models.configs import Compute, EmbedderConfig, check_conditions, check_room
 from raycase.models.registry import resolve_embedder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"

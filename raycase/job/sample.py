@@ -17,7 +17,7 @@ from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
 from raycase.job.encode_step import EncodeUnits, encode_rows
 from raycase.job.pair_result import TokenResult
 from raycase.job.plan import Plan, find_job, make_plan
-from raycase.job.read_step import as_texts, prepare_rows, read_intervals
+from raycase.job.read_step import prepare_rows, read_intervals, text_rows
 from raycase.job.request import Request
 from raycase.job.runner import Runner
 
@@ -56,7 +56,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
     from raycase.heads.token_codes import fit_codes, typical_conditions
 
     dtype = request.job.compute and getattr(torch, request.job.compute)
-    texts = as_texts(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
+    texts = text_rows(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
     model = request.model.load(dtype=dtype)
     tokens = model.keys_values(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
     if not tokens:
@@ -111,7 +111,7 @@ def encode_sample(rows: pa.Table, *, step: dict[str, Any], threads: int | None, 
     """Encode some of the rows by a step with these arguments: rows, pairs and tokens as a job counts them, bytes of a
     file with the pairs, seconds; and `of`: `encoders` and `where`."""
     encode, config, kind = EncodeUnits(**step, threads=threads).encode, step["config"], step["kind"]
-    at_once = max(1, AT_ONCE * len(rows) // max(1, len(as_texts(rows, kind)[0])))
+    at_once = max(1, AT_ONCE * len(rows) // max(1, len(text_rows(rows, kind)[0])))
     parts = [rows[start : start + at_once] for start in range(0, len(rows), at_once)]
     batches = [(part, prepare_rows(config, part, kind)) for part in parts]
     encode_rows(encode, *batches[0], kind)  # the first batch is slower

@@ -9,14 +9,14 @@ from typing import Any
 
 from raycase.errors import RequestError
 from raycase.io.inputs import peek
-from raycase.io.rated import SENTENCE1, SENTENCE2
+from raycase.io.rated_pairs import SENTENCE1, SENTENCE2
 from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR, Columns, find_columns
 from raycase.io.source import InputFile
 from raycase.job.pair_result import SCORES, ScoreResult
 from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
 from raycase.job.run import run
 from raycase.job.runner import Runner
-from raycase.models.contracts import SCORE, EmbedderConfig
+from raycase.models.configs import SCORE, EmbedderConfig
 from raycase.models.registry import resolve
 
 

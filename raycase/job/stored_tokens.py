@@ -16,10 +16,10 @@ from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, 
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
+from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
 from raycase.job.pair_result import Encode, PairResult, read_codes
-from raycase.job.written import Written, open_written
-from raycase.models.contracts import EmbedderConfig
+from raycase.models.configs import EmbedderConfig
 from raycase.models.registry import resolve_embedder
 
 
@@ -57,7 +57,7 @@ class PooledResult(PairResult):
         """Nothing is tokenised."""
 
 
-def open_tokens(uri: str, flag: str) -> Written:
+def open_tokens(uri: str, flag: str) -> FinishedOutput:
     """The output of stored tokens at a URI. Raises RequestError for another, and WorkError for one that is damaged."""
     tokens = open_written(uri, flag)
     if not tokens.has_tokens:
@@ -66,7 +66,7 @@ def open_tokens(uri: str, flag: str) -> Written:
     return tokens
 
 
-def tokens_among(listing: Listing) -> Written | None:
+def tokens_among(listing: Listing) -> FinishedOutput | None:
     """The output of stored tokens, where the input is one. Raises RequestError where it is another output."""
     output = Output(listing.root.uri)
     try:
@@ -77,7 +77,7 @@ def tokens_among(listing: Listing) -> Written | None:
     return open_tokens(output.root.uri, "--input")
 
 
-def token_files(tokens: Written) -> list[InputFile]:
+def token_files(tokens: FinishedOutput) -> list[InputFile]:
     """The files that hold the tokens."""
     folder, sizes = tokens.output.embeddings, tokens.output.embeddings.list()
     return [
@@ -86,7 +86,7 @@ def token_files(tokens: Written) -> list[InputFile]:
     ]
 
 
-def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
+def token_columns(tokens: FinishedOutput, keep: Sequence[str] | None) -> Columns:
     """The columns to read; `keep` None: all that the output keeps. Raises RequestError for one that it has not."""
     of_output = (ID, CONDITION, EMBEDDING, CODES, PLAIN_PART)
     kept = [field.name for field in tokens.schema if field.name not in of_output]
@@ -98,7 +98,7 @@ def token_columns(tokens: Written, keep: Sequence[str] | None) -> Columns:
     return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, PLAIN_PART))
 
 
-def token_model(tokens: Written, model: str | None) -> EmbedderConfig:
+def token_model(tokens: FinishedOutput, model: str | None) -> EmbedderConfig:
     """The configuration of the model that stored the tokens, by its name now. Raises RequestError for another."""
     stored, name = tokens.job.config["model"], model or tokens.job.model
     config = resolve_embedder(name, dim=stored.get("cut"))

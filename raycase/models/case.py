@@ -22,8 +22,8 @@ from raycase.encoder.prompts import PromptSet
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector
-from raycase.models.contracts import EmbedderConfig
-from raycase.models.embeds import Embeds
+from raycase.models.configs import EmbedderConfig
+from raycase.models.embedder import Embedder
 from raycase.models.pairs import SENTENCE, ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
 
 ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and projected together
@@ -106,7 +106,7 @@ def resolve(model: str, *, subtract: bool | None = None, **choices: Any) -> Case
     return CaseConfig(model=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
 
 
-class Case(Embeds):
+class Case(Embedder):
     """A loaded CASE system: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: CaseConfig, encoder: TextEncoder, projector: Projector | None = None) -> None:
@@ -144,7 +144,7 @@ class Case(Embeds):
                 views_BD = views_BD - bases_CD[condition_K[index_B]]
             if g is not None:
                 views_BD = g(views_BD)[:, : self.dim]
-            return views_BD.to(self.output)
+            return views_BD.to(self.output_dtype)
 
         return eq1, work
 

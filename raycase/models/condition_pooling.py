@@ -34,8 +34,8 @@ from raycase.heads.condition_head import (
 from raycase.heads.layers import load_weights
 from raycase.heads.token_codes import TokenCodes
 from raycase.io.stored_tokens import StoredStates, StoredTokens
-from raycase.models.contracts import EmbedderConfig
-from raycase.models.embeds import Embeds, Texts, as_texts, each_condition
+from raycase.models.configs import EmbedderConfig
+from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
 
@@ -117,7 +117,7 @@ class ConditionPoolingConfig(EmbedderConfig):
         return ConditionPooling(config=self, encoder=encoder, head=head.to(encoder.model.device).eval())
 
 
-class ConditionPooling(Embeds):
+class ConditionPooling(Embedder):
     """Loaded condition pooling: (sentence, condition) -> vector."""
 
     def __init__(self, *, config: ConditionPoolingConfig, encoder: TextEncoder, head: Head) -> None:
@@ -135,11 +135,11 @@ class ConditionPooling(Embeds):
             plain = prepared.of_sentences[0].take(prepared.sentence[pair_index])
             plain = replace(plain, start=plain.start[:, :1], end=plain.end[:, :1])
             return encoded(prepared, pair_index, *self.encoder.encode(plain))
-        empty_0D = torch.empty(0, self.dim, dtype=self.output, device=self.encoder.model.device)
+        empty_0D = torch.empty(0, self.dim, dtype=self.output_dtype, device=self.encoder.model.device)
         collector = Collector(len(pair_index), like=empty_0D)
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            pooled_PD = self.head.pool(tokens, questions)[..., : self.dim].to(self.output).flatten(0, 1)
+            pooled_PD = self.head.pool(tokens, questions)[..., : self.dim].to(self.output_dtype).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
         work = self._pair_up(prepared, pair_index, pool)
@@ -158,7 +158,7 @@ class ConditionPooling(Embeds):
         on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
-            tokens = self._tokens(states)
+            tokens = self._keys_values(states)
             most = int(np.diff(first_S)[rows].max(initial=0))
             first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
@@ -179,7 +179,7 @@ class ConditionPooling(Embeds):
         work = self.reader.read(conditions, lambda rows, states: collector.add(rows, states.mean))
         return collector.result(), work
 
-    def _tokens(self, states: TokenStates) -> KeysValues:
+    def _keys_values(self, states: TokenStates) -> KeysValues:
         return self.head.read(states.states, states.real, states.plain)
 
     def tokens(self, prepared: Prepared, codes: TokenCodes | None = None) -> Encoded:
@@ -197,7 +197,7 @@ class ConditionPooling(Embeds):
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
             if codes is not None:
-                part: Any = codes.code(self._tokens(states))
+                part: Any = codes.code(self._keys_values(states))
             else:
                 each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
                 part = StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width)
@@ -227,7 +227,7 @@ class ConditionPooling(Embeds):
         """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
         prepared, found = self.config.prepare(sentences, None), []
         texts = prepared.of_sentences[0].take(prepared.sentence[accepted_pairs(prepared)])
-        self.reader.read(texts, lambda _, states: found.append(self._tokens(states)))
+        self.reader.read(texts, lambda _, states: found.append(self._keys_values(states)))
         return found
 
     @torch.inference_mode()
@@ -251,7 +251,7 @@ class ConditionPooling(Embeds):
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
 
         def average(rows: np.ndarray, states: TokenStates) -> None:
-            tokens = self._tokens(states)
+            tokens = self._keys_values(states)
             real_BS1 = tokens.real.unsqueeze(-1)
             mean_BD = tokens.values.masked_fill(~real_BS1, 0).sum(1) / real_BS1.sum(1)
             vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
@@ -260,7 +260,7 @@ class ConditionPooling(Embeds):
         return vectors_PD[prepared.rows]
 
     @torch.inference_mode()
-    def states(self, texts: Texts, condition: Texts) -> np.ndarray:
+    def stated(self, texts: Texts, condition: Texts) -> np.ndarray:
         """The probability that each text says something of the condition, or of its own one: N -> (N,) float32.
 
         Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of

@@ -19,24 +19,24 @@ from torch import Tensor, nn
 
 from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, without_weights
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.library_files import WRITTEN_MODES, write_modules
 from raycase.encoder.loading import best_device, save_encoder, whole_model
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
-from raycase.encoder.published import WRITTEN_MODES, write_modules
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
 from raycase.heads.layers import save_weights
-from raycase.io.fetch import INSIDE, is_encoder_too, is_trained
+from raycase.io.model_files import INSIDE, is_encoder_too, is_trained
 from raycase.io.vectors import pair_cosines
-from raycase.models.embeds import Embeds, Loaded
+from raycase.models.embedder import Embedder, LoadedSystem
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
 from raycase.models.pairs import Encoded, RatedTexts, accepted_pairs, check_accepted, encoded
 
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding
 
 
-class FineTuned(Loaded, nn.Module):
+class FineTuned(LoadedSystem, nn.Module):
     """A fine-tuned system with its weights."""
 
     def __init__(self, config: Any, encoder: TextEncoder) -> None:
@@ -70,7 +70,7 @@ class FineTuned(Loaded, nn.Module):
         replace(self.config, encoder=replace(spec, source=source)).write(folder)
 
 
-class Embedder(Embeds, FineTuned):
+class FineTunedEmbedder(Embedder, FineTuned):
     """Base of the systems that embed; each defines `forward` and `encode_prepared`."""
 
     @abstractmethod
@@ -78,7 +78,7 @@ class Embedder(Embeds, FineTuned):
         """Vectors with a gradient, of pairs none of which is refused: (N, dim)."""
 
 
-class PromptEncoder(Embedder):
+class PromptEncoder(FineTunedEmbedder):
     """An encoder over one prompt for each pair: (sentence, condition) -> pooled vector."""
 
     def forward(self, prepared: Prepared) -> Tensor:
@@ -115,7 +115,7 @@ class Scorer(FineTuned):
 
         Raises ValueError for lists of different length and for a text that cannot be encoded.
         """
-        batch = self.config.tokens(sentences1, sentences2, conditions)
+        batch = self.config.tokenize_pairs(sentences1, sentences2, conditions)
         check_accepted(batch.reasons, sentences1, sentences2, conditions=conditions)
         return self.scores(batch)
 
@@ -140,7 +140,7 @@ def with_dropout(module: nn.Module, dropout: float | None) -> nn.Module:
 class PairCosine(nn.Module):
     """The cosine of two sentences' vectors under a condition, by a system that embeds."""
 
-    def __init__(self, system: Embedder) -> None:
+    def __init__(self, system: FineTunedEmbedder) -> None:
         super().__init__()
         self.system = system
 
@@ -154,8 +154,8 @@ class PairCosine(nn.Module):
 
 
 def pair_scores(system: Any) -> nn.Module:
-    """What training on rated pairs fits, rows of `rated` -> scores: a `Scorer` itself, an `Embedder`'s cosines."""
-    return PairCosine(system) if isinstance(system, Embedder) else system
+    """What training on rated pairs fits, rows of `rated` -> scores: a `Scorer` itself, or an embedder's cosines."""
+    return PairCosine(system) if isinstance(system, FineTunedEmbedder) else system
 
 
 # ----------------------------------------------------------------------------------------------------- the encoders

@@ -6,12 +6,12 @@ import textwrap
 from typing import Any
 
 from raycase.io.json_values import figure
-from raycase.models.contracts import SystemConfig
+from raycase.models.configs import SystemConfig
 
 MOST_FILES, MOST_LETTERS = 4, 300  # of the data and of the command; metrics.json has all
 
 
-def tuned_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
+def fine_tuned_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of a fine-tuned encoder."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100

@@ -18,7 +18,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
-from raycase.io.rated import NOT_APPLICABLE
+from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.schema import Reason
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 
@@ -158,9 +158,8 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) float32, or what `Embeds.output` asks for, NaN where refused; refused: (N,) the reason or None;
-    truncated: (N,) bool; work: tokens and FLOPs; distinct: the number of distinct pairs; kept: of each pair's text,
-    from systems that keep something beside vectors.
+    vectors: (N, dim) of `Embedder.output_dtype`, NaN where refused; refused: (N,) the reason or None; truncated: (N,)
+    bool; work: of the encoder; distinct: the number of distinct pairs; kept: what is stored of each pair's text.
     """
 
     vectors: np.ndarray

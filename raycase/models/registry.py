@@ -17,11 +17,11 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, expecting, named, note, visible
-from raycase.io.fetch import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.io.json_values import loads
+from raycase.io.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import EmbedderConfig, SentenceEncoderConfig, SystemConfig
+from raycase.models.configs import EmbedderConfig, SentenceEncoderConfig, SystemConfig
 
 KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
@@ -144,7 +144,7 @@ def load(
     batch_tokens: int | None = None,
     **choices: Any,
 ) -> Any:
-    """Load the system that `resolve` finds by these choices: an `Embeds` or a `Scorer`.
+    """Load the system that `resolve` finds by these choices: an `Embedder` or a `Scorer`.
 
     device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster). Raises RequestError.
     """

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from raycase.errors import WorkError
 from raycase.heads.condition_head import ConditionQueries
-from raycase.index.combined import Term
 from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors, open_ready, shard_fragments
 from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Nearest, merge_top_k, nothing
+from raycase.index.weighted_search import Term
 from raycase.io.storage import locate
 from raycase.ray.cluster import CPU_STEP, cause, join_cluster
 

@@ -99,7 +99,7 @@ def _fit_worker(config: dict[str, Any]) -> None:
         with checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
     wrap = ray.train.torch.prepare_model
-    states = config["job"].states(*ray.get(config["data"]), state=state, wrap=wrap, **config["more"])
+    states = config["job"].fit_epochs(*ray.get(config["data"]), state=state, wrap=wrap, **config["more"])
     is_first = rank() == 0
     for state in states if history else deque(states, maxlen=1):
         with tempfile.TemporaryDirectory() as folder:

@@ -203,8 +203,8 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
         job = replace(changed(training, choices), seed=seed)
-        data, how = job.prepared(ray.get(shared[_shared_key(job)])), {"on_gpu": device != "cpu"}
-        for state in job.states(job.config(), *data, wrap=lambda module: module.to(device), **how):
+        data, how = job.fit_data(ray.get(shared[_shared_key(job)])), {"on_gpu": device != "cpu"}
+        for state in job.fit_epochs(job.config(), *data, wrap=lambda module: module.to(device), **how):
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended

@@ -13,7 +13,7 @@ from typing import Literal
 
 from raycase.errors import RequestError, at_least, check_ranges, expecting, lacks_package
 from raycase.index.search_job import MOST_MEMORY
-from raycase.io.fetch import DEFAULT_MODEL, model_folder
+from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
 from raycase.io.storage import locate
 

@@ -22,10 +22,10 @@ from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
 from raycase.index.shard import Limits
-from raycase.io.fetch import model_folder
+from raycase.io.model_files import model_folder
 from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK, Reason
-from raycase.models.contracts import check_conditions
-from raycase.models.embeds import Embeds
+from raycase.models.configs import check_conditions
+from raycase.models.embedder import Embedder
 from raycase.models.pairs import tokens_of_pairs
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import ExplainRequest, FacetsRequest, SearchRequest
@@ -84,7 +84,7 @@ class Service:
     """A loaded model, by the name that strangers know it by, and an open index of it."""
 
     name: str
-    encoder: Embeds
+    encoder: Embedder
     live: LiveIndex | None
     hidden: Mapping[str, str] = field(default_factory=dict)  # a path that no message shows -> what stands there instead
 

@@ -15,10 +15,10 @@ from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, WorkError, at_least
 from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
 from raycase.heads.layers import MOST_WIDTH, Activation
-from raycase.io.fetch import model_folder
-from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.labelled_texts import labels_of, read_labelled
+from raycase.io.model_files import model_folder
 from raycase.io.places import Paths
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.io.storage import Location, fingerprint
 from raycase.io.vectors import cosines
 from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling
@@ -156,9 +156,9 @@ class ConditionPoolingJob(TrainingJob):
         return condition_pooling(self.model, layers=self.layers, pooling=self.pooling)
 
     @property
-    def opened(self) -> Paths:
+    def opens(self) -> Paths:
         folders = [folder for model in self.teacher_models if (folder := model_folder(model))]
-        return {**super().opened, "--teacher-models": folders}
+        return {**super().opens, "--teacher-models": folders}
 
     def identity(self, config: ConditionPoolingConfig, parts: Sequence[Any]) -> dict[str, Any]:
         teachers = {model: resolve(model) for model in self.teacher_models}
@@ -169,9 +169,9 @@ class ConditionPoolingJob(TrainingJob):
         return super().identity(config, parts) | ({"teacher_models": described} if described else {})
 
     @property
-    def sources(self) -> dict[str, Any]:
+    def reads(self) -> dict[str, Any]:
         rated = {"--train": self.train or None, "--validation": self.validation or None}
-        return super().sources | rated | {"--labelled": self.labelled, "--labels": self.labels}
+        return super().reads | rated | {"--labelled": self.labelled, "--labels": self.labels}
 
     def check_flags(self) -> None:
         """Raise RequestError for flags out of their range, or without data."""
@@ -217,7 +217,7 @@ class ConditionPoolingJob(TrainingJob):
             found.append(pairs)
         return found
 
-    def states(
+    def fit_epochs(
         self,
         config: Any,
         train: PairStates,

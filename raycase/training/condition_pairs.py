@@ -20,8 +20,8 @@ from torch import Tensor
 
 from raycase.encoder.packing import token_budget_batches
 from raycase.errors import RequestError
-from raycase.io.labelled import Label, LabelledColumn, LabelledTexts
-from raycase.io.rated import RatedPairs
+from raycase.io.labelled_texts import Label, LabelledColumn, LabelledTexts
+from raycase.io.rated_pairs import RatedPairs
 from raycase.io.stored_tokens import StoredStates
 from raycase.training.losses import unit_ratings
 

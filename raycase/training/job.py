@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
 from raycase.flags import RayFlag
-from raycase.io.fetch import dataset_of, model_folder
-from raycase.io.labelled import LabelledTexts
+from raycase.io.labelled_texts import LabelledTexts
+from raycase.io.model_files import dataset_of, model_folder
 from raycase.io.places import Folder, Paths, check_paths
 from raycase.io.provenance import provenance
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.models.contracts import Compute
+from raycase.models.configs import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
 from raycase.training.trainer import Track, Tracker, Trainer, check_track
@@ -76,13 +76,13 @@ class TrainingJob(RayFlag, ABC):
     # ------------------------------------------------------------------------------------------------ of the request
 
     @property
-    def sources(self) -> dict[str, str | None]:
+    def reads(self) -> dict[str, str | None]:
         """Files, folders and globs that are read, by flag."""
         prompt = getattr(self, "prompt", None)  # of the kinds that have `TextFlags`
         return {"--train": self.train, "--validation": self.validation, "--prompt": prompt_file(prompt)}
 
     @property
-    def opened(self) -> Paths:
+    def opens(self) -> Paths:
         """Models that are loaded, by flag."""
         return {"--model": model_folder(self.model)}
 
@@ -98,14 +98,14 @@ class TrainingJob(RayFlag, ABC):
     def cache_location(self) -> Location:
         return locate(self.cache_uri)
 
-    def check_source(self, sources: dict[str, str | None] | None = None, written: Sequence[str] = WRITTEN) -> None:
+    def check_request(self, sources: dict[str, str | None] | None = None, written: Sequence[str] = WRITTEN) -> None:
         """Check the flags before anything is read. Raises RequestError.
 
         sources: what is read besides, by flag; written: the names of what is written into the output folder.
         """
         check_paths(
-            reads=self.sources | (sources or {}),
-            opens=self.opened,
+            reads=self.reads | (sources or {}),
+            opens=self.opens,
             writes={
                 "--output": Folder(self.output, tuple(written), here=True),
                 "--cache": Folder(self.cache_uri),
@@ -171,13 +171,13 @@ class TrainingJob(RayFlag, ABC):
         """What all fits on this data share, trials of a sweep among them."""
         return parts
 
-    def prepared(self, shared: Any) -> tuple[Any, Any]:
+    def fit_data(self, shared: Any) -> tuple[Any, Any]:
         """Training and validation data as the fit reads them; by default what is shared."""
         train, validation = shared
         return train, validation
 
     @abstractmethod
-    def states(
+    def fit_epochs(
         self, config: Any, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
         """`fit`, the state after each epoch: of a job, and in a sweep of a trial. how: its state and wrap."""
@@ -199,7 +199,7 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
     open_trainer: called after all checks, for it may start a cluster.
     """
     began = time.time()
-    job.check_source()
+    job.check_request()
     job.check_flags()
     config = job.config()
     parts = job.read_parts()
@@ -209,7 +209,7 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
         note(f"{job.folder}: already trained; nothing to do")
         return done
     trainer = open_trainer(job)
-    data = job.prepared(job.shared(config, parts, trainer.vectors))
+    data = job.fit_data(job.shared(config, parts, trainer.vectors))
     embedded = time.time()
     checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
     if job.overwrite:

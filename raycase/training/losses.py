@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.evaluation.metrics import pearson, spearman
-from raycase.io.rated import NOT_APPLICABLE
+from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.vectors import pair_cosines
 
 

@@ -36,7 +36,7 @@ Trial = dict[str, Any]  # choices, seed, phase, error; score (None where it fail
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags:
+class TuneJob:
     """Search the flags of a training command, or run a grid of them: raycase tune [OPTIONS] -- SYSTEM FLAGS. After --
     write what follows `raycase train`. The same command again keeps finished trials."""
 
@@ -57,7 +57,7 @@ class TuneFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(TuneFlags):
+class Sweep(TuneJob):
     """A sweep over a training job."""
 
     training: TrainingJob
@@ -82,7 +82,7 @@ class Sweep(TuneFlags):
         """Raise RequestError for flags that contradict each other or are out of range."""
         named = {"--grid": self.grid, "--space": self.space}
         is_file = {flag: file if file and file.endswith(".json") else None for flag, file in named.items()}
-        self.training.check_source(is_file, (SWEEP, *RESULTS))
+        self.training.check_request(is_file, (SWEEP, *RESULTS))
         self.training.check_flags()
         both = self.space is not None and self.grid is not None
         ranges = at_least(1, self, "trials", "seeds") | {"space": (not both, "none beside --grid")}

@@ -56,7 +56,7 @@ def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: 
     state = FitState.from_bytes(file.read()) if not job.FROZEN and file.exists() else None
     more |= {"on_gpu": device == "cuda", "wrap": partial(nn.Module.to, device=device)}
     with tracker.fit(job.recipe | {"seed": job.seed}, shown=len(state.history) if state else 0) as report:
-        for state in job.states(*data, state=state, **more):  # noqa: B020
+        for state in job.fit_epochs(*data, state=state, **more):  # noqa: B020
             if not job.FROZEN:
                 file.put(state.to_bytes())
             report(state.history)

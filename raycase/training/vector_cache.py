@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from raycase.errors import RequestError, note
-from raycase.io.rated import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
+from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
@@ -22,7 +22,7 @@ from raycase.job.run import TooManyRejectedError, run
 from raycase.job.runner import Runner
 from raycase.job.score_job import ScoreJob, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.contracts import SCORE, Compute, EmbedderConfig
+from raycase.models.configs import SCORE, Compute, EmbedderConfig
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 

@@ -21,7 +21,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import SHIPPED_WITH, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
-from raycase.io.fetch import MPNET
+from raycase.io.model_files import MPNET
 
 MINILM = ENCODERS["minilm"]
 TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]

@@ -13,12 +13,12 @@ from kinds import save_kind
 import raycase
 from raycase.encoder import sources
 from raycase.encoder.choices import find_unprompted
+from raycase.encoder.library_files import LEGACY
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
-from raycase.encoder.published import LEGACY
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
-from raycase.io.fetch import pinned_uri
+from raycase.io.model_files import pinned_uri
 from raycase.models.registry import resolve
 
 library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")

@@ -9,7 +9,7 @@ import tiny
 from helpers import ROOT, sentences, write_csv
 from nested_models import save_case
 
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 
 sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]

@@ -8,9 +8,9 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
 from raycase.evaluation.procedure import evaluate, find_task
-from raycase.io.fetch import DEFAULT_MODEL
+from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.runner import Runner
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp

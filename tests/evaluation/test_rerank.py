@@ -15,8 +15,8 @@ from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
-from raycase.io.rated import read_candidates
-from raycase.models.contracts import sentence_encoder
+from raycase.io.rated_pairs import read_candidates
+from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
 
 

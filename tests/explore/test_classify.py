@@ -86,7 +86,7 @@ def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, 
     result = classify(asked(home, tmp_path, stated=True))
     found = pq.read_table(tmp_path / "labels.parquet")
     assert told["label"].null_count == 0 and found.drop_columns(["label"]) == told.drop_columns(["label"])
-    states = raycase.load(Index.open(str(home / "words")).model, device="cpu").states(
+    states = raycase.load(Index.open(str(home / "words")).model, device="cpu").stated(
         [row["text"] for row in storing.texts(90)], CONDITION
     )
     for row, label in zip(found.to_pylist(), told["label"].to_pylist(), strict=True):

@@ -14,9 +14,9 @@ from helpers import embedded
 from indexed import refuse
 
 from raycase.explore.explore_job import ExploreJob, explore
+from raycase.index.answer_printing import looked_at
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.index.marks import looked_at
 from raycase.index.search_job import SearchJob, search
 
 # not imported here: it takes seconds, in each of pytest's workers

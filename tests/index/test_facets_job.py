@@ -14,8 +14,8 @@ import raycase
 from raycase.explore import facets as module
 from raycase.explore.facets import FUNCTION_WORDS
 from raycase.explore.facets_job import FacetsJob, facets
+from raycase.index.answer_printing import BOLD
 from raycase.index.build import IndexJob, build
-from raycase.index.marks import BOLD
 from raycase.job.request import EmbedJob
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
@@ -84,7 +84,7 @@ def test_rows_that_say_nothing_are_a_group_of_their_own(tmp_path, capsys):
     uri, files = storing.indexed(tmp_path / "i.lance", words), {n: str(tmp_path / n) for n in ("output", "assignments")}
     condition = "what they wear on their heads"
     result = facets(asked(uri, condition=condition, clusters=4, stated=True, **files))
-    states = raycase.load(model, device="cpu").states([row["text"] for row in rows], condition)
+    states = raycase.load(model, device="cpu").stated([row["text"] for row in rows], condition)
     found, of_rows = (pq.read_table(files[name]).to_pylist() for name in files)
     assert result["rows"] == 90 == sum(facet["rows"] for facet in found) == len(of_rows)
     assert [facet["cluster"] for facet in found] == [1, 2, 3, 4, 0] and result["clusters"] == 4

@@ -17,10 +17,10 @@ from raycase.errors import RequestError, WorkError
 from raycase.index import approximate, lance_files
 from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
 from raycase.index.build import IndexJob, build
-from raycase.index.combined import Term
 from raycase.index.index import Index
 from raycase.index.lance_files import IndexMetadata
 from raycase.index.shard import Limits
+from raycase.index.weighted_search import Term
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
 from raycase.io.storage import locate

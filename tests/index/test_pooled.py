@@ -66,7 +66,7 @@ def test_eight_threads_get_what_one_gets(home, index):
 
 def test_stated_leaves_out_rows_that_say_nothing(home, index, model):
     texts = [row["text"] for row in storing.texts(250)]
-    states = model.states(texts, ASKED)
+    states = model.stated(texts, ASKED)
     assert 25 < (states < 0.5).sum() < 225
     whole, found = index.search(QUERIES, ASKED, 250), index.search(QUERIES, ASKED, 20, stated=True)
     said = dict(enumerate(index.stated_at(ASKED, np.arange(250)).tolist()))

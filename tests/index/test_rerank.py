@@ -14,7 +14,7 @@ from raycase.errors import RequestError
 from raycase.index import search_job
 from raycase.index.answers import find_scorer, rerank
 from raycase.index.search_job import SearchJob, search
-from raycase.models.contracts import score_pairs
+from raycase.models.configs import score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
 

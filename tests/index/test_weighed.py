@@ -13,9 +13,9 @@ from small import no_signs
 
 import raycase
 from raycase.encoder.words import Word
+from raycase.index.answer_printing import BOLD, PLAIN, in_words, looked_at, print_answers, weigh_answers
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.index.marks import BOLD, PLAIN, in_words, looked_at, print_answers, weigh_answers
 from raycase.index.search_job import SearchJob, search
 
 TEXTS = [

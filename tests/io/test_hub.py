@@ -4,7 +4,7 @@ import pytest
 from fake_hub import COMMIT, fake_hub
 
 from raycase.errors import RequestError
-from raycase.io.fetch import file_of, pinned_uri
+from raycase.io.model_files import file_of, pinned_uri
 
 RESOLVE = "/{repo_id}/resolve/{revision}/{filename}"
 OFFLINE = r"^--model: expected b.json of me/x on the .* hub .*, got: .*: run this once with the network, or pass"

@@ -16,7 +16,7 @@ from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.job.output import output_folder
 from raycase.job.request import EmbedJob, check_embed
 from raycase.job.score_job import ScoreJob, check_score
-from raycase.training.projector import ProjectorJob
+from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep import Sweep
 
 OVER, AS_INPUT = "expected another place than", "would be read as input"
@@ -120,7 +120,7 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, build, IndexJob(embeddings=("out",), output="out"))
     refuse(OVER, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for check in (ProjectorJob.check_source, lambda job: Sweep(grid="table7", training=job).check()):
+    for check in (ProjectorJob.check_request, lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorJob(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from raycase.errors import RequestError
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 
 NAMES = ["sentence1", "sentence2", "condition", "label"]
 ROWS = [

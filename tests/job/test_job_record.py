@@ -11,7 +11,7 @@ import pytest
 from helpers import embed_here, read_output, sentences, stop_after, unit_times, write_csv
 
 from raycase.errors import RequestError
-from raycase.io.fetch import DEFAULT_MODEL
+from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.output import Output
 from raycase.job.verify import verify
 

@@ -9,7 +9,7 @@ from helpers import embed_here
 from raycase.job.request import check_embed
 from raycase.job.runner import Runner
 from raycase.job.sample import dry_run
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder
 from raycase.papers.dualcse.model import dualcse
 

@@ -19,10 +19,10 @@ import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import evaluate
+from raycase.job.finished_output import open_written
 from raycase.job.score_job import ScoreJob
 from raycase.job.verify import verify
-from raycase.job.written import open_written
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
 
@@ -97,7 +97,7 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
     assert table.column_names[4:] == (columns if name == "mixsp" else columns[:1])
     if name == "mixsp":  # the range is the likeliest of both sentences
         model = loaded("mixsp", models).eval()
-        outputs = model(model.config.tokens(table["sentence1"].to_pylist(), table["sentence2"].to_pylist()))
+        outputs = model(model.config.tokenize_pairs(table["sentence1"].to_pylist(), table["sentence2"].to_pylist()))
         first, second = outputs[:, 1:].chunk(2, dim=1)
         probability, place = ((first.softmax(1) + second.softmax(1)) / 2).max(1)
         np.testing.assert_allclose(table["similarity"], outputs[:, 0].sigmoid(), atol=1e-5)

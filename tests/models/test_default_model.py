@@ -15,12 +15,12 @@ import raycase
 from raycase.encoder import sources
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS
-from raycase.io.fetch import DEFAULT_MODEL, folder_here
+from raycase.io.model_files import DEFAULT_MODEL, folder_here
 from raycase.io.vectors import l2_normalize
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.registry import load, resolve
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.projector import ProjectorJob
+from raycase.training.projector_job import ProjectorJob
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]

@@ -16,7 +16,7 @@ import raycase
 from raycase.cli import main
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
-from raycase.io.fetch import pinned_uri
+from raycase.io.model_files import pinned_uri
 from raycase.models.push import PushJob, push
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder

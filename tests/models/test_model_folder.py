@@ -12,7 +12,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
-from raycase.io.fetch import MODEL_FILE
+from raycase.io.model_files import MODEL_FILE
 from raycase.models import case, model_folder
 from raycase.models.model_card import case_card
 from raycase.models.model_folder import CARD, METRICS, open_model_folder, write_folder

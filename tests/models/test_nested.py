@@ -7,7 +7,7 @@ from nested_models import NESTED, SAVE
 
 import raycase
 from raycase.errors import RequestError
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.models.registry import resolve
 
 SENTENCES = ["a red dress", "two people play with a dog", "two people play with a dog"]

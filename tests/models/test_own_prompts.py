@@ -21,7 +21,7 @@ from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, lora
-from raycase.training.projector import ProjectorJob
+from raycase.training.projector_job import ProjectorJob
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'

@@ -9,7 +9,7 @@ import torch
 from helpers import in_threads, wait_for
 
 from raycase.models.condition_pooling import condition_pooling
-from raycase.models.embeds import Embeds
+from raycase.models.embedder import Embedder
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.csr.model import csr
@@ -27,7 +27,7 @@ TEXTS = [f"{a} {b} {c}" for a, b in (("red", "people"), ("a dog", "dress")) for 
 def calls(model):
     """Every way to ask a model about a text."""
     under = small.CONDITIONS[:2]
-    if not isinstance(model, Embeds):
+    if not isinstance(model, Embedder):
         return [lambda text: model.score([text], [TEXTS[0]], under[:1])]
     asked = [
         lambda text: model.encode(text, under[0]),

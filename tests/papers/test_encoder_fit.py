@@ -16,7 +16,7 @@ import raycase
 from raycase.io.vectors import pair_cosines
 from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
-from raycase.training.encoder_fit import RatedJob, TunePairs, length_batches
+from raycase.training.fine_tune_job import RatedJob, TokenizedRatedPairs, length_batches
 from raycase.training.loop import restore
 
 
@@ -76,13 +76,13 @@ class ScoresJob(RatedJob):
     def config(self):
         return self.scores
 
-    def prepared(self, shared):
+    def fit_data(self, shared):
         return shared
 
 
 def numbers(ratings):
     ratings = np.array(ratings, dtype=np.float32)
-    return TunePairs(texts=Numbers(len(ratings)), ratings=ratings, groups=np.arange(len(ratings)))
+    return TokenizedRatedPairs(texts=Numbers(len(ratings)), ratings=ratings, groups=np.arange(len(ratings)))
 
 
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():

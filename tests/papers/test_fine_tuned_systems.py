@@ -14,8 +14,8 @@ import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
-from raycase.models.contracts import EmbedderConfig, score_pairs, sentence_encoder
-from raycase.models.embeds import Embeds
+from raycase.models.configs import EmbedderConfig, score_pairs, sentence_encoder
+from raycase.models.embedder import Embedder
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
@@ -65,7 +65,7 @@ def test_the_vectors_of_training_are_those_that_are_given(bert, name):
     system = small.disturb(config.trainable(), scale=0.02)
     prepared = config.rated(small.rated()).take(np.arange(24))
     close(system.eval()(prepared).detach(), system.encode_prepared(prepared).vectors)
-    assert isinstance(system, Embeds)
+    assert isinstance(system, Embedder)
 
 
 @pytest.mark.parametrize("name", EMBED)

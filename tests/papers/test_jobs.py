@@ -16,7 +16,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.procedure import evaluate
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.baselines.train import BiEncoderJob
 from raycase.papers.csr.model import csr

@@ -29,7 +29,7 @@ from helpers import (
 
 import raycase
 from raycase.errors import RequestError
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.job.request import EmbedJob
 from raycase.job.runner import Runner
 from raycase.papers.csr.train import CsrJob

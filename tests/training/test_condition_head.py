@@ -14,7 +14,7 @@ from helpers import open_trainer, rated_rows, read_output, read_rejected, senten
 
 import raycase
 from raycase.errors import RequestError
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
 from raycase.job.request import EmbedJob, check_embed

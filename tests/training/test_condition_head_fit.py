@@ -49,7 +49,7 @@ def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
     """With threads, which else add gradients in any order."""
     torch.set_num_threads(2)
     data, job = pairs(4000, sentences=60, tokens=40), replace(JOB, epochs=2, batch_size=1000)
-    first, second = (last(job.states(None, data, data)).weights for _ in range(2))
+    first, second = (last(job.fit_epochs(None, data, data)).weights for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -78,7 +78,7 @@ def test_the_loss_is_that_of_the_cosines_at_every_dimension(nested):
         (torch.cosine_similarity(first[:, :d], second[:, :d]) - (torch.tensor(data.ratings) - 1) / 4).square().mean()
         for d in (6, *nested)
     ]
-    state = next(job.states(None, data, pairs(seed=1)))
+    state = next(job.fit_epochs(None, data, pairs(seed=1)))
     assert state.line["loss"] == pytest.approx(float(sum(wanted)) / len(wanted), rel=1e-5)
 
 
@@ -94,14 +94,14 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     )
     index = np.where(labelled[:, None], len(states), data.sentence_index)
     other = replace(data, sentences=spoiled, sentence_index=index)
-    found, wanted = (last(JOB.states(None, d, pairs(seed=1))) for d in (other, data))
+    found, wanted = (last(JOB.fit_epochs(None, d, pairs(seed=1))) for d in (other, data))
     assert worst(found.weights, wanted.weights) == 0
     rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
     assert head_correlations(head_of(), data)["spearman"] != head_correlations(head_of(), rated)["spearman"]
 
 
 def test_the_best_head_is_rounded_as_it_is_saved():
-    state = last(replace(JOB, epochs=4, learning_rate=0.05).states(None, pairs(), pairs(seed=1)))
+    state = last(replace(JOB, epochs=4, learning_rate=0.05).fit_epochs(None, pairs(), pairs(seed=1)))
     head = best_head(state, JOB.head(WIDTH))
     assert not head.training
     for name, tensor in head.state_dict().items():

@@ -11,9 +11,9 @@ from helpers import open_trainer, rated_rows, to_csv
 from random_pairs import JOB, head_of, pairs
 
 from raycase.errors import RequestError
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import cosines
-from raycase.models.contracts import score_pairs
+from raycase.models.configs import score_pairs
 from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
@@ -58,7 +58,8 @@ def test_a_head_learns_what_the_teachers_say(train, pseudo_labelled, monkeypatch
     """Wrong ratings, which count little: the head ends closer to its teachers than to the ratings."""
     monkeypatch.setattr(condition_head_fit, "DISTILLED_WEIGHT", 100.0)
     job = replace(JOB, epochs=25, learning_rate=0.02)
-    losses = [state.line["loss"] for state in job.states(None, train, pairs(seed=1), pseudo_labelled=pseudo_labelled)]
+    states = job.fit_epochs(None, train, pairs(seed=1), pseudo_labelled=pseudo_labelled)
+    losses = [state.line["loss"] for state in states]
     assert losses[-1] < 0.3 * losses[0]
 
 

@@ -16,7 +16,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import auc
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.labelled import ALL, nearest
-from raycase.io.labelled import labels_of, read_labelled
+from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.training import condition_pairs
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import calibration_error
@@ -129,18 +129,18 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
         before, after = (system["figures"][column]["label"]["value"] for system in (plain, trained))
         assert after > max(before, 95), column
     read, loaded = read_labelled(*tables, "--labelled"), raycase.load(job.output, device="cpu")
-    found = loaded.states(read.texts, "color")
+    found = loaded.stated(read.texts, "color")
     assert auc(found, np.array([bool(labels) for labels in read.columns[0].labels])) > 0.8
     assert report["says"]["m"]["value"] == pytest.approx(
         100 * auc(found, np.array([bool(labels) for labels in read.columns[0].labels])), abs=0.5
     )
     assert "says anything of a column's condition, AUC x 100: m 9" in (tmp_path / "r" / "report.md").read_text()
     with pytest.raises(ValueError, match="one for each of 1 texts, got 2"):
-        loaded.states(["a"], ["color", "number"])
+        loaded.stated(["a"], ["color", "number"])
     assert {"auc", "calibration_error", "texts"} == set(metrics["says"]) and 0 <= found.min() <= found.max() <= 1
-    np.testing.assert_allclose(loaded.states(read.texts[:1], "color"), found[:1], atol=1e-4)
+    np.testing.assert_allclose(loaded.stated(read.texts[:1], "color"), found[:1], atol=1e-4)
     with pytest.raises(ValueError, match="says nothing"):
-        raycase.load(f"condition-pooling:{tiny_model}", device="cpu").states(["a dog"], "color")
+        raycase.load(f"condition-pooling:{tiny_model}", device="cpu").stated(["a dog"], "color")
 
 
 def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables, few, tmp_path):
@@ -155,7 +155,7 @@ def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables
     loaded = raycase.load(job.output, device="cpu")
     found = loaded.encode_grid(texts, ["Farbe", "number of people"])
     assert found.shape == (3, 2, 16) and np.isfinite(found).all()
-    assert np.ptp(found, axis=0).max() > 1e-3 and loaded.states(texts, "Farbe").shape == (3,)
+    assert np.ptp(found, axis=0).max() > 1e-3 and loaded.stated(texts, "Farbe").shape == (3,)
 
 
 def test_the_calibration_error_by_hand():

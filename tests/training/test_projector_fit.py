@@ -17,7 +17,7 @@ from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
 from raycase.training.losses import Loss
-from raycase.training.projector import (
+from raycase.training.projector_job import (
     ProjectorJob,
     best_projector,
     pair_loss,
@@ -93,7 +93,7 @@ def test_pairs_without_a_rating_are_not_trained_on():
     np.testing.assert_array_equal(without.pair_index, data.pair_index[kept])
     np.testing.assert_array_equal(without.ratings, data.ratings[kept])
     fitted, wanted, rated = (
-        last(job.states(None, train, pairs(30, 1)))
+        last(job.fit_epochs(None, train, pairs(30, 1)))
         for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
     )
     assert same(fitted, wanted)
@@ -143,5 +143,5 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     assert projector_correlations(nn.Identity(), held_out)["spearman"] < 30
     shape = {"dim": 12, "layers": 0, "dropout": 0.0}
     job = job_of(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
-    state = last(job.states(None, train, validation))
+    state = last(job.fit_epochs(None, train, validation))
     assert projector_correlations(best_projector(state, job.projector(12)), held_out)["spearman"] > 95

@@ -12,7 +12,7 @@ from helpers import open_trainer, plain_fit, projector_of, rated_rows, to_csv, w
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import pair_cosines
 from raycase.training import job as jobs
 

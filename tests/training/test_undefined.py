@@ -11,7 +11,7 @@ from helpers import rated_rows, to_csv, vectors_of
 from raycase.cli import main
 from raycase.errors import RequestError
 from raycase.evaluation import procedure as tasks
-from raycase.io.rated import read_rated
+from raycase.io.rated_pairs import read_rated
 from raycase.io.storage import json_bytes
 
 NAN = math.nan

@@ -12,7 +12,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.metrics import Correlation, pearson, spearman
 from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 
 
 def rated_alone(metric: Correlation) -> Correlation:

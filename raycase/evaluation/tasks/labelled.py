@@ -18,7 +18,7 @@ from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, interval, rank_systems
 from raycase.index.topk import top_k
 from raycase.io.inputs import find_input
-from raycase.io.labelled import LabelledTexts, labels_of, read_labelled
+from raycase.io.labelled_texts import LabelledTexts, labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
 
@@ -76,7 +76,7 @@ def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[s
         told = [(column.wordings[0], said) for column in table.columns if (said := column.said) is not None]
         if told:  # in one call, since each text is encoded once in a call
             asked = [condition for condition, _ in told for _ in table.texts]
-            states = np.split(loaded.states([*table.texts] * len(told), asked), len(told))
+            states = np.split(loaded.stated([*table.texts] * len(told), asked), len(told))
             found += [auc(of_column, said) for of_column, (_, said) in zip(states, told, strict=True)]
     aucs = np.array(found)
     return estimate(mean_of, aucs, aucs, resamples=job.resamples, seed=job.seed) if found else None

@@ -13,8 +13,8 @@ import numpy as np
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.io.rated import CandidateSets, texts_sha256
-from raycase.models.contracts import EmbedderConfig
+from raycase.io.rated_pairs import CandidateSets, texts_sha256
+from raycase.models.configs import EmbedderConfig
 
 FIRST = 10  # candidates among which MTEB looks for the first that fits
 MEASURES = ("map", f"mrr@{FIRST}")

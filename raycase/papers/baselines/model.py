@@ -20,9 +20,9 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
-from raycase.models.contracts import EmbedderConfig, PromptEncoderConfig, ScorerConfig
+from raycase.models.configs import EmbedderConfig, PromptEncoderConfig, ScorerConfig
 from raycase.models.fine_tuned import (
-    Embedder,
+    FineTunedEmbedder,
     PromptEncoder,
     Scorer,
     read_elsewhere,
@@ -90,7 +90,7 @@ class TriEncoderConfig(EmbedderConfig):
         return TriEncoder(self, load_encoder(self.encoder, **options))
 
 
-class TriEncoder(Embedder):
+class TriEncoder(FineTunedEmbedder):
     """compose(f(s), f(c))."""
 
     def forward(self, prepared: Prepared) -> Tensor:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TextFlags
-from raycase.models.contracts import SystemConfig
+from raycase.models.configs import SystemConfig
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.training.encoder_fit import RatedJob
+from raycase.training.fine_tune_job import RatedJob
 from raycase.training.losses import Loss
 
 

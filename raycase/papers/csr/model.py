@@ -28,8 +28,8 @@ from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_ranges
-from raycase.models.contracts import EmbedderConfig
-from raycase.models.fine_tuned import Embedder, starting_encoder
+from raycase.models.configs import EmbedderConfig
+from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, tokens_of_pairs
 
 PairBatch = tuple[np.ndarray, Tensor, Any]  # which pairs (P,), their vectors (P, D), w (P, T)
@@ -88,7 +88,7 @@ class CsrConfig(EmbedderConfig):
         return Csr(self, load_encoder(self.encoder, **options))
 
 
-class Csr(Embedder):
+class Csr(FineTunedEmbedder):
     """A loaded CSR system: (sentence, condition) -> vector."""
 
     def __init__(self, config: CsrConfig, encoder: TextEncoder) -> None:

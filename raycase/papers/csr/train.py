@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycase.models.contracts import SystemConfig
+from raycase.models.configs import SystemConfig
 from raycase.papers.csr.model import Asks, Router, csr, default_router
-from raycase.training.encoder_fit import RatedJob
+from raycase.training.fine_tune_job import RatedJob
 
 
 @dataclass(frozen=True, kw_only=True)

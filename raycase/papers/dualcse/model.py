@@ -24,8 +24,8 @@ from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.tokenizer import separated
 from raycase.io.schema import Reason
 from raycase.io.vectors import cosines
-from raycase.models.contracts import EmbedderConfig, check_conditions
-from raycase.models.fine_tuned import Embedder, starting_encoder
+from raycase.models.configs import EmbedderConfig, check_conditions
+from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
@@ -82,7 +82,7 @@ class DualCseConfig(EmbedderConfig):
         return DualCse(self, load_encoder(self.encoder, **options), implicit)
 
 
-class DualCse(Embedder):
+class DualCse(FineTunedEmbedder):
     """f(s, explicit) and f(s, implicit), from one encoder or from two."""
 
     def __init__(self, config: DualCseConfig, encoder: TextEncoder, implicit: TextEncoder | None) -> None:

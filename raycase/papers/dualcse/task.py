@@ -20,7 +20,7 @@ from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import Model, vectors
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems
-from raycase.io.rated import texts_sha256
+from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
 from raycase.papers.dualcse.model import entailment, implicitness
 

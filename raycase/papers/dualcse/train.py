@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.token_batch import Prepared
-from raycase.models.contracts import SystemConfig, sentence_encoder
+from raycase.models.configs import SystemConfig, sentence_encoder
 from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
-from raycase.training.encoder_fit import FineTuneJob, autocast
+from raycase.training.fine_tune_job import FineTuneJob, autocast
 from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather
 
 KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
@@ -99,7 +99,7 @@ class InferencesJob(FineTuneJob):
         check_apart(validation, train, "--validation: expected premises that are not in --train")
         return train, validation
 
-    def prepared(self, shared: Sequence[Inferences]) -> tuple[InferenceTexts, InferenceTexts]:
+    def fit_data(self, shared: Sequence[Inferences]) -> tuple[InferenceTexts, InferenceTexts]:
         config = self.config()
         train, validation = (InferenceTexts.of(config, inferences) for inferences in shared)
         return train, validation

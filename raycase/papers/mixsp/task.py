@@ -10,7 +10,7 @@ from raycase.evaluation.metrics import Correlation, spearman
 from raycase.evaluation.models import Model, no_condition
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.tasks.csts import compare_scores
-from raycase.io.rated import SCORE, RatedPairs, read_rated
+from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER
 
 MEASURES: dict[str, Correlation] = {  # upper: pairs that mean nearly the same

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
-from raycase.io.rated import SCORE, RatedPairs, read_rated, rows_in
-from raycase.models.contracts import SystemConfig, sentence_encoder
+from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated, rows_in
+from raycase.models.configs import SystemConfig, sentence_encoder
 from raycase.papers.mixsp.model import MOST, UPPER, mixsp
-from raycase.training.encoder_fit import PairJob
+from raycase.training.fine_tune_job import PairJob
 from raycase.training.losses import squared_error
 
 SCORE_WEIGHT, RANGE_WEIGHT = 7e-4, 1e-4  # alpha_1 and alpha_2 of eq. 5

@@ -31,7 +31,7 @@ def test_a_tri_encoder_composes_two_vectors(bert, how):
 
 
 def triple(config, *texts):
-    batch = config.tokens(*([text] for text in texts))
+    batch = config.tokenize_pairs(*([text] for text in texts))
     return batch, batch.sequences.take(np.array([0])).flat.tolist()
 
 

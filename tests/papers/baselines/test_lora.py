@@ -15,7 +15,7 @@ from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import lora
 from raycase.papers.baselines.train import LoraJob
-from raycase.training.projector import ProjectorJob
+from raycase.training.projector_job import ProjectorJob
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.

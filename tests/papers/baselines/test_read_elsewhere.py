@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 import raycase
 from raycase.encoder.pooling import Pooling
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, lora, tri_encoder
 
 library = Later("sentence_transformers")

@@ -14,7 +14,7 @@ import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.procedure import evaluate
 from raycase.job.score_job import ScoreJob
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import (
     KINDS,

@@ -10,7 +10,7 @@ import torch
 
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
 from raycase.papers.dualcse.train import DualCseJob, SimCseJob, dual_loss
@@ -116,7 +116,7 @@ def job_of(name, bert, **flags):
 def test_a_batch_loss_is_that_of_its_vectors(name, inferences, bert):
     job, train = job_of(name, bert), read_inferences(inferences["train"], "")
     config = job.config()
-    texts, _ = job.prepared([train, train])
+    texts, _ = job.fit_data([train, train])
     module = small.disturb(config.trainable(0.0)).eval()
     batch = np.array([3, 0, 11])
     found = job.batch_loss(texts, torch.float32)(module, batch)

@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.procedure import evaluate
-from raycase.models.contracts import sentence_encoder
+from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
 from raycase.papers.mixsp.train import MixSpJob, SentenceEncoderJob
 
@@ -98,7 +98,7 @@ def test_what_is_pooled(bert, kind, tmp_path):
         (tmp_path / kind).mkdir()
         folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
     system = small.system(mixsp(folder))
-    found = system.encoder.encode(system.config.tokens(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
+    found = system.encoder.encode(system.config.tokenize_pairs(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
 
 
@@ -113,7 +113,7 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(bert):
     router = system.head.router
     router.bias -= torch.cat(logits).mean(0)  # so that pairs go to both ranges
     shares = [router(pooled[:, 0] + pooled[:, k]).softmax(1) for k in (1, 2)]
-    lowest = system.figures(system.config.tokens(*map(list, zip(*pairs, strict=True))))[0][:, 1]
+    lowest = system.figures(system.config.tokenize_pairs(*map(list, zip(*pairs, strict=True))))[0][:, 1]
     assert lowest.tolist() == (4.0 * (shares[0] + shares[1]).argmax(1)).tolist()
     assert set(lowest.tolist()) == {0.0, 4.0}
 

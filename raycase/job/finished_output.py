@@ -26,7 +26,7 @@ AHEAD = 4  # files read before they are needed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class FinishedOutput:
     """A finished output and its units."""
 
     output: Output
@@ -89,7 +89,7 @@ def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> 
         return parsed(read_checked(file, sha256), file.uri, columns)
 
 
-def open_written(uri: str, flag: str) -> Written:
+def open_written(uri: str, flag: str) -> FinishedOutput:
     """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
     output = Output(uri)
     for file in (output.job, output.manifest):
@@ -111,4 +111,4 @@ def open_written(uri: str, flag: str) -> Written:
     lines = manifest_lines(output)
     names = lines["name"].to_pylist()
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
-    return Written(output=output, job=job, units=tuple(map(UnitFile.parse, names)), sums=sums, pairs_of=pairs)
+    return FinishedOutput(output=output, job=job, units=tuple(map(UnitFile.parse, names)), sums=sums, pairs_of=pairs)

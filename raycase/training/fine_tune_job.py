@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
-from raycase.io.rated import NOT_APPLICABLE, RatedPairs
+from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 from raycase.io.storage import Location
-from raycase.models.contracts import Compute, SystemConfig
+from raycase.models.configs import Compute, SystemConfig
 from raycase.models.fine_tuned import pair_scores
-from raycase.models.model_card import tuned_card
+from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
@@ -89,7 +89,7 @@ class FineTuneJob(TrainingJob):
     def identity(self, config: SystemConfig, parts: Sequence[Any]) -> dict[str, Any]:
         return super().identity(config, parts) | {"task": self.TASK}
 
-    def states(
+    def fit_epochs(
         self, config: SystemConfig, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
         compute = getattr(torch, compute_of(self, on_gpu=on_gpu))  # of matrix products
@@ -123,7 +123,7 @@ class FineTuneJob(TrainingJob):
         }
         system = config.trainable(self.dropout)  # in 32 bits, in which adapters are merged
         restore(self.module(system), fitted.best)
-        begin_folder(self.folder, metrics, tuned_card(self.folder.name, config, metrics))
+        begin_folder(self.folder, metrics, fine_tuned_card(self.folder.name, config, metrics))
         system.save(self.folder)
         return metrics
 
@@ -132,7 +132,7 @@ class FineTuneJob(TrainingJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TunePairs:
+class TokenizedRatedPairs:
     """Rated pairs, tokenised. groups: (N,), equal for pairs of the same two sentences, which share a batch."""
 
     texts: RatedTexts | TokenBatch
@@ -150,21 +150,23 @@ class PairJob(FineTuneJob):
     def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:
         """The loss over what the module gives for a whole batch."""
 
-    def prepared(self, shared: Sequence[RatedPairs]) -> tuple[TunePairs, TunePairs]:
+    def fit_data(self, shared: Sequence[RatedPairs]) -> tuple[TokenizedRatedPairs, TokenizedRatedPairs]:
         config: Any = self.config()
-        train, validation = (
-            TunePairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups) for rated in shared
-        )
+
+        def tokenized(rated: RatedPairs) -> TokenizedRatedPairs:
+            return TokenizedRatedPairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
+
+        train, validation = map(tokenized, shared)
         return train, validation
 
     def module(self, system: Any) -> Any:
         return pair_scores(system)
 
-    def batches(self, train: TunePairs) -> Batches:
+    def batches(self, train: TokenizedRatedPairs) -> Batches:
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
         return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, self.seed)
 
-    def batch_loss(self, train: TunePairs, compute: torch.dtype) -> BatchLoss:
+    def batch_loss(self, train: TokenizedRatedPairs, compute: torch.dtype) -> BatchLoss:
         ratings_N = torch.tensor(train.ratings)
 
         def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
@@ -176,7 +178,7 @@ class PairJob(FineTuneJob):
 
         return of_batch
 
-    def evaluation(self, validation: TunePairs, compute: torch.dtype) -> Evaluation:
+    def evaluation(self, validation: TokenizedRatedPairs, compute: torch.dtype) -> Evaluation:
         def evaluate(module: Any) -> dict[str, float]:
             with autocast(module, compute):
                 return correlations(module.scores(validation.texts), validation.ratings)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
-from raycase.io.fetch import PINNED, file_of
 from raycase.io.json_values import loads
+from raycase.io.model_files import PINNED, file_of
 from raycase.io.storage import locate
 
 if TYPE_CHECKING:

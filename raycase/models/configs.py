@@ -1,5 +1,5 @@
 """What a system is before its weights are loaded: a configuration. One that embeds loads an
-`raycase.models.embeds.Embeds`, one that scores pairs a `raycase.models.fine_tuned.Scorer`.
+`raycase.models.embedder.Embedder`, one that scores pairs a `raycase.models.fine_tuned.Scorer`.
 
 Shapes: N pairs, M distinct (sentence, condition) or pairs of sentences, P of these for each pair of sentences, D
 dimensions, K figures.
@@ -27,9 +27,9 @@ from raycase.encoder.token_batch import Prepared, TokenBatch
 from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
-from raycase.io.fetch import MODEL_FILE, folder_here
 from raycase.io.json_values import from_json
-from raycase.io.rated import RatedPairs
+from raycase.io.model_files import MODEL_FILE, folder_here
+from raycase.io.rated_pairs import RatedPairs
 from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
 from raycase.models.fine_tuned import PromptEncoder, read_elsewhere, starting_encoder, training_options, with_dropout
@@ -269,7 +269,7 @@ class ScorerConfig(SystemConfig):
 
     APART: ClassVar[int] = 0
 
-    def tokens(
+    def tokenize_pairs(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
         """Tokenise each distinct text and put those of each pair together, its condition behind them where the system
@@ -291,13 +291,13 @@ class ScorerConfig(SystemConfig):
             conditions=None,
             sentence=none_M,
             condition=none_M,
-            of_pairs=[self.tokens(firsts, seconds, None if conditions is None else under)],
+            of_pairs=[self.tokenize_pairs(firsts, seconds, None if conditions is None else under)],
             of_sentences=[],
             of_conditions=[],
         )
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
-        batch = self.tokens(rated.sentences1, rated.sentences2, rated.conditions)
+        batch = self.tokenize_pairs(rated.sentences1, rated.sentences2, rated.conditions)
         sentences = rated.sentences1, rated.sentences2
         check_accepted(batch.reasons, *sentences, conditions=rated.conditions, source=rated.uri)
         return batch

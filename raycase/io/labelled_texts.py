@@ -21,7 +21,7 @@ from typing_extensions import TypedDict
 from raycase.errors import RequestError, expecting, is_words, note
 from raycase.io.inputs import list_input, peek
 from raycase.io.json_values import from_json, loads
-from raycase.io.rated import texts_sha256
+from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
 from raycase.io.storage import locate
 

@@ -17,10 +17,10 @@ from raycase.encoder.prompts import PromptFlags, read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
 from raycase.heads.layers import MOST_WIDTH, Activation
 from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
-from raycase.io.fetch import is_trained
+from raycase.io.model_files import is_trained
 from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
-from raycase.models.contracts import PromptEncoderConfig
+from raycase.models.configs import PromptEncoderConfig
 from raycase.models.model_card import case_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
@@ -158,7 +158,7 @@ class ProjectorJob(PromptFlags, TrainingJob):
         cached: dict[str, Any] = {"cache": self.cache_location, "compute": self.compute}
         return [vectors.pair_vectors(rated, config, **cached) for rated in parts]
 
-    def states(
+    def fit_epochs(
         self, config: Any, train: PairVectors, validation: PairVectors, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
         """`fit` g by eq. 2 with a frozen encoder; `how`: its state and wrap. Pairs labelled -1 are not trained on."""

@@ -22,17 +22,17 @@ from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
 from raycase.heads.condition_head import Says
-from raycase.io.shared import Shared, exclusive
+from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import Encoded, check_accepted
 
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
-COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "embed_phrases", "states", "tokens", "pool"}
+COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "embed_phrases", "stated", "tokens", "pool"}
 
 
-class Loaded(Shared, ABC):
+class LoadedSystem(Shared, ABC):
     """Base of the loaded systems, which any number of threads may call: one at a time computes."""
 
     config: Any
@@ -53,11 +53,11 @@ class Loaded(Shared, ABC):
         compile_layers(self.encoder)
 
 
-class Embeds(Loaded):
+class Embedder(LoadedSystem):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
 
     warned = False  # that a text was cut
-    output = torch.float32  # what `encode_prepared` may round vectors to, so that less leaves the device
+    output_dtype = torch.float32  # what `encode_prepared` may round vectors to, so that less leaves the device
     says: Says | None = None  # what tells whether a text says anything of a condition
 
     @property

@@ -4,8 +4,8 @@ import pytest
 from helpers import embedded, read_output, sentences, swap_rows
 
 from raycase.errors import RequestError, WorkError
-from raycase.job import written
-from raycase.job.written import open_written
+from raycase.job import finished_output
+from raycase.job.finished_output import open_written
 
 
 def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkeypatch):
@@ -13,11 +13,11 @@ def test_files_come_in_order_and_few_are_read_ahead(tmp_path, tiny_model, monkey
     output = open_written(embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10), "--embeddings")
     assert len(output.names) == 20
     begun = []
-    read = written.read_rows
-    monkeypatch.setattr(written, "read_rows", lambda *arguments: begun.append(1) or read(*arguments))
+    read = finished_output.read_rows
+    monkeypatch.setattr(finished_output, "read_rows", lambda *arguments: begun.append(1) or read(*arguments))
     ids = []
     for done, table in enumerate(output.tables(["id"])):
-        assert len(begun) <= done + written.AHEAD + 1
+        assert len(begun) <= done + finished_output.AHEAD + 1
         ids += table["id"].to_pylist()
     assert ids == list(range(200)) and len(begun) == 20
     assert output.schema.equals(read_output(str(tmp_path / "out")).schema)
