@@ -160,9 +160,9 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
+    from raycase.job.embed_job import EmbedJob, check_embed
     from raycase.job.output import write_job
-    from raycase.job.plan import find_job, make_plan
-    from raycase.job.request import EmbedJob, check_embed
+    from raycase.job.plan import find_job_file, make_plan
     from raycase.job.units import pieces_to_arrow
 
     took, busy, asked = {}, {}, {}
@@ -184,7 +184,7 @@ def measure(url):
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
     job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
     request = step("list the input", lambda: check_embed(job))
-    opened, done = find_job(request)
+    opened, done = find_job_file(request)
     plan = step("read the footers", lambda: make_plan(request, opened, done))
     step(
         "save job and spans",
@@ -194,7 +194,7 @@ def measure(url):
     rows, units = sum(plan.rows), plan.units
 
     request = step("resume: list the input", lambda: check_embed(job))
-    opened, done = step("resume: list the units", lambda: find_job(request))
+    opened, done = step("resume: list the units", lambda: find_job_file(request))
     plan = step("resume: plan", lambda: make_plan(request, opened, done))
     left = step("resume: count what is left", lambda: (len(plan), plan.units))
     tasks = step(

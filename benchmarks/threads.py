@@ -18,7 +18,7 @@ import requests
 
 import raycase
 from raycase.index.build import IndexJob, build
-from raycase.job.request import SAMPLE
+from raycase.job.embed_job import SAMPLE
 
 THREADS = 8
 CONDITIONS = ("color of the clothes", "number of people", "place", "the animal", "weather", "what they hold")

@@ -107,7 +107,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         >>> result["rows_out"], result["pairs"]
         (2, 4)
     """
-    from raycase.job.request import EmbedJob
+    from raycase.job.embed_job import EmbedJob
     from raycase.placement import embed as run
 
     return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions), **options))

@@ -52,7 +52,7 @@ class VerifyJob(RayFlag):
 
 
 def verify(job: VerifyJob) -> Result:
-    """Check an output of `embed` against its manifest."""
+    """Check an output of `embed` or `score` against its manifest."""
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
     from raycase.placement import AutoRunner
@@ -78,7 +78,7 @@ def index(job: IndexJob) -> Result:
 
 
 def train(job: TrainingJob) -> Result:
-    """Train a projector on a frozen encoder, or fine-tune an encoder by one of several systems."""
+    """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
     from raycase.placement import open_trainer
     from raycase.training.job import train
 
@@ -154,7 +154,7 @@ COMMANDS = {
         "raycase demo",
     ),
     "embed": Command(
-        "raycase.job.request:EmbedJob",
+        "raycase.job.embed_job:EmbedJob",
         _at("raycase.placement:embed", "Embed a corpus under conditions."),
         'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
     ),

@@ -8,7 +8,7 @@ from typing import Any
 
 from raycase.index.build import IndexJob, build
 from raycase.index.search_job import SearchJob, search
-from raycase.job.request import EmbedJob, check_embed
+from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 

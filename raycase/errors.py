@@ -92,7 +92,6 @@ _FLAGS = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
 TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
-STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
 MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds

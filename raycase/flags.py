@@ -25,6 +25,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
 NOT_FLAGS = {"ConditionPoolingJob.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
+STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,18 +12,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from raycase.errors import RequestError, note
-from raycase.job.runner import Runner
+from raycase.job.runner import CPUS_OF_ENCODER, Runner
 
 if TYPE_CHECKING:
     from raycase.index.index import Index
     from raycase.index.search_job import SearchJob
+    from raycase.job.embed_job import EmbedJob
     from raycase.job.plan import Plan
-    from raycase.job.request import EmbedJob, Request, RunFlags
+    from raycase.job.request import Request, RunFlags
     from raycase.job.units import WrittenUnit
     from raycase.training.job import TrainingJob
     from raycase.training.trainer import Trainer
 
-CPUS_OF_ENCODER = 4  # as on a cluster
 USE_RAY = " Add --ray to use a Ray cluster."
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
 
@@ -94,7 +94,7 @@ def embed(job: EmbedJob) -> dict[str, Any]:
 
     Raises RequestError and WorkError.
     """
-    from raycase.job.request import check_embed
+    from raycase.job.embed_job import check_embed
     from raycase.job.run import run
     from raycase.job.sample import dry_run
 
@@ -103,35 +103,11 @@ def embed(job: EmbedJob) -> dict[str, Any]:
         return dry_run(request, runner)
     if not job.index:
         return run(request, runner)
-    _check_index(job.index, request)
+    from raycase.index.build import check_index, index_output
+
+    check_index(job.index, request)
     result = run(request, runner)
-    return result | {"index": _indexed(job.index, result["output"])}
-
-
-def _check_index(index: str, request: Request) -> None:
-    """Raise RequestError where there is an index that has other columns than the job will write."""
-    import pyarrow as pa
-
-    from raycase.index.index_rows import check_output_columns
-    from raycase.index.lance_files import open_ready
-    from raycase.io.schema import CONDITION, ID
-    from raycase.io.storage import locate
-
-    if ready := open_ready(locate(index)):
-        id_type, kept = request.kind.written_columns
-        written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
-        check_output_columns(ready[0], written, request.output.root)
-
-
-def _indexed(index: str, output: str) -> str:
-    """Index an output that is complete; returns where. Raises RequestError and WorkError."""
-    from raycase.index.build import IndexJob, build
-
-    try:
-        return str(build(IndexJob(embeddings=(output,), output=index))["output"])
-    except RequestError as error:
-        said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
-        raise RequestError(f"{said}; the output is complete but not indexed: {output}") from error
+    return result | {"index": index_output(job.index, result["output"])}
 
 
 def search(job: SearchJob) -> dict[str, Any]:

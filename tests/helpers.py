@@ -134,7 +134,7 @@ def small_job(folder, model):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.request import EmbedJob
+    from raycase.job.embed_job import EmbedJob
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
     files = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model)}
@@ -223,7 +223,7 @@ def embed_on_ray(job, **options):
 
 def run(job, runner, *, model=None):
     """The main job by a runner; gives its result."""
-    from raycase.job.request import check_embed
+    from raycase.job.embed_job import check_embed
     from raycase.job.run import run
 
     return run(check_embed(job, model), runner)
@@ -287,7 +287,7 @@ def embedded(folder, tiny_model, rows, **options):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.request import EmbedJob
+    from raycase.job.embed_job import EmbedJob
 
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")

@@ -18,7 +18,7 @@ from helpers import cosines, embed_here, read_output, vectors
 import raycase
 from raycase.cli import main, parse
 from raycase.encoder.loading import load_encoder
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded

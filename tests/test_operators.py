@@ -12,7 +12,7 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.integrations import ray_data as operators
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
 

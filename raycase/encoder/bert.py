@@ -1,4 +1,4 @@
-"""BERT-like encoders: attention in its parts, the last layer for the pooled tokens only, and two by torch alone.
+"""BERT-like encoders: a last layer that computes pooled tokens only, and BERT and MPNet in plain torch.
 
 Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
 """

@@ -1,1 +1,1 @@
-"""What is in an index: clusters, labels and duplicates among its rows, and a map that moves between conditions."""
+"""What is in a corpus: clusters, labels, duplicates and a map of an index's rows; nearest neighbours of two outputs."""

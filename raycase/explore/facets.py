@@ -26,9 +26,8 @@ from raycase.errors import check_problems, needs_package
 from raycase.index.answer_printing import weigh_answers
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import Index
-from raycase.index.lance_files import TEXT
 from raycase.index.topk import Block
-from raycase.io.schema import CONDITION, ID
+from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.io.vectors import l2_normalize
 
 FITTED = 10_000  # rows on which k-means is fitted; every row is assigned, whatever their number

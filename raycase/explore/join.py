@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
-from raycase.errors import STALL_TIMEOUT, RequestError, WorkError, at_least, check_problems, check_ranges
-from raycase.flags import RayFlag
+from raycase.errors import RequestError, WorkError, at_least, check_problems, check_ranges
+from raycase.flags import STALL_TIMEOUT, RayFlag
 from raycase.io.places import Folder, begin, check_held, check_paths, claim
-from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
+from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.finished_output import FinishedOutput, open_written, read_rows
@@ -30,7 +30,7 @@ from raycase.job.manifest import read_manifest
 from raycase.job.runner import Runner
 
 GROUP_ROWS, BLOCK_ROWS = 16384, 2**18  # about the most queries of a group, and vectors that are held at a time
-NEIGHBOUR, RANK, SCORE = "neighbour", "rank", "score"
+NEIGHBOUR = "neighbour"
 QUERY_ROW = "place"  # of a neighbour: the query's row in its group
 RECORD, NEIGHBOURS = "join.json", "neighbours"  # in the output
 
@@ -99,7 +99,7 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
         raise WorkError(
             f"{root.uri}: {lost} of {len(groups)} groups of queries are missing; run the same command again"
         )
-    count = read_manifest(queries.output)["pairs"] // (len(queries.job.config["conditions"]) if shares else 1)
+    count = read_manifest(queries.output)["pairs"] // (len(queries.job_file.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
     return {
         "queries": count,
@@ -115,10 +115,10 @@ def _check_join(job: JoinJob, queries: FinishedOutput, vectors: FinishedOutput) 
     for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
-        columns = [ID, *written.job.config["keep_columns"]]
+        columns = [ID, *written.job_file.config["keep_columns"]]
         if job.exclude_same and job.exclude_same not in columns:
             raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
-    asked, there = queries.job.config, vectors.job.config
+    asked, there = queries.job_file.config, vectors.job_file.config
     another = fingerprint(asked["model"]) != fingerprint(there["model"])
     mixed = queries.unconditional != vectors.unconditional
     both = asked["conditions"] and there["conditions"] and not job.condition

@@ -11,8 +11,20 @@ import pyarrow as pa
 
 from raycase.encoder.words import Word
 from raycase.errors import MOST_SHOWN, RequestError, visible
-from raycase.index.lance_files import TEXT
-from raycase.io.schema import CHUNK, CONDITION, DOCUMENT, END, PARTS, QUERY, RANK, SCORE, START, TEXT_RANK, VECTOR_RANK
+from raycase.io.schema import (
+    CHUNK,
+    CONDITION,
+    DOCUMENT,
+    END,
+    PARTS,
+    QUERY,
+    RANK,
+    SCORE,
+    START,
+    TEXT,
+    TEXT_RANK,
+    VECTOR_RANK,
+)
 
 if TYPE_CHECKING:
     from raycase.index.index import Index

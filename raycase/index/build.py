@@ -11,9 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from raycase.errors import RequestError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
-from raycase.index.index_rows import append_rows, delete_matching, delete_same_ids, keep_conditions
+from raycase.index.index_rows import (
+    append_rows,
+    check_output_columns,
+    delete_matching,
+    delete_same_ids,
+    keep_conditions,
+)
 from raycase.index.lance_files import (
     CUT,
     MOST_SHARDS,
@@ -30,7 +38,7 @@ from raycase.index.token_files import remove_unused
 from raycase.io.lance_dataset import import_lance, is_index
 from raycase.io.model_files import model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
-from raycase.io.schema import VECTOR
+from raycase.io.schema import CONDITION, ID, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import CODES
 from raycase.job.finished_output import FinishedOutput, open_written
@@ -39,6 +47,8 @@ from raycase.job.pair_result import PairResult
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+    from raycase.job.request import Request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +160,7 @@ def _open_or_begin(
             )
         if not sources:
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
-        config = sources[0].job.config
+        config = sources[0].job_file.config
         name = read_manifest(sources[0].output)["model"]["name"]
         chunk = config.get(PairResult.CHUNK, [])
         return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=chunk)
@@ -193,19 +203,19 @@ def _check_sources(
 ) -> None:
     """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
     first conditional vectors or tokens say to which dimension all are cut."""
-    models = [source.job.config["model"] for source in sources if not source.unconditional or source.has_tokens]
+    models = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
     if models and CUT in models[0] and VECTOR not in had and CODES not in had:
         metadata.model = metadata.model | {CUT: models[0][CUT]}
     for source in sources:
         other = f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        if (chunk := source.job.config.get(PairResult.CHUNK, [])) != metadata.chunk:
+        if (chunk := source.job_file.config.get(PairResult.CHUNK, [])) != metadata.chunk:
             wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
             raise RequestError(
                 f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted}), got others "
                 f"({got}) {other}"
             )
-        model = source.job.config["model"]
+        model = source.job_file.config["model"]
         if source.unconditional and not source.has_tokens and CUT in metadata.model:
             model = model | {CUT: metadata.model[CUT]}
         expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
@@ -214,3 +224,23 @@ def _check_sources(
                 f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's "
                 f"({got}) {other}"
             )
+
+
+# ------------------------------------------------------------------------------------------ for `raycase embed --index`
+
+
+def check_index(index: str, request: Request) -> None:
+    """Raise RequestError where there is an index that has other columns than a job will write."""
+    if ready := open_ready(locate(index)):
+        id_type, kept = request.kind.written_columns
+        written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
+        check_output_columns(ready[0], written, request.output.root)
+
+
+def index_output(index: str, output: str) -> str:
+    """Index an output that is complete; returns where. Raises RequestError and WorkError."""
+    try:
+        return str(build(IndexJob(embeddings=(output,), output=index))["output"])
+    except RequestError as error:
+        said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
+        raise RequestError(f"{said}; the output is complete but not indexed: {output}") from error

@@ -125,7 +125,7 @@ def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Loca
 def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: IndexMetadata) -> None:
     """Raise RequestError where the index has a row's id under the same condition, from another job."""
     there: set[str | None] = {*metadata.conditions, *([None] if metadata.plain else [])}
-    common = there & {*([None] if source.unconditional else source.job.config["conditions"] or there)}
+    common = there & {*([None] if source.unconditional else source.job_file.config["conditions"] or there)}
     if not common:
         return
     update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
@@ -161,8 +161,8 @@ def _file_key(source: FinishedOutput, unit: UnitFile) -> str:
 
     Where small files share units, a unit has rows of the files behind it too, so that the key is of one output alone.
     """
-    file, sharing = source.job.files[unit.file], source.job.sharing
-    key = [source.job.fingerprint, file.uri, file.size, file.mark]
+    file, sharing = source.job_file.files[unit.file], source.job_file.sharing
+    key = [source.job_file.fingerprint, file.uri, file.size, file.mark]
     return fingerprint([*key, sharing.id])[:16]
 
 

@@ -206,7 +206,6 @@ _REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucke
 
 # ---------------------------------------------------------------------------------------------------- rows as arrays
 
-TEXT = "text"  # the column with the texts, where no other is named
 OFFSET = "_rowoffset"  # Lance's name for the position of a row in the dataset
 
 

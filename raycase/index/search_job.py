@@ -20,14 +20,13 @@ from raycase.index.answer_printing import Weighed, has_styles, print_answers, te
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.index import Index, on_index, print_replaced_condition
-from raycase.index.lance_files import TEXT
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
 from raycase.io.model_files import model_folder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_columns
-from raycase.io.schema import ASKED, CONDITION, ID, PARTS, QUERY, SCORE, WEIGHTS, parquet_options
+from raycase.io.schema import ASKED, CONDITION, ID, PARTS, QUERY, SCORE, TEXT, WEIGHTS, parquet_options
 from raycase.io.storage import locate
 
 Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions

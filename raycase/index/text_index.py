@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, TEXT, IndexMetadata, offsets_of, returned_columns, sql_equals, sql_in
-from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, returned_columns, sql_equals, sql_in
+from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
 from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:

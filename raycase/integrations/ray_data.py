@@ -105,8 +105,8 @@ class Embed:
 class Pool:
     """The rows of an output of `raycase embed --any-condition` under new conditions, without the encoder's work.
 
-    Batches are rows of its `embeddings/*.parquet`: the columns `token_codes` and `word_plain` go, `condition` and
-    `embedding` (`fixed_size_list<float32>[D]`) are those of each condition.
+    Batches are rows of its `embeddings/*.parquet`. The columns `word_codes` and `word_plain` are removed; `condition`
+    and `embedding` (`fixed_size_list<float32>[D]`) are added for each condition.
 
     words: the output, local or on object storage, for its basis and its model; model: where the model has moved.
     Raises ValueError.
@@ -127,7 +127,8 @@ class Pool:
         batch = _table(batch, [CODES, PLAIN_PART])
         form = TokenFormat.of(batch.schema)
         if form is not None and form != self.codes.form:
-            raise ValueError(f"expected words of the basis {self.codes.form.basis[:8]}, got those of {form.basis[:8]}")
+            expected, got = self.codes.form.basis[:8], form.basis[:8]
+            raise ValueError(f"expected stored tokens of the basis {expected}, got those of {got}")
         tokens = StoredTokens.from_arrow(batch, self.codes.form)
         vectors_ND = self.model.pool(tokens, self.codes, self.conditions).reshape(-1, self.codes.form.dim)
         own = [name for name in (CODES, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 from raycase.errors import RequestError, is_words
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
-from raycase.io.schema import ID, INT64, Columns, Reason, Rejection, check_once, plain_type
+from raycase.io.schema import ID, INT64, TEXT, Columns, Reason, Rejection, check_once, plain_type
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
 from raycase.io.stored_tokens import TOKEN_COLUMNS
 
-ROW, FILE, TEXT, SECOND, CONDITIONS, KEEP = "row", "file", "text", "second", "conditions", "keep:"
+ROW, FILE, SECOND, CONDITIONS, KEEP = "row", "file", "second", "conditions", "keep:"
 CHUNKS = "chunks"  # of the text of a row
 TEXTS = (TEXT, SECOND)
 

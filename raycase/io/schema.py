@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
 from raycase.io.stored_tokens import TOKEN_COLUMNS
 
-ID, CONDITION, EMBEDDING = "id", "condition", "embedding"
+ID, TEXT, CONDITION, EMBEDDING = "id", "text", "condition", "embedding"
 VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
 POOLED = "pooled"  # of an answer: whether the condition was pooled from stored tokens, not embedded in advance

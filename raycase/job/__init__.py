@@ -1,1 +1,1 @@
-"""One resumable embedding job: request, plan, units, output. It knows no Ray."""
+"""A resumable job that embeds or scores a corpus: request, plan, units, output. It knows no Ray."""

@@ -30,24 +30,24 @@ class FinishedOutput:
     """A finished output and its units."""
 
     output: Output
-    job: JobFile
+    job_file: JobFile
     units: tuple[UnitFile, ...]
     sums: Mapping[str, str]  # name of a file in `embeddings/` -> its sha256 in the manifest
     pairs_of: Mapping[str, int]  # and its pairs
 
     @property
     def unconditional(self) -> bool:
-        return bool(self.job.config["unconditional"])
+        return bool(self.job_file.config["unconditional"])
 
     @property
     def has_tokens(self) -> bool:
         """Whether the rows have stored tokens."""
-        return kind_of(self.job.config) is TokenResult
+        return kind_of(self.job_file.config) is TokenResult
 
     @property
     def names(self) -> list[str]:
         """Names of the files that hold vectors."""
-        return [u.name(self.job.fingerprint8) for u in self.units if u.rows_out]
+        return [u.name(self.job_file.fingerprint8) for u in self.units if u.rows_out]
 
     @property
     def pairs(self) -> int:
@@ -92,7 +92,7 @@ def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> 
 def open_written(uri: str, flag: str) -> FinishedOutput:
     """The finished output at a URI. Raises RequestError if there is none, and WorkError for one that is damaged."""
     output = Output(uri)
-    for file in (output.job, output.manifest):
+    for file in (output.job_file, output.manifest):
         if not file.exists():
             raise RequestError(
                 f"{flag}: expected a finished output of `raycase embed` at {output.root.uri}, got no {file.name}; run "
@@ -111,4 +111,5 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
     lines = manifest_lines(output)
     names = lines["name"].to_pylist()
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
-    return FinishedOutput(output=output, job=job, units=tuple(map(UnitFile.parse, names)), sums=sums, pairs_of=pairs)
+    units = tuple(map(UnitFile.parse, names))
+    return FinishedOutput(output=output, job_file=job, units=units, sums=sums, pairs_of=pairs)

@@ -27,7 +27,7 @@ class Output:
         """results: name of the folder of units."""
         root = locate(uri)
         self.root, self.results = root, results
-        self.job = root / JOB
+        self.job_file = root / JOB
         self.units = root / results
         self.rejected = root / "rejected"
         self.spans = root / "spans.parquet"  # those of the input, so that a resumed job need not read it to plan
@@ -50,7 +50,7 @@ class Output:
 
     def clear(self) -> None:
         """Remove what a job wrote: the manifest first, job.json last. Other files in the folder stay."""
-        clear(self.root, self.job.name, [part.name for part in self.parts[::-1]])
+        clear(self.root, self.job_file.name, [part.name for part in self.parts[::-1]])
 
 
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
@@ -112,8 +112,8 @@ class JobFile:
 
 def read_job(output: Output) -> JobFile:
     """Read job.json. Raises RequestError where it is none of this version."""
-    with expecting(f"{output.job.uri}: expected the job.json of `raycase embed`", ValueError):
-        values = from_json(dict[str, Any], output.job.read_json())
+    with expecting(f"{output.job_file.uri}: expected the job.json of `raycase embed`", ValueError):
+        values = from_json(dict[str, Any], output.job_file.read_json())
         if not ("config" in values and values.get("format") != FORMAT):
             made = {name: value for name, value in values.items() if name not in ("format", "fingerprint")}
             return from_json(JobFile, made)
@@ -124,11 +124,11 @@ def write_job(output: Output, job: JobFile, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first."""
     if overwrite:
         output.clear()
-    output.job.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
+    output.job_file.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 
 def check_held(output: Output, job: JobFile) -> None:
     """Raise WorkError where job.json is no longer this job's, before anything in the folder is removed or replaced."""
-    held = read_job(output) if output.job.exists() else None
+    held = read_job(output) if output.job_file.exists() else None
     if held is None or (held.fingerprint, held.sharing.rows) != (job.fingerprint, job.sharing.rows):
-        raise taken_over(output.root, output.job.name)
+        raise taken_over(output.root, output.job_file.name)

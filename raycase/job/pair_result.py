@@ -1,7 +1,8 @@
-"""What a job can write of the pairs of its rows: their vectors, stored tokens beside them, or scores of two sentences.
+"""What a job can write of the pairs of its rows: here vectors, stored tokens beside them, or scores of two sentences.
 
-A new kind is a class that says how it differs from vectors, its name in `kind_of`, and a job whose flags make it.
-Imports no torch.
+Vectors pooled from stored tokens are in `stored_tokens.py`, states to train on in `training/vector_cache.py`. A new
+kind is a class that says how it differs from vectors, and a job that makes it; `kind_of` has those that `verify` must
+tell from vectors. Imports no torch.
 
 Shapes: N pairs of a unit.
 """

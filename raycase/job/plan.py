@@ -40,7 +40,7 @@ FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
 SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # of: what tells the file of a span
 
 
-def find_job(request: Request) -> tuple[JobFile, Units]:
+def find_job_file(request: Request) -> tuple[JobFile, Units]:
     """The job to run in the output folder, and its finished units: a new job, or the one to resume with new input files
     last.
 
@@ -52,12 +52,12 @@ def find_job(request: Request) -> tuple[JobFile, Units]:
     job = JobFile(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
     if overwrite:
         return job, finished((), job.fingerprint8)[0]
-    if output.job.exists():
+    if output.job_file.exists():
         job = replace(read_job(output), model=job.model)
     units, _ = finished(output.units.list(), job.fingerprint8)
     claim(
         output.root,
-        output.job.name,
+        output.job_file.name,
         replace(job, config=config).fingerprint,
         job="the same job",
         results=[output.units.name],
@@ -98,7 +98,7 @@ class Plan:
     that are read as one, have in common: (S, 7) int64.
     """
 
-    job: JobFile
+    job_file: JobFile
     spans: np.ndarray
     done: Units
     unit_rows: int
@@ -120,7 +120,7 @@ class Plan:
                 if len(parts) > 1:
                     size = sum(part.bytes for part in parts)
                     whole = Span(file=file, start=0, rows=rows, at=0, length=0, bytes=size, parts=parts)
-                yield Piece(files=tuple(self.job.files[part.file] for part in parts), span=whole, units=left)
+                yield Piece(files=tuple(self.job_file.files[part.file] for part in parts), span=whole, units=left)
 
     def __len__(self) -> int:
         """Rows within the limit that are in no finished unit."""
@@ -181,7 +181,7 @@ def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
         raise RequestError(f"--input: expected rows, got none in {got}")
     spans_S7 = np.frombuffer(values, np.int64).reshape(-1, len(COLUMNS) + 1)
     learned = keys if {*keys} - known.keys() - {""} else []
-    return Plan(job=job, spans=spans_S7, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
+    return Plan(job_file=job, spans=spans_S7, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
 
 
 def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:

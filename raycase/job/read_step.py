@@ -18,13 +18,14 @@ from raycase.encoder.chunks import Chunking
 from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import source_of
-from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXT, TEXTS, python_rows, read_span, rejection
+from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, python_rows, read_span, rejection
 from raycase.io.schema import (
     CHUNK,
     DOCUMENT,
     END,
     ID,
     START,
+    TEXT,
     Columns,
     Reason,
     Rejection,

@@ -1,51 +1,25 @@
-"""The request of an embedding job: its flags, and what they resolve to once checked."""
+"""What jobs over a corpus share: the flags of how they run, what is checked of any of them, and the checked request."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from raycase.encoder.chunks import Chunking
 from raycase.encoder.prompts import PromptFlags, prompt_file
-from raycase.errors import STALL_TIMEOUT, RequestError, at_least, check_ranges, expecting, note
-from raycase.flags import RayFlag
+from raycase.errors import RequestError, at_least, check_ranges, expecting, note
+from raycase.flags import STALL_TIMEOUT, RayFlag
 from raycase.io.inputs import Listing, list_input, peek, source_of
 from raycase.io.model_files import DEFAULT_MODEL, model_folder
-from raycase.io.places import OF_INDEX, Folder, check_paths
-from raycase.io.reader import conditions_file, read_conditions
-from raycase.io.schema import (
-    BITS,
-    CHUNK_COLUMNS,
-    CONDITION,
-    EMBEDDING,
-    FLOATS,
-    ID,
-    ROW_OF_PAIR,
-    Dtype,
-    find_columns,
-)
+from raycase.io.places import Folder, check_paths
 from raycase.io.source import InputFile
-from raycase.io.storage import PACKAGE
-from raycase.io.stored_tokens import MOST_TOKEN_BYTES
 from raycase.job.output import JobFile, Output, output_folder, read_job
-from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
-from raycase.job.read_step import PAIRS_OF_UNIT
-from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
-from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import Compute, EmbedderConfig, check_conditions, check_room
-from raycase.models.registry import resolve_embedder
+from raycase.job.pair_result import PairResult
+from raycase.models.configs import Compute
 
-SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
-SAMPLE_OUTPUT = "~/raycase/out"
-TOKEN_BYTES = 288  # of a token; 4 KB a caption
-OF_TEXTS = (  # flags that stored tokens do not take
-    "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long".split()  # noqa: SIM905
-)
-ROWS_OF_UNIT, DOCUMENTS_OF_UNIT = 4096, 256  # at most, by default: of texts, of those that are cut
+ROWS_OF_UNIT = 4096  # at most, by default
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,55 +58,6 @@ class RunFlags(RayFlag, PromptFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob(RunFlags):
-    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
-
-    A stopped job resumes when the same command is run again.
-    """
-
-    input: str = SAMPLE
-    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
-    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
-    output: str | None = None
-    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
-    text_column: str = "text"
-    """Column of the sentences."""
-    id_column: str | None = None
-    """Column of the ids. Default: `id`, else the numbers `file:row`."""
-    keep_columns: tuple[str, ...] | None = None
-    """Columns copied to the output. Default: the text."""
-    chunk: int | None = None
-    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
-    `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
-    overlap: int = 0
-    """Tokens, at most, that a chunk has in common with the one before."""
-    late_chunking: bool = False
-    """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
-    that "it" has a meaning. Needs a condition-pooling model."""
-    conditions: tuple[str, ...] = ()
-    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
-    condition_column: str | None = None
-    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
-    unconditional: bool = False
-    """Instead of --conditions: write unconditional vectors, with a null condition."""
-    any_condition: bool = False
-    """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
-    use any condition later. Needs a condition-pooling model, such as the default one."""
-    token_bytes: int | None = None
-    """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
-    condition. Default: 288."""
-    dtype: Dtype = "float16"
-    """Number format of the written vectors. int8 and binary (one bit per dimension) are small vectors for other
-    programs. index and join read only float16 and float32."""
-    normalize: bool = False
-    """Write vectors of length 1."""
-    index: str | None = None
-    """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""
-    dry_run: bool = False
-    """Estimate the work from a sample; write nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Request:
     """A checked job. Nothing is written and no weights are loaded yet."""
 
@@ -164,140 +89,6 @@ class Request:
             "compute": self.job.compute,
             "compile": self.job.compile,
         }
-
-
-def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
-    """Check everything that can be checked without weights; `model` replaces the one that the flags name.
-
-    Raises RequestError.
-    """
-    began = time.time()
-    job = _filled(job)
-    reads, writes = {"--conditions": conditions_file(job.conditions)}, {"--index": Folder(job.index, OF_INDEX)}
-    output, found, begun = check_places(job, EMBEDDINGS, reads, writes)
-    conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
-    kind: PairResult
-    if tokens := tokens_among(found):
-        _check_pooled(job)
-        files, columns = token_files(tokens), token_columns(tokens, job.keep_columns)
-        model, job = token_model(tokens, job.model), replace(job, compile="off")
-        kind = PooledResult(
-            columns=columns,
-            of=tokens.job.config,
-            words=tokens.job.fingerprint,
-            basis=tokens.output.basis.uri,
-            on_long=job.on_long,
-        )
-    else:
-        found.say("--input")
-        files = found.files
-        model = model or find_model(job, begun, output, resolve_embedder)
-        first = first_file(files, begun)
-        columns = find_columns(
-            peek(first),
-            first.uri,
-            text=job.text_column,
-            id=job.id_column,
-            condition=job.condition_column,
-            keep=job.keep_columns,
-            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
-        )
-        kind = PairResult(columns=columns, on_long=job.on_long, chunking=_chunking(job, model, conditions))
-    kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
-    if job.any_condition:
-        if not isinstance(model, ConditionPoolingConfig):
-            raise RequestError(
-                f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
-                "condition with the sentence; leave --model out for the default, or pass --conditions"
-            )
-        kind = TokenResult(**vars(kind) | {"token_bytes": job.token_bytes or TOKEN_BYTES, "basis": output.basis.uri})
-    if job.condition_column is None:
-        check_conditions(model, conditions)
-    elif model.known_conditions == ():
-        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
-    if conditions:
-        check_room(model, conditions, "--conditions")
-    most_rows = DOCUMENTS_OF_UNIT if kind.chunking else ROWS_OF_UNIT
-    unit_rows = job.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
-    request = Request(job=job, files=files, model=model, kind=kind, output=output, unit_rows=unit_rows, began=began)
-    if job.dtype == "binary" and request.dim % BITS:
-        raise RequestError(
-            f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {request.dim} of "
-            f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
-        )
-    return request
-
-
-def _check_pooled(job: EmbedJob) -> None:
-    """Raise RequestError for a job on stored tokens that has no --conditions, or a flag that only texts take."""
-    given = [f"--{name.replace('_', '-')}" for name in OF_TEXTS if getattr(job, name) != getattr(EmbedJob, name)]
-    if given or not job.conditions:
-        got = f"{given[0]} beside them; leave it out" if given else "none"
-        raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got {got}")
-
-
-def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
-    """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
-    chunks or of whole ones, and without the package that cuts."""
-    if job.chunk is None and not job.overlap and not job.late_chunking:
-        return None
-    if job.chunk is None or not 0 <= job.overlap < job.chunk:
-        got = "none" if job.chunk is None else job.chunk
-        raise RequestError(
-            f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {job.overlap}"
-        )
-    averaged = isinstance(model, ConditionPoolingConfig) and model.encoder.pooling[0] in ("mean", "mean-all")
-    if job.late_chunking and not averaged:
-        raise RequestError(
-            f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
-            "leave it out"
-        )
-    most = model.encoder.max_tokens
-    asked = conditions or ([*(model.known_conditions or ("a",))][:1] if job.condition_column else None)
-    text = " ".join("a" * min(job.chunk, most))
-    chunking = Chunking(tokens=job.chunk, overlap=job.overlap, late=job.late_chunking)
-    if job.chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any():
-        raise RequestError(
-            f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
-            f"condition that it reads beside them, got {job.chunk}"
-        )
-    next(chunking.cut(model.encoder, "a"))
-    return chunking
-
-
-def _filled(job: EmbedJob) -> EmbedJob:
-    """The job, with the conditions and the output of the sample where it has none. Raises RequestError unless it has
-    one kind of them, for --token-bytes that do not fit it, and for an input without output."""
-    ways = {
-        "--conditions": job.conditions,
-        "--condition-column": job.condition_column,
-        "--unconditional": job.unconditional,
-        "--any-condition": job.any_condition,
-    }
-    flags = [flag for flag, value in ways.items() if value]
-    if job.output is None:
-        if job.input != SAMPLE:
-            raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
-        job = replace(job, output=SAMPLE_OUTPUT)
-    if job.input == SAMPLE and not flags:
-        job, flags = replace(job, conditions=(SAMPLE_CONDITIONS,)), ["--conditions"]
-    if len(flags) != 1:
-        raise RequestError(
-            "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
-            f"{' and '.join(flags) or 'none'}"
-        )
-    if job.token_bytes is not None and not (job.any_condition and MOST_TOKEN_BYTES >= job.token_bytes >= 1):
-        raise RequestError(
-            f"--token-bytes: expected 1 to {MOST_TOKEN_BYTES} beside --any-condition, got {job.token_bytes}"
-            f"{'' if job.any_condition else ' without it'}"
-        )
-    indexed = "--any-condition" if job.any_condition else "--index" if job.index else ""
-    if indexed and (job.dtype not in FLOATS or (job.any_condition and job.normalize)):
-        raise RequestError(
-            f"{indexed}: expected vectors as the model gives them, of {' or '.join(FLOATS)}, for indexes, "
-            f"got {'--normalize' if job.normalize else f'--dtype {job.dtype}'}; leave it out"
-        )
-    return job
 
 
 def _check_numbers(job: Any) -> None:
@@ -348,7 +139,7 @@ def check_places(
     )
     output = Output(job.output, results)
     with expecting(f"--output: expected a readable folder at {output.root.uri}", OSError, why=output.root.why):
-        begun = read_job(output) if not job.overwrite and output.job.exists() else None
+        begun = read_job(output) if not job.overwrite and output.job_file.exists() else None
     listing = list_input(job.input)
     if begun:
         listing = replace(listing, files=[_at_begun(file, begun) for file in listing.files])

@@ -1,4 +1,4 @@
-"""One embedding job from the request to the manifest: what the listing lacks is executed, then every row accounted for.
+"""A job from the request to the manifest: the units that its output lacks are made, then every row is accounted for.
 
 Knows no Ray: the runner of its units is an argument.
 """
@@ -15,7 +15,7 @@ from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
 from raycase.job.manifest import Lines, read_manifest, write_manifest
 from raycase.job.output import JobFile, check_held, write_job
-from raycase.job.plan import find_job, make_plan
+from raycase.job.plan import find_job_file, make_plan
 from raycase.job.request import Request
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
@@ -38,10 +38,10 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     with expecting(f"--output: expected a place to write at {output.root.uri}", OSError, why=output.root.why):
         probe.put(b"raycase\n")
         probe.remove()
-    plan = make_plan(request, *find_job(request))
+    plan = make_plan(request, *find_job_file(request))
     embedding = runner.embed(request, plan) if plan else ()
     basis = choose_basis(request, plan) if request.kind.token_bytes else None
-    write_job(output, plan.job, overwrite=job.overwrite)
+    write_job(output, plan.job_file, overwrite=job.overwrite)
     if basis:
         output.basis.put(basis)
     plan.save_spans(output.spans)
@@ -51,17 +51,17 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
         note("no column 'id': ids are file:row; --id-column names another column")
     progress, lines = Progress(rows=sum(plan.rows), rows_before=done, units=plan.units), Lines(output)
     if plan:
-        check_held(output, plan.job)
+        check_held(output, plan.job_file)
         lines.begin(plan.done)
         for unit in embedding:
             lines.add(progress.add(unit))
-    units, strays = finished(output.units.list(), plan.job.fingerprint8)
-    check_held(output, plan.job)  # what another job wrote into the output is seen with its record
+    units, strays = finished(output.units.list(), plan.job_file.fingerprint8)
+    check_held(output, plan.job_file)  # what another job wrote into the output is seen with its record
     if missing := units.missing(plan.rows):
         raise WorkError(f"{output.root.uri}: {missing} rows are missing; run the same command again")
     for stray in drop_strays(output, units, strays):
         note(f"removed {stray}: not a unit of this job")
-    return _account(request, plan.job, progress, units, lines)
+    return _account(request, plan.job_file, progress, units, lines)
 
 
 class Progress:
@@ -113,13 +113,13 @@ class Progress:
 # ---------------------------------------------------------------------------------------------------------- account
 
 
-def _account(request: Request, opened: JobFile, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
+def _account(request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     progress.bar.close()
     if gap := units.inner_gap():
         file, start, end = gap
-        raise WorkError(f"rows {start} to {end} of {opened.files[file].uri} are missing; raise --limit")
+        raise WorkError(f"rows {start} to {end} of {job_file.files[file].uri} are missing; raise --limit")
     this_run = {
         "tokens": progress.work.tokens,
         "tokens_processed": progress.work.processed,
@@ -131,9 +131,9 @@ def _account(request: Request, opened: JobFile, progress: Progress, units: Units
     }
     model = request.config["model"]
     values = {
-        "fingerprint": opened.fingerprint,
-        "config": opened.config,
-        "input_files": len(opened.files),
+        "fingerprint": job_file.fingerprint,
+        "config": job_file.config,
+        "input_files": len(job_file.files),
         "model": {
             "name": job.model or request.model.model,
             "weights": model["weights"],

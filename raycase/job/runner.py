@@ -1,6 +1,6 @@
-"""The only seam for where work runs: in this process, or on Ray (`raycase.ray.runner`).
+"""Where embed, score, join, verify and evaluate run: in this process, or on Ray (`raycase.ray.runner`).
 
-`raycase.placement` decides which. Importing this module imports neither torch nor Ray.
+`raycase.placement` decides. Importing this module imports neither torch nor Ray.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from raycase.job.request import Request, RunFlags
 
 AHEAD = 2
+CPUS_OF_ENCODER = 4  # by default
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
 
 Item = TypeVar("Item")
@@ -82,7 +83,7 @@ class Runner:
         from raycase.job.read_step import read_units
 
         encode = EncodeUnits(**request.step, units=plan.units)
-        output, fingerprint8 = request.output, plan.job.fingerprint8
+        output, fingerprint8 = request.output, plan.job_file.fingerprint8
         write = partial(write_encoded, output=output.root.uri, results=output.results, fingerprint8=fingerprint8)
         ahead = AHEAD if self.ahead is None else self.ahead
         units = read_units(plan.pieces(), config=request.model, kind=request.kind)

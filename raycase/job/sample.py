@@ -12,11 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError, visible
-from raycase.io.reader import TEXT
-from raycase.io.schema import ROW_OF_PAIR, parquet_bytes
+from raycase.io.schema import ROW_OF_PAIR, TEXT, parquet_bytes
 from raycase.job.encode_step import EncodeUnits, encode_rows
 from raycase.job.pair_result import TokenResult
-from raycase.job.plan import Plan, find_job, make_plan
+from raycase.job.plan import Plan, find_job_file, make_plan
 from raycase.job.read_step import prepare_rows, read_intervals, text_rows
 from raycase.job.request import Request
 from raycase.job.runner import Runner
@@ -57,7 +56,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
 
     dtype = request.job.compute and getattr(torch, request.job.compute)
     texts = text_rows(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
-    model = request.model.load(dtype=dtype)
+    model = request.model.load(dtype=dtype, batch_tokens=request.job.batch_tokens)
     tokens = model.keys_values(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
     if not tokens:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
@@ -77,7 +76,7 @@ def dry_run(request: Request, runner: Runner) -> dict[str, Any]:
     """
     if isinstance(request.kind, TokenResult):  # no basis is chosen yet, and the time is the encoder's
         request = replace(request, kind=replace(request.kind, basis=None))
-    plan = make_plan(request, *find_job(request))
+    plan = make_plan(request, *find_job_file(request))
     result: dict[str, Any] = {"dry_run": True, "units": plan.units, "rows": len(plan)}
     if plan:
         result |= _estimate(request, plan, runner)

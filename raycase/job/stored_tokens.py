@@ -70,7 +70,7 @@ def tokens_among(listing: Listing) -> FinishedOutput | None:
     """The output of stored tokens, where the input is one. Raises RequestError where it is another output."""
     output = Output(listing.root.uri)
     try:
-        if output.job.name not in listing.left_out or not read_job(output):
+        if output.job_file.name not in listing.left_out or not read_job(output):
             return None
     except RequestError:  # another program's job.json
         return None
@@ -92,7 +92,7 @@ def token_columns(tokens: FinishedOutput, keep: Sequence[str] | None) -> Columns
     kept = [field.name for field in tokens.schema if field.name not in of_output]
     for name in keep or ():
         check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
-    chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job.config else ()
+    chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job_file.config else ()
     wanted = tuple(kept if keep is None else dict.fromkeys((*chunk, *keep)))
     types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
     return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, PLAIN_PART))
@@ -100,7 +100,7 @@ def token_columns(tokens: FinishedOutput, keep: Sequence[str] | None) -> Columns
 
 def token_model(tokens: FinishedOutput, model: str | None) -> EmbedderConfig:
     """The configuration of the model that stored the tokens, by its name now. Raises RequestError for another."""
-    stored, name = tokens.job.config["model"], model or tokens.job.model
+    stored, name = tokens.job_file.config["model"], model or tokens.job_file.model
     config = resolve_embedder(name, dim=stored.get("cut"))
     if fingerprint(config.describe()) != fingerprint(stored):
         raise RequestError(f"--model: expected the model of the stored tokens, got another in {name}")

@@ -70,7 +70,7 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     names the first three defects.
     """
     output = Output(uri)
-    if not output.job.exists():
+    if not output.job_file.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
     output = Output(uri, kind_of(read_job(output).config).FOLDER)
     if not output.manifest.exists():

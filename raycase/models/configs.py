@@ -30,6 +30,7 @@ from raycase.heads.layers import load_weights
 from raycase.io.json_values import from_json
 from raycase.io.model_files import MODEL_FILE, folder_here
 from raycase.io.rated_pairs import RatedPairs
+from raycase.io.schema import SCORE
 from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
 from raycase.models.fine_tuned import PromptEncoder, read_elsewhere, starting_encoder, training_options, with_dropout
@@ -38,7 +39,6 @@ from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check
 
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 NOT_SAVED = ("model", "encoder", "folder", "cut")  # fields that no system chooses by training
-SCORE = "score"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class SentenceEncoderConfig(PromptEncoderConfig):
 
 
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
-    """Before training. Raises RequestError."""
+    """The system that training starts from. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
     return SentenceEncoderConfig(model=model, encoder=spec)
 

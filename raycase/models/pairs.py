@@ -1,4 +1,4 @@
-"""Shared by all systems that embed: (sentence, condition) pairs to `Prepared`, and vectors back to their rows.
+"""Shared by all systems: (sentence, condition) pairs to `Prepared`, and vectors back to their rows.
 
 Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C conditions, D dimensions.
 """

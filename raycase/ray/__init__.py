@@ -1,4 +1,4 @@
-"""The only room that imports Ray: clusters, jobs on Ray Data, Ray Train and Ray Tune."""
+"""The only room that imports Ray: clusters, and work on Ray Data, Ray Train, Ray Tune and Ray Serve."""
 
 import os
 

@@ -26,7 +26,7 @@ from ray.exceptions import RayError
 
 from raycase.errors import RequestError, WorkError, expecting, first_line, visible
 from raycase.job.request import RunFlags, actor_range
-from raycase.job.runner import Places
+from raycase.job.runner import CPUS_OF_ENCODER, Places
 
 SECONDS = 15.0  # within which a cluster takes a connection
 # CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats,
@@ -34,7 +34,6 @@ SECONDS = 15.0  # within which a cluster takes a connection
 CPU_STEP = 1 / 16
 READ_CPUS, WRITE_CPUS = 0.25, 0.125  # different, or Ray fuses stages into one process
 LEAST_ENCODE_CPUS, LEAST_GPU_CPUS = 0.5, 0.125  # per encoder: on CPUs, and in addition to a GPU
-CPUS_OF_ENCODER = 4  # by default
 
 
 def start_ray(*, metrics_port: int | None = None) -> None:

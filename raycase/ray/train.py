@@ -75,7 +75,7 @@ def fit_on_ray(
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
     run = threading.Thread(target=fit, daemon=True)
     shown = len(history.read_json()) if history.exists() else 0
-    with tracker.fit(job.recipe | {"seed": job.seed}, shown) as report:
+    with tracker.open_run(job.recipe | {"seed": job.seed}, shown) as report:
         run.start()
         while run.is_alive():
             run.join(POLL_S)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.evaluation.metrics import auc
+from raycase.evaluation.metrics import auc, calibration_error
 from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, Says
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
@@ -190,7 +190,6 @@ def with_plain_part(
 
 EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
 LEFT = 5  # one text in so many calibrates, and is not trained on
-BINS = 10  # of the expected calibration error
 
 
 def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
@@ -224,13 +223,6 @@ def says_features(head: ConditionHead, pairs: PairStates, rows: np.ndarray) -> T
     parts = np.array_split(rows, -(-len(rows) // EVALUATED_AT_ONCE))
     found = [head_pair_vectors(head, pairs, part, head.says_features).chunk(2)[0].cpu() for part in parts]
     return torch.cat(found)
-
-
-def calibration_error(probabilities_N: np.ndarray, said_N: np.ndarray) -> float:
-    """Expected calibration error x 100, over `BINS` bins of equal width (Guo et al., 2017, eq. 3)."""
-    bins_N = np.minimum((probabilities_N * BINS).astype(int), BINS - 1)
-    members = [bins_N == b for b in np.unique(bins_N)]
-    return 100 * float(sum(m.mean() * abs(probabilities_N[m].mean() - said_N[m].mean()) for m in members))
 
 
 def _fit_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:

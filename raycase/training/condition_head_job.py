@@ -246,7 +246,7 @@ class ConditionPoolingJob(TrainingJob):
             **how,
         )
 
-    def fit(
+    def fit_all(
         self,
         config: ConditionPoolingConfig,
         parts: Sequence[Any],

@@ -104,7 +104,7 @@ class FineTuneJob(TrainingJob):
             **how,
         )
 
-    def fit(
+    def fit_all(
         self, config: SystemConfig, parts: Sequence[Any], data: tuple[Any, Any], trainer: Trainer, checkpoints: Location
     ) -> FitState:
         chosen = replace(self, compute=compute_of(self, on_gpu=trainer.on_gpu))  # by this machine, for all workers

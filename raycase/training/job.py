@@ -1,4 +1,4 @@
-"""Training jobs: their common flags, what each kind says of itself, and the frame of claim, fit and save."""
+"""Training jobs: their common flags, what each kind defines, and `train`, which checks, fits and saves."""
 
 from __future__ import annotations
 
@@ -180,12 +180,13 @@ class TrainingJob(RayFlag, ABC):
     def fit_epochs(
         self, config: Any, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
-        """`fit`, the state after each epoch: of a job, and in a sweep of a trial. how: its state and wrap."""
+        """Run one fit, of a job or of a trial, and yield its state after each epoch. how: `state` and `wrap` of
+        `raycase.training.loop.fit`."""
 
-    def fit(
+    def fit_all(
         self, config: Any, parts: Sequence[Any], data: tuple[Any, Any], trainer: Trainer, checkpoints: Location
     ) -> Any:
-        """Run the whole fit on the data of `prepared`; returns what `save` saves."""
+        """Run the fits on the data of `fit_data`, here one; returns what `save` saves."""
         return trainer.fit(self, config, *data, checkpoints=checkpoints)
 
     @abstractmethod
@@ -216,7 +217,7 @@ def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> d
         checkpoints.remove()
     tracker = Tracker(job.track, job.folder, {"system": job.SYSTEM, "model": job.model})
     trainer = replace(trainer, fit=partial(trainer.fit, tracker=tracker))
-    fitted = job.fit(config, parts, data, trainer, checkpoints)
+    fitted = job.fit_all(config, parts, data, trainer, checkpoints)
     record = {
         "fingerprint": name,
         "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system

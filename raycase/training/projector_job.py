@@ -74,7 +74,10 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectorJob(PromptFlags, TrainingJob):
-    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder. The defaults are the paper's."""
+    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder.
+
+    The defaults are the paper's, but vectors are no longer than their input.
+    """
 
     dim: int | None = None
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""

@@ -55,7 +55,7 @@ def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: 
     file = checkpoints / STATE
     state = FitState.from_bytes(file.read()) if not job.FROZEN and file.exists() else None
     more |= {"on_gpu": device == "cuda", "wrap": partial(nn.Module.to, device=device)}
-    with tracker.fit(job.recipe | {"seed": job.seed}, shown=len(state.history) if state else 0) as report:
+    with tracker.open_run(job.recipe | {"seed": job.seed}, shown=len(state.history) if state else 0) as report:
         for state in job.fit_epochs(*data, state=state, **more):  # noqa: B020
             if not job.FROZEN:
                 file.put(state.to_bytes())
@@ -65,7 +65,7 @@ def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: 
 
 
 def local_trainer(gpus_per_worker: float | None) -> Trainer:
-    """That of this process."""
+    """The trainer that fits in this process."""
     device = best_device() if gpus_per_worker is None else "cuda" if gpus_per_worker else "cpu"
     return Trainer(on_gpu=device == "cuda", fit=partial(fit_here, device=device), vectors=VectorCache(Runner()))
 
@@ -109,7 +109,7 @@ class Tracker:
     fits: int = 0  # so far
 
     @contextmanager
-    def fit(self, parameters: Mapping[str, Any], shown: int = 0) -> Iterator[Report]:
+    def open_run(self, parameters: Mapping[str, Any], shown: int = 0) -> Iterator[Report]:
         """Open a run; gives what takes the history of a fit that grows. shown: epochs that were printed before.
 
         Raises WorkError where the service fails.

@@ -15,9 +15,10 @@ from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha25
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
+from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.output import Output
 from raycase.job.pair_result import SCORES, Encode, PairResult
-from raycase.job.request import EmbedJob, Request, check_embed
+from raycase.job.request import Request
 from raycase.job.run import TooManyRejectedError, run
 from raycase.job.runner import Runner
 from raycase.job.score_job import ScoreJob, check_score

@@ -18,7 +18,7 @@ from raycase.index import build as build_module
 from raycase.index import lance_files
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 
 
 def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):

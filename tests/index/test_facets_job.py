@@ -16,7 +16,7 @@ from raycase.explore.facets import FUNCTION_WORDS
 from raycase.explore.facets_job import FacetsJob, facets
 from raycase.index.answer_printing import BOLD
 from raycase.index.build import IndexJob, build
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
 KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows

@@ -18,7 +18,7 @@ from raycase.index.search_job import SearchJob, search
 from raycase.index.shard import Limits
 from raycase.io.schema import POOLED
 from raycase.io.stored_tokens import CODES, PLAIN_PART
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.job.verify import verify
 
 ASKED = "what they wear on their heads"

@@ -17,7 +17,7 @@ from raycase.index.index import Index, on_index
 from raycase.index.lance_files import open_newest, open_ready
 from raycase.index.search_job import SearchJob, search
 from raycase.io.storage import locate
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 
 CONDITIONS, NEW = ("color", "dog"), "what they wear"
 QUERIES = ["a woman in a red dress", "two people play with a dog"]

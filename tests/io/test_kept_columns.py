@@ -15,7 +15,7 @@ from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.io.reader import KEEP
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.job.verify import verify
 from raycase.papers.baselines.model import bi_encoder
 

@@ -13,8 +13,8 @@ from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
 from raycase.index.search_job import SearchJob, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
+from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.output import output_folder
-from raycase.job.request import EmbedJob, check_embed
 from raycase.job.score_job import ScoreJob, check_score
 from raycase.training.projector_job import ProjectorJob
 from raycase.training.sweep import Sweep

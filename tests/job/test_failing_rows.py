@@ -10,7 +10,7 @@ from helpers import embed_here, read_output, read_rejected
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from raycase.errors import RequestError, WorkError
-from raycase.job.request import check_embed
+from raycase.job.embed_job import check_embed
 from raycase.models.case import Case, CaseConfig
 
 

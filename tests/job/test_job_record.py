@@ -98,7 +98,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
     with pytest.raises(KeyboardInterrupt):
         embed_here(job, runner=stop_after(3))
-    assert Output(job.output).job.read_json()["model"] == str(tiny_model)
+    assert Output(job.output).job_file.read_json()["model"] == str(tiny_model)
     capsys.readouterr()
     unnamed = replace(job, model=None)
     assert embed_here(unnamed)["units_resumed"] == 3
@@ -111,7 +111,7 @@ def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model,
 def test_a_new_job_takes_the_default_model_and_keeps_it(job, capsys):
     unnamed = replace(job, model=None, prompt=None, pooling=None, unit_rows=10, limit=10)
     assert embed_here(unnamed)["rows_out"] == 10
-    assert Output(job.output).job.read_json()["model"] == DEFAULT_MODEL
+    assert Output(job.output).job_file.read_json()["model"] == DEFAULT_MODEL
     assert Output(job.output).manifest.read_json()["model"]["name"] == DEFAULT_MODEL
     capsys.readouterr()
     assert embed_here(replace(unnamed, limit=20))["rows_out"] == 20
@@ -141,7 +141,7 @@ def test_a_model_that_has_moved_is_asked_for(job, tiny_model, tmp_path):
 )
 def test_a_record_of_another_version_or_kind_is_refused(job, content, words):
     embed_here(job)
-    record = Output(job.output).job
+    record = Output(job.output).job_file
     old = {name: value for name, value in record.read_json().items() if name != "format"}
     record.put(json.dumps(old).encode() if content is None else content.encode())
     with pytest.raises(RequestError, match=words):

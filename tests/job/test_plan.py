@@ -15,16 +15,16 @@ from helpers import sentences
 from raycase.io.inputs import source_of
 from raycase.io.source import InputFile, Span
 from raycase.job import plan as plan_module
+from raycase.job.embed_job import check_embed
 from raycase.job.output import write_job
-from raycase.job.plan import Plan, find_job, make_plan
-from raycase.job.request import check_embed
+from raycase.job.plan import Plan, find_job_file, make_plan
 from raycase.job.unit_files import UnitFile, finished
 
 
 def planned(job):
     """The job's plan, as `embed` makes and remembers it."""
     request = check_embed(job)
-    opened, done = find_job(request)
+    opened, done = find_job_file(request)
     plan = make_plan(request, opened, done)
     write_job(request.output, opened)
     plan.save_spans(request.output.spans)
@@ -99,7 +99,7 @@ def test_many_spans_are_not_many_objects(job, monkeypatch):
     wide = lambda file, number: Wide(number=number, reading=nullcontext)  # noqa: E731 one line
     monkeypatch.setattr(plan_module, "source_of", wide)
     request = check_embed(replace(job, unit_rows=1))
-    opened, done = find_job(request)
+    opened, done = find_job_file(request)
     opened = replace(opened, files=[InputFile(uri=f"/{i}.parquet", size=1, mark="1") for i in range(100)])
     tracemalloc.start()
     for _ in range(2):

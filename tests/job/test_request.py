@@ -59,7 +59,7 @@ def test_flags_as_people_write_them(job, tmp_path, capsys):
     flags += ["--pooling", "cls", "--no-subtract", "--conditions", "color", "number of people", "--limit", "5"]
     status, out, _ = cli(capsys, *flags)
     assert status == 0 and json.loads(out.splitlines()[-1])["pairs"] == 10
-    config = json.loads((Output(job.output).job).read())["config"]
+    config = json.loads((Output(job.output).job_file).read())["config"]
     assert config["model"]["subtract"] is False
     assert (config["model"]["encoder"]["prompt"], config["model"]["encoder"]["pooling"]) == ("concat-cs", ["cls"])
     assert cli(capsys, *flags, "--subtract")[0] == 2

@@ -13,9 +13,9 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
+from raycase.job.embed_job import check_embed
 from raycase.job.output import Output, Sharing, read_job, write_job
-from raycase.job.plan import find_job
-from raycase.job.request import check_embed
+from raycase.job.plan import find_job_file
 from raycase.job.verify import verify
 
 
@@ -47,7 +47,7 @@ def apart(job):
     """The same job with units for each file; gives its output."""
     job = replace(job, output=job.output + "-apart")
     request = check_embed(job)
-    opened, _ = find_job(request)
+    opened, _ = find_job_file(request)
     write_job(request.output, replace(opened, sharing=Sharing(rows=0)))
     embed_here(job)
     return read_output(job.output)

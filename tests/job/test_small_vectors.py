@@ -13,9 +13,9 @@ from raycase.errors import RequestError, WorkError
 from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
+from raycase.job.embed_job import check_embed
 from raycase.job.encode_step import rejected_rows
 from raycase.job.pair_result import PairResult
-from raycase.job.request import check_embed
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.pairs import Encoded

@@ -8,8 +8,8 @@ from helpers import cosines, embed_here, read_output, vectors
 
 from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
+from raycase.job.embed_job import EmbedJob
 from raycase.job.output import Output
-from raycase.job.request import EmbedJob
 from raycase.job.verify import verify
 
 CONDITIONS = ("what they wear on their heads", "number of people")

@@ -28,7 +28,7 @@ def first(folder):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda out: out.job.remove(), r"got no job\.json"),
+        (lambda out: out.job_file.remove(), r"got no job\.json"),
         (lambda out: swap_rows(out.root.uri), "embeddings/.*: (checksum differs|.* bytes, the manifest says)"),
         (lambda out: first(out.units).remove(), "embeddings/.*: missing"),
         (lambda out: (out.embeddings / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),

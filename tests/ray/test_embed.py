@@ -31,8 +31,8 @@ from helpers import (
 
 import raycase
 from raycase.errors import RequestError
+from raycase.job.embed_job import check_embed
 from raycase.job.output import Output
-from raycase.job.request import check_embed
 from raycase.job.sample import dry_run
 from raycase.job.verify import verify
 from raycase.ray.runner import RayRunner

@@ -30,8 +30,8 @@ from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
 from raycase.errors import WorkError
+from raycase.job.embed_job import check_embed
 from raycase.job.output import Output
-from raycase.job.request import check_embed
 from raycase.job.verify import verify
 from raycase.models.case import Case, CaseConfig
 

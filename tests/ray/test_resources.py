@@ -7,7 +7,7 @@ from helpers import Later
 
 from raycase.errors import RequestError
 from raycase.io.storage import locate
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
 from raycase.serve.serve_job import ServeJob
 

@@ -13,7 +13,7 @@ from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, s
 from raycase.errors import WorkError
 from raycase.explore.join import JoinJob, join
 from raycase.io.storage import locate
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.job.runner import Runner
 from raycase.job.score_job import ScoreJob, score
 from raycase.job.verify import verify

@@ -30,7 +30,7 @@ from helpers import (
 import raycase
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
-from raycase.job.request import EmbedJob
+from raycase.job.embed_job import EmbedJob
 from raycase.job.runner import Runner
 from raycase.papers.csr.train import CsrJob
 from raycase.ray import train as on_ray

@@ -17,7 +17,7 @@ from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
-from raycase.job.request import EmbedJob, check_embed
+from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.job.verify import verify

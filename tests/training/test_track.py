@@ -70,7 +70,7 @@ def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
     for fits in (2, 1):
         tracker = Tracker("tensorboard", tmp_path, {})
         for _ in range(fits):
-            with tracker.fit({"seed": 1}) as report:
+            with tracker.open_run({"seed": 1}) as report:
                 report(history[:2])  # of a fit that resumes after its second epoch
                 report(history)
     [folder] = (tmp_path / "tensorboard").iterdir()
