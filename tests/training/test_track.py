@@ -76,16 +76,16 @@ def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
     [folder] = (tmp_path / "tensorboard").iterdir()
     found = scalars(folder)
     assert found["loss"] == [(1, 0.5), (2, 0.5), (3, 0.5)] and len(found["spearman"]) == 3
-    with pytest.raises(WorkError, match="lower the rate"), Tracker("mlflow", tmp_path, {}).fit({}) as report:
+    with pytest.raises(WorkError, match="lower the rate"), Tracker("mlflow", tmp_path, {}).open_run({}) as report:
         report(history[:1])
         raise WorkError("lower the rate")
     [(run, metrics)] = mlflow_runs()
     assert (run.status, len(metrics["loss"])) == ("FAILED", 1)
-    with mlflow.start_run(), Tracker("mlflow", tmp_path, {}).fit({}) as report:
+    with mlflow.start_run(), Tracker("mlflow", tmp_path, {}).open_run({}) as report:
         report(history)
     assert len([*mlflow_runs()]) == 3
     refused = pytest.raises(WorkError, match="--track mlflow: expected it to take the figures, got MlflowException")
-    with refused, Tracker("mlflow", tmp_path, {}).fit({}) as report:
+    with refused, Tracker("mlflow", tmp_path, {}).open_run({}) as report:
         report([{**history[0], "a?": 1.0}])
 
 
