@@ -24,7 +24,7 @@ Filter = NewType("Filter", str)  # checked, and in parentheses; made by `checked
 # ends the whole search; where Lance panics it never returns
 FUNCTIONS = frozenset(
     """
-    lower upper trim length char_length character_length starts_with ends_with contains coalesce
+    lower upper trim btrim length char_length character_length starts_with ends_with contains coalesce
     array_has array_contains array_has_any array_has_all array_length list_has list_contains
     """.split()  # noqa: SIM905
 )
@@ -131,6 +131,8 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
         if of_column or by_any or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
             has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
             raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
+        if name == "trim":  # Lance's parser keeps that name for itself
+            node.set("this", "btrim")
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))

@@ -27,6 +27,7 @@ from raycase.io.locks import exclusive
 from raycase.io.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import check_conditions
+from raycase.models.embedder import as_texts
 
 LEAST_STATED = 0.5  # probability
 TELLING = (
@@ -115,7 +116,7 @@ class Index(VectorIndex):
             >>> answers["text"].to_pylist()
             ['Two girls in red dresses play soccer.']
         """
-        sentences = [sentences] if isinstance(sentences, str) else sentences
+        sentences = as_texts(sentences, "sentences")
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
         elif conditions is not None and not isinstance(conditions, Mapping):

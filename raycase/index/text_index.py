@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, returned_columns, sql_equals, sql_in
-from raycase.io.schema import ASKED, CONDITION, ID, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
+from raycase.io.schema import ASKED, CONDITION, ID, PARTS, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
 from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def _hits(dataset: LanceDataset, words: str, where: str | None, *, limit: int | 
         raise RequestError(f"{flag}: expected an index of words, got none; add it with `raycase index --text-index`")
     operator = FullTextOperator.AND if every else FullTextOperator.OR
     query = MatchQuery(words, indices[0].field_names[0], operator=operator)
+    limit = None if limit is None else min(limit, dataset.count_rows())  # Lance takes no larger one than 64 bits hold
     options = {"filter": where, "prefilter": where is not None, "limit": limit}
     return dataset.scanner(columns=[ID, OFFSET, "_score"], full_text_query=query, **options).to_table()
 
@@ -100,6 +101,9 @@ def fused(
         kinds = [f"{BASIS} IS NOT NULL"] if first[POOLED] else []
         if plain or (first[CONDITION] is not None and not kinds):
             kinds = [sql_equals(CONDITION, first[CONDITION])]
+        elif weighted := [part[CONDITION] for part in first.get(PARTS) or () if part["weight"]]:
+            stored = [name for name in weighted if not metadata.lacks(name)]
+            kinds = [sql_in(CONDITION, stored)] + [f"{BASIS} IS NOT NULL"] * (len(stored) < len(weighted))
         elif first[CONDITION] is None:
             kinds.append(f"{CONDITION} IS NOT NULL")
         passing = f"({' OR '.join(kinds)})" + (f" AND {where}" if where else "")

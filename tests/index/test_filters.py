@@ -94,6 +94,7 @@ def table():
         ("NOT flag", "b"),
         ("s.x = 2 AND s['x'] = 2", "b"),
         ("lower(source) LIKE 'n%'", "a"),
+        ("TRIM(source) = 'news' OR trim(\"a b\", 'y') = ''", "ab"),
         ("source <> 'a fixedsize list'", "ab"),
         ("source = 'ne''ws' OR source = 'we\\'", ""),
         ("source NOT ILIKE 'N%'", "b"),

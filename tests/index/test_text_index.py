@@ -144,3 +144,21 @@ def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
     none = embedded(tmp_path / "n", tiny_model, rows, conditions=("color",), keep_columns=("text_rank",))
     job = IndexJob(embeddings=(none,), output=str(tmp_path / "none.lance"), text_index=True)
     refuse(job, "^--text-index: expected a kept column 'text', or only one of strings, got id, text_rank")
+
+
+def test_words_rank_no_text_that_has_no_vector_under_what_is_asked(tiny_model, tmp_path):
+    """Though the index has it under another condition."""
+    rows = [{"id": i, "text": f"a dog {i}"} for i in range(20)]
+    parts = {"color": rows[:10], "place": rows[10:]}
+    outputs = tuple(embedded(tmp_path / name, tiny_model, part, conditions=(name,)) for name, part in parts.items())
+    build(IndexJob(embeddings=outputs, output=str(tmp_path / "two.lance"), text_index=True))
+    index = Index.open(str(tmp_path / "two.lance"))
+
+    def found(condition):
+        answers = index.search("a dog 15 or 5", condition, 2**62, hybrid=True)
+        return answers.select(["id", "score", "vector_rank", "text_rank"]).to_pylist()
+
+    wanted = found("color")
+    assert {row["id"] for row in wanted} == set(range(10))
+    assert found({"color": 1}) == found({"color": 3, "place": 0}) == wanted
+    assert {row["id"] for row in found({"color": 1, "place": 1})} == set(range(20))
