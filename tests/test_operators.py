@@ -54,6 +54,9 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
     long = pa.table({"text": ["a dog " * 2000, "a dog", None]})
     found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(long)
     assert found["truncated"].to_pylist() == [True, False, False]
+    views = pa.table({"text": pa.array(["a dog", None], pa.string_view())})
+    found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(views)
+    assert found["text"].to_pylist() == ["a dog", None] and found["rejected"].to_pylist() == [None, "null text"]
     empty = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], **MODEL)(batch.slice(0, 0))
     assert (len(empty), empty.schema) == (0, raycase.Embed(model=str(tiny_model), **MODEL)(batch).schema)
 

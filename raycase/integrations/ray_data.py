@@ -150,6 +150,9 @@ def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.
         raise ValueError(f"expected a pyarrow.Table, got {type(batch).__name__}; pass batch_format='pyarrow'")
     for name in columns:
         check_once(name, batch.column_names, "a batch")
+    for i, field in enumerate(batch.schema):
+        if field.type == pa.string_view():  # which `take` has not
+            batch = batch.set_column(i, field.name, batch[i].cast(pa.string()))
     if taken := [name for name in added if name in batch.column_names]:
         raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
     return batch

@@ -113,7 +113,12 @@ def _intervals(piece: Piece, columns: Columns) -> Iterator[tuple[pa.Table, pa.Ta
             first += span.rows
         with ThreadPoolExecutor(READERS) as pool:
             read = list(pool.map(_read_part, *zip(*among, strict=True)))
-        yield pa.concat_tables(rows for rows, _ in read), pa.concat_tables(rejected for _, rejected in read)
+        rows, rejected = (pa.concat_tables(tables) for tables in zip(*read, strict=True))
+        ids = rows[ID].to_pylist() if len(columns.texts) < 2 else []  # pairs of sentences may share one
+        first_of = {id_: row for row, id_ in reversed([*enumerate(ids)])}
+        again = {row: "first in a file before" for row, id_ in enumerate(ids) if first_of[id_] != row}
+        rows, rejections = without(rows, again, Reason.DUPLICATE_ID)
+        yield rows, rejected_table(piece.files[0].uri, rejections, rejected)
 
 
 def _read_part(file: InputFile, span: Span, columns: Columns, unit: list[Interval]) -> tuple[pa.Table, pa.Table]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal
 
 from raycase.encoder.prompts import PromptFlags, prompt_file
@@ -161,10 +162,10 @@ def _at_begun(file: InputFile, begun: JobFile) -> InputFile:
 
 
 def first_file(files: Sequence[InputFile], begun: JobFile | None) -> InputFile:
-    """The file that decides the columns' types: the first of the job to resume, else the first that has columns."""
-    if begun and begun.files[0] in files:
-        return begun.files[0]
-    return next((f for f in files if peek(f).names), files[0])
+    """The file that decides the columns' types: the first that has columns, of the job to resume if there is one."""
+    there = {*files}
+    known = (file for file in (begun.files if begun else ()) if file in there)
+    return next((file for file in chain(known, files) if peek(file).names), files[0])
 
 
 def find_model(job: RunFlags, begun: JobFile | None, output: Output, find: Callable[..., Any]) -> Any:

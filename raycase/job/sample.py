@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError, visible
+from raycase.io.reader import read_files
 from raycase.io.schema import ROW_OF_PAIR, TEXT, parquet_bytes
+from raycase.job.embed_job import SAMPLE
 from raycase.job.encode_step import EncodeUnits, encode_rows
 from raycase.job.pair_result import TokenResult
 from raycase.job.plan import Plan, find_job_file, make_plan
@@ -21,7 +23,7 @@ from raycase.job.request import Request
 from raycase.job.runner import Runner
 
 SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
-SAMPLED_TEXTS = 2000  # by which a basis is chosen
+LEAST_TEXTS, SAMPLED_TEXTS = 400, 2000  # by which a basis is chosen
 AT_ONCE, SECONDS = 50, 5.0  # rows of a batch of a dry run; after which no more are encoded
 
 
@@ -57,7 +59,11 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
     dtype = request.job.compute and getattr(torch, request.job.compute)
     texts = text_rows(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
     model = request.model.load(dtype=dtype, batch_tokens=request.job.batch_tokens)
-    tokens = model.keys_values(texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS])
+    texts = texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS]
+    if 0 < len(texts) < LEAST_TEXTS:  # rows that come later are coded by the basis, too
+        [(_, sample)] = read_files(SAMPLE, [TEXT], "--input")
+        texts += sample[TEXT][: LEAST_TEXTS - len(texts)]
+    tokens = model.keys_values(texts)
     if not tokens:
         raise RequestError("--input: expected texts to fit the basis of stored tokens, got none in the sample")
     typical = model.questions(typical_conditions())

@@ -91,3 +91,14 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
     settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
     with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
         embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))
+
+
+def test_an_output_that_began_with_one_row_codes_later_rows_as_well(home, tmp_path):
+    """Its basis was not chosen by that row alone."""
+    flags = {"input": str(home / "b" / "in.parquet"), "output": str(tmp_path / "words"), "model": str(home / "model")}
+    flags |= {"any_condition": True, "token_bytes": storing.ENOUGH, "max_rejected": 0.1}
+    for limit in (1, None):
+        embed_here(EmbedJob(limit=limit, **flags))
+    embed_here(job(home, tmp_path / "m", input=flags["output"]))
+    near = cosines(vectors(read_output(str(tmp_path / "m"))), vectors(read_output(str(home / "out"))))
+    assert near.mean() > 0.999 and near.min() > 0.98
