@@ -57,9 +57,8 @@ class Disturbed:
     def start(self):
         """Run the command, as a user does again after it was killed."""
         with open(self.folder / "driver.log", "a") as log:
-            self.driver = subprocess.Popen(
-                self.command, env=self.environment, stdout=log, stderr=log, start_new_session=True
-            )
+            options = {"stdout": log, "stderr": log, "start_new_session": True}
+            self.driver = subprocess.Popen(self.command, env=self.environment, **options)
 
     def said(self):
         """The end of what the drivers printed."""

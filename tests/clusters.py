@@ -35,9 +35,8 @@ class Node:
         self.log = log
         command = [RAY, "start", "--block", "--disable-usage-stats", "--node-ip-address=127.0.0.1"]
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, *map(str, arguments)], env=environment, stdout=out, stderr=out, start_new_session=True
-            )
+            options = {"stdout": out, "stderr": out, "start_new_session": True}
+            self.process = subprocess.Popen([*command, *map(str, arguments)], env=environment, **options)
 
     def processes(self):
         """All of the session, and their descendants: a submitted driver leads a session of its own."""

@@ -143,14 +143,10 @@ def cluster(s3_server, request):
     import ray
 
     with tempfile.TemporaryDirectory(prefix="rc", dir="/tmp", ignore_cleanup_errors=True) as folder:  # short: sockets
-        context = ray.init(
-            num_cpus=4,
-            include_dashboard=any(item.get_closest_marker("cluster") for item in request.session.items),
-            dashboard_host="127.0.0.1",
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=folder,
-        )
+        jobs = any(item.get_closest_marker("cluster") for item in request.session.items)
+        quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+        place = {"dashboard_host": "127.0.0.1", "_temp_dir": folder}
+        context = ray.init(num_cpus=4, include_dashboard=jobs, **place, **quiet)
         Path(folder, "ray_current_cluster").write_text(context.address_info["gcs_address"])
         yield context
         ray.shutdown()

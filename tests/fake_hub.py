@@ -18,12 +18,6 @@ def fake_hub(folders, home=None, refused=()):
     asked = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_HEAD(self):
-            self.answer()
-
-        def do_GET(self):
-            self.answer()
-
         def do_POST(self):
             asked.append(self.path)
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
@@ -44,15 +38,10 @@ def fake_hub(folders, home=None, refused=()):
                         file = folders["/".join(parts[2:4])] / line["value"]["path"]
                         file.parent.mkdir(parents=True, exist_ok=True)
                         file.write_bytes(base64.b64decode(line["value"]["content"]))
-                self.reply(
-                    {
-                        "success": True,
-                        "commitOid": COMMIT,
-                        "commitUrl": f"{self.endpoint()}/{parts[2]}/{parts[3]}/commit/{COMMIT}",
-                    }
-                )
+                url = f"{self.endpoint()}/{parts[2]}/{parts[3]}/commit/{COMMIT}"
+                self.reply({"success": True, "commitOid": COMMIT, "commitUrl": url})
 
-        def answer(self):
+        def do_GET(self):
             asked.append(self.path)
             parts = self.path.split("?")[0].strip("/").split("/")
             name = "/".join(parts[2:4])
@@ -70,6 +59,9 @@ def fake_hub(folders, home=None, refused=()):
             else:
                 self.send(404, b"", {"X-Error-Code": "EntryNotFound"})
 
+        def do_HEAD(self):
+            self.do_GET()  # `send` leaves the body out
+
         def endpoint(self):
             return f"http://127.0.0.1:{self.server.server_port}"
 
@@ -83,12 +75,8 @@ def fake_hub(folders, home=None, refused=()):
 
         def send(self, status, body, headers=()):
             self.send_response(status)
-            for name, value in {
-                "Content-Length": str(len(body)),
-                "ETag": f'"{sha256(body).hexdigest()}"',
-                "X-Repo-Commit": COMMIT,
-                **dict(headers),
-            }.items():
+            says = {"Content-Length": str(len(body)), "ETag": f'"{sha256(body).hexdigest()}"', "X-Repo-Commit": COMMIT}
+            for name, value in (says | dict(headers)).items():
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":

@@ -159,11 +159,8 @@ def call_job(*arguments, script):
 
     command = [str(ROOT / "jobs" / script), *map(str, arguments)]
     stdout, stderr, status = io.StringIO(), io.StringIO(), 0
-    with (
-        contextlib.redirect_stdout(stdout),
-        contextlib.redirect_stderr(stderr),
-        mock.patch.object(sys, "argv", command),
-    ):
+    called = mock.patch.object(sys, "argv", command)
+    with called, contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         try:
             runpy.run_path(command[0], run_name="__main__")
         except SystemExit as stop:
@@ -264,6 +261,14 @@ def stop_after(count):
         raise KeyboardInterrupt
 
     return meanwhile(die, count)
+
+
+def stopped(job, count):
+    """Begin the main job in this process, and stop it after so many units."""
+    import pytest
+
+    with pytest.raises(KeyboardInterrupt):
+        embed_here(job, runner=stop_after(count))
 
 
 def same_output(uri, wanted_uri):

@@ -29,17 +29,9 @@ def some_maps(texts, neighbours=4):
         vectors = positions / np.linalg.norm(positions, axis=1, keepdims=True)
         cosines, rows = nearest_rows(vectors, neighbours)
         words = [[Word(len(text.split(" ")[0]) + 1, len(" ".join(text.split(" ")[:2])), 0.7)] for text in texts]
-        maps.append(
-            ConditionMap(
-                condition=condition,
-                positions=positions,
-                rows=rows,
-                cosines=cosines,
-                facet=np.arange(len(texts)) % len(FACETS),
-                facet_words=FACETS,
-                words=None if condition is None else words,
-            )
-        )
+        near = {"positions": positions, "rows": rows, "cosines": cosines, "words": None if condition is None else words}
+        facet = np.arange(len(texts)) % len(FACETS)
+        maps.append(ConditionMap(condition=condition, facet=facet, facet_words=FACETS, **near))
     return maps
 
 

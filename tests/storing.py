@@ -61,17 +61,21 @@ def stored(folder, model, rows, **options):
     return embedded(folder, model, rows, prompt=None, pooling=None, **options)
 
 
+def stored_under(folder, model, rows, *conditions, **options):
+    """The output of the same model over rows under conditions, without tokens; gives its folder."""
+    return stored(folder, model, rows, conditions=conditions, any_condition=False, token_bytes=None, **options)
+
+
 def words_later_and_out(home, condition):
     """Outputs of one model in this folder: `words` and `later` with stored tokens, `out` of the texts of `words` under
     the condition."""
     model = model_folder(home)
     stored(home / "a", model, texts(250), output=str(home / "words"))
     stored(home / "b", model, texts(40, first=1000), output=str(home / "later"))
-    under = {"conditions": (condition,), "any_condition": False, "token_bytes": None}
-    stored(home / "c", model, texts(250), output=str(home / "out"), **under)
+    stored_under(home / "c", model, texts(250), condition, output=str(home / "out"))
 
 
-def indexed(folder, *outputs):
+def indexed(folder, *outputs, **settings):
     """The index of outputs; gives its folder."""
-    build(IndexJob(embeddings=outputs, output=str(folder)))
+    build(IndexJob(embeddings=tuple(map(str, outputs)), output=str(folder), **settings))
     return str(folder)

@@ -26,13 +26,8 @@ def test_the_examples_of_the_docstrings(tmp_path, monkeypatch):
 
 def test_a_corpus_is_embedded_as_by_the_command(job, tmp_path):
     flags = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "ray": False}
-    result = raycase.embed(
-        pathlib.Path(job.input),
-        tmp_path / "api",
-        conditions=list(job.conditions),
-        model=pathlib.Path(job.model),
-        **flags,
-    )
+    paths = {"input": pathlib.Path(job.input), "model": pathlib.Path(job.model), "output": tmp_path / "api"}
+    result = raycase.embed(**paths, conditions=list(job.conditions), **flags)
     assert (result["rows_out"], result["pairs"]) == (500, 1000)
     verify(str(tmp_path / "api"))
     assert len(read_output(str(tmp_path / "api"))) == 1000

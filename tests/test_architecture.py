@@ -94,11 +94,8 @@ def test_every_file_of_the_package_is_in_the_wheel(tmp_path):
 
 def test_every_dependency_has_a_tested_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = {
-        line.split("==")[0].lower().replace("_", "-")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if "==" in line
-    }
+    pinned = re.findall("^(.+?)==", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    pins = {name.lower().replace("_", "-") for name in pinned}
     tested = {name: rs for name, rs in project["optional-dependencies"].items() if name not in ("gcs", "azure")}
     requirements = project["dependencies"] + [r for rs in tested.values() for r in rs]
     names = {re.split(r"[\[<=>]", r)[0].lower().replace("_", "-") for r in requirements} - {"raycase"}

@@ -156,10 +156,8 @@ def printed(wanted, said):
 
 def alike(wanted, line):
     decimal = r"-?\d+\.\d+"
-    parts = [
-        re.sub(decimal, lambda _: f"({decimal})", re.escape(part).replace(r"\.", ".")) for part in wanted.split("...")
-    ]
-    found = re.fullmatch(".*?".join(parts), line)
+    parts = [re.escape(part).replace(r"\.", ".") for part in wanted.split("...")]
+    found = re.fullmatch(".*?".join(re.sub(decimal, lambda _: f"({decimal})", part) for part in parts), line)
     numbers = [float(number) for number in re.findall(decimal, wanted)]
     return found and all(abs(float(n) - m) < 0.02 + 0.02 * abs(m) for n, m in zip(found.groups(), numbers, strict=True))
 

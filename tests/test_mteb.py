@@ -78,9 +78,8 @@ def test_search_is_each_query_against_all_documents_under_its_instruction(model)
     assert not np.allclose(wanted[0], wanted[1], atol=1e-3)  # the same query under another instruction
     found = search(encoder, top_k=100)
     assert list(found) == [name for name, _, _ in QUERIES]
-    np.testing.assert_allclose(
-        [[found[query][name] for name, _, _ in DOCUMENTS] for query, _, _ in QUERIES], wanted, atol=1e-5
-    )
+    scores = [[found[query][name] for name, _, _ in DOCUMENTS] for query, _, _ in QUERIES]
+    np.testing.assert_allclose(scores, wanted, atol=1e-5)
     for (query, _, _), cosines in zip(QUERIES, wanted, strict=True):
         best = search(encoder, top_k=3)[query]
         np.testing.assert_allclose(sorted(best.values()), sorted(cosines)[-3:], atol=1e-5)
@@ -106,9 +105,7 @@ def test_results_under_another_condition_are_not_taken_from_mtebs_cache(pooling,
     def embeds(condition):
         encoder, calls = raycase.to_mteb(pooling, condition), []
         encode = encoder.encode
-        monkeypatch.setattr(
-            encoder, "encode", lambda *inputs, **options: (calls.append(1), encode(*inputs, **options))[1]
-        )
+        monkeypatch.setattr(encoder, "encode", lambda *given, **more: calls.append(1) or encode(*given, **more))
         mteb.evaluate(encoder, mocks.MockSTSTask(), cache=mteb.ResultCache(tmp_path), show_progress_bar=False)
         return bool(calls)
 
@@ -146,11 +143,10 @@ def test_what_has_no_vector_stops_the_run(tiny_model, pooling):
 
 
 def test_a_wrapper_around_the_model_does_not_lose_the_instructions_of_a_search(pooling):
+    wrapper = mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling))
     with pytest.raises(ValueError, match="without a wrapper"):
-        mteb.evaluate(
-            mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling)), mocks.MockInstructionRetrieval(), cache=None
-        )
-    mteb.evaluate(mteb.models.SearchEncoderWrapper(raycase.to_mteb(pooling)), mocks.MockRetrievalTask(), cache=None)
+        mteb.evaluate(wrapper, mocks.MockInstructionRetrieval(), cache=None)
+    mteb.evaluate(wrapper, mocks.MockRetrievalTask(), cache=None)
 
 
 def test_csts_for_mteb_has_its_metadata_and_compares_pairs_under_their_conditions(model):

@@ -39,11 +39,8 @@ PAIRS = [(s, c) for s in SENTENCES for c in CONDITIONS]  # texts of every kind, 
 
 def _around(tokenizer, first, last):
     """Let `first $A last` be the sequence; an empty name is left out."""
-    names = [n for n in (first, last) if n]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=" ".join(filter(None, (first, "$A", last))),
-        special_tokens=[(n, tokenizer.token_to_id(n)) for n in names],
-    )
+    special, single = [(n, tokenizer.token_to_id(n)) for n in (first, last) if n], f"{first} $A {last}".strip()
+    tokenizer.post_processor = processors.TemplateProcessing(single=single, special_tokens=special)
 
 
 def wordpiece(pieces=()):
@@ -69,10 +66,8 @@ def byte_level():
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        show_progress=False, vocab_size=400, special_tokens=special, initial_alphabet=alphabet
-    )
+    letters = {"show_progress": False, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, **letters)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), add_prefix_space=False)
     return tokenizer, {"tokenizer_class": "RobertaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
@@ -82,17 +77,12 @@ def qwen(*, ends=False):
     """Qwen2's and Qwen3's: no special tokens added; `ends`: with the end token, as Qwen3-Embedding's file has it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    split = pre_tokenizers.Split(Regex(QWEN_WORDS), "isolated")
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_of])
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        show_progress=False, vocab_size=400, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet
-    )
+    letters = {"show_progress": False, "initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<|endoftext|>"], **letters)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False, use_regex=False)
     if ends:
@@ -103,9 +93,8 @@ def qwen(*, ends=False):
 def mistral(*, ends=False):
     """Mistral's: spaces as a letter, bytes for unknown characters; `ends`: with `</s>`."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.train_from_iterator(
-        [" " + line for line in CORPUS], trainers.BpeTrainer(show_progress=False, vocab_size=10)
-    )  # letters only
+    trainer = trainers.BpeTrainer(show_progress=False, vocab_size=10)  # letters only
+    tokenizer.train_from_iterator([" " + line for line in CORPUS], trainer)
     letters = sorted(c for c in tokenizer.get_vocab() if c.isascii() and c != " ")  # the others fall back to bytes
     pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
     merges = [("c", "o"), ("l", "o"), ("co", "lo"), ("colo", "r"), ("▁", "color"), ("▁", "d"), ("o", "f"), ("▁", "of")]
@@ -113,9 +102,8 @@ def mistral(*, ends=False):
     vocab = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(steps)
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     _around(tokenizer, "<s>", "</s>" if ends else "")
     return tokenizer, {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
@@ -172,6 +160,7 @@ def save_model(folder, architecture, vocab_size, seed=0):
         model.save_pretrained(folder)
         return
     latent = LatentAttention(dim=32, latents=6, heads=2, head_dim=8)
+    sizes = {"num_latents_value": 6, "num_cross_heads": 2, "hidden_dim": 32, "cross_dim_head": 8}
     weights = {f"embedding_model.{k}": v for k, v in model.state_dict().items()}
     weights |= {f"latent_attention_model.{k}": v for k, v in latent.state_dict().items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -180,13 +169,7 @@ def save_model(folder, architecture, vocab_size, seed=0):
         "architectures": ["NVEmbedModel"],
         "auto_map": {"AutoConfig": "configuration_nvembed.NVEmbedConfig", "AutoModel": "modeling_nvembed.NVEmbedModel"},
         "text_config": model.config.to_dict() | {"model_type": "bidir_mistral", "architectures": ["MistralModel"]},
-        "latent_attention_config": {
-            "model_type": "latent_attention",
-            "num_latents_value": 6,
-            "num_cross_heads": 2,
-            "hidden_dim": 32,
-            "cross_dim_head": 8,
-        },
+        "latent_attention_config": {"model_type": "latent_attention", **sizes},
     }
     (folder / "config.json").write_text(json.dumps(config))
 

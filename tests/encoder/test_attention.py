@@ -14,9 +14,8 @@ def random_rows(seed, kind, length):
     """A row of random sequences with shared prefixes, in whole chunks or blocks."""
     random = np.random.default_rng(seed)
     stems = [random.integers(0, 3, random.integers(1, 90)).tolist() for _ in range(4)]
-    sequences = [
-        [*stems[random.integers(4)], *random.integers(0, 3, random.integers(0, 60)).tolist()] for _ in range(30)
-    ]
+    tail = lambda: random.integers(0, 3, random.integers(0, 60)).tolist()  # noqa: E731 one line
+    sequences = [[*stems[random.integers(4)], *tail()] for _ in range(30)]
     forest = Forest.of(Ragged.of_ids(sequences), causal=kind == "tree")
     row = forest.lay(forest.cuts(length, whole_chunks)[0])
     return row.padded(-(-len(row) // 128) * 128, 0)
@@ -46,10 +45,8 @@ def test_blocks_hold_what_is_seen_and_full_ones_hold_nothing_else(seed, size, ki
     seen = dense(row, window).reshape(len(row) // size, size, -1, size).transpose(0, 2, 1, 3)
     some, every = seen.any((2, 3)), seen.all((2, 3))
     partial, full = np.zeros_like(some), np.zeros_like(some)
-    for marked, count, which in (
-        (partial, mask.kv_num_blocks, mask.kv_indices),
-        (full, mask.full_kv_num_blocks, mask.full_kv_indices),
-    ):
+    of_full = (full, mask.full_kv_num_blocks, mask.full_kv_indices)
+    for marked, count, which in ((partial, mask.kv_num_blocks, mask.kv_indices), of_full):
         for query, number in enumerate(count[0, 0].tolist()):
             marked[query, which[0, 0, query, :number].tolist()] = True
     assert not (full & ~every).any()

@@ -55,10 +55,8 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
     theirs.no_truncation()
     theirs.encode_special_tokens = True
     assert json.loads(tokenizer.tokenizer.to_str()) == json.loads(theirs.to_str())
-    tokens = tiny.tokens(
-        tokenizer, [SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS]
-    )
-    batch = TokenBatch.of(tokens)
+    prompts = [SimpleNamespace(text=t, sentence=(0, len(t)), condition=None, pooled=None) for t in TEXTS]
+    batch = TokenBatch.of(tiny.tokens(tokenizer, prompts))
     options = {"device": "cpu", "dtype": torch.float32}
     library = load_encoder(MINILM, trained=True, **options)
     ours = load_encoder(MINILM, **options)

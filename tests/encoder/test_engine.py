@@ -1,7 +1,7 @@
 """Prompts through the encoder together give what each gives alone: trees, rows without padding, batches."""
 
 from copy import deepcopy
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -10,18 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import flex_attention
-from transformers import (
-    BertConfig,
-    BertModel,
-    LlamaConfig,
-    LlamaModel,
-    MistralConfig,
-    MistralModel,
-    Qwen2Config,
-    Qwen2Model,
-    Qwen3Config,
-    Qwen3Model,
-)
+from transformers import AutoConfig, AutoModel
 
 from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
@@ -33,27 +22,26 @@ from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 
 WINDOW = 5
+make = partial(AutoConfig.for_model, vocab_size=50)
 DECODERS = {
-    "qwen3": (Qwen3Model, Qwen3Config(vocab_size=50, head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER)),
-    "mistral": (MistralModel, MistralConfig(vocab_size=50, sliding_window=WINDOW, **tiny.DECODER)),
-    "llama": (LlamaModel, LlamaConfig(vocab_size=50, **tiny.NO_TOKENS, **tiny.DECODER)),
+    "qwen3": make("qwen3", head_dim=8, **tiny.NO_TOKENS, **tiny.DECODER),
+    "mistral": make("mistral", sliding_window=WINDOW, **tiny.DECODER),
+    "llama": make("llama", **tiny.NO_TOKENS, **tiny.DECODER),
 }
 # Layers with and without a window in one model.
-MIXED = Qwen2Config(
-    vocab_size=50, use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1, **tiny.NO_TOKENS, **tiny.DECODER
-)
-BOTH_WAYS = (Qwen2Model, Qwen2Config(vocab_size=50, is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER))
-BERT = (BertModel, BertConfig(vocab_size=50, max_position_embeddings=64, **tiny.SIZES))
+SOME = {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+MIXED = make("qwen2", **SOME, **tiny.NO_TOKENS, **tiny.DECODER)
+BOTH_WAYS = make("qwen2", is_causal=False, **tiny.NO_TOKENS, **tiny.DECODER)
+BERT = make("bert", max_position_embeddings=64, **tiny.SIZES)
 
 
-def encoder(made, causal=True, pooling=Pooling.MEAN, dtype=torch.float32, **options):
+def encoder(config, causal=True, pooling=Pooling.MEAN, dtype=torch.float32, **options):
     """An encoder of random weights in rows, where it is a decoder, and the same model as transformers has it."""
-    kind, config = made
     register()
     torch.manual_seed(0)
-    plain = kind._from_config(deepcopy(config), attn_implementation="sdpa").to(dtype).eval()
-    implementation = NAME if made is not BERT else "sdpa"
-    rows = kind._from_config(deepcopy(config), attn_implementation=implementation).to(dtype).eval()
+    plain = AutoModel.from_config(deepcopy(config), attn_implementation="sdpa").to(dtype).eval()
+    implementation = NAME if config is not BERT else "sdpa"
+    rows = AutoModel.from_config(deepcopy(config), attn_implementation=implementation).to(dtype).eval()
     rows.load_state_dict(plain.state_dict())
     if not hasattr(rows, "layers"):
         rows.pooler = None  # as `load_encoder` does
@@ -137,7 +125,7 @@ def shared(sentences=6, conditions=5, seed=0):
 
 def test_layers_with_and_without_a_window():
     assert MIXED.layer_types == ["full_attention", "sliding_attention"]
-    rows, plain = encoder((Qwen2Model, MIXED))
+    rows, plain = encoder(MIXED)
     assert rows.window == WINDOW
     work = equal(rows, plain, *shared())
     assert work.processed < work.tokens / 2

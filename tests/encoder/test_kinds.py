@@ -47,9 +47,8 @@ def test_a_kind_has_the_vectors_of_the_library(kind, tmp_path):
     found = {}
 
     def keep(rows, states):
-        found.update(
-            {i: s[real].reshape(-1, 4, 32) for i, s, real in zip(rows, states.states, states.real, strict=True)}
-        )
+        for i, each, real in zip(rows, states.states, states.real, strict=True):
+            found[i] = each[real].reshape(-1, 4, 32)
 
     StateReader(encoder, layers).read(TokenBatch.of(tokens, tokens), keep)
     for i, states in enumerate(library):
@@ -82,16 +81,15 @@ def test_a_decoder_read_in_both_directions_sees_the_whole_text_and_an_encoder_ke
         spec = replace(spec_of(save_kind(tmp_path / kind, kind)), causal=False)
         encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
         first, other = (Tokens(ids=[i, *ids], start=40, end=41) for i in (5, 6))
-        assert (cosines(encoder.pool([first]), encoder.pool([other])) < 0.99999) == changes, (
-            f"{kind}: three windows of 8"
-        )
+        near = cosines(encoder.pool([first]), encoder.pool([other]))
+        assert (near < 0.99999) == changes, f"{kind}: three windows of 8"
 
 
-@pytest.mark.parametrize("values, got", [({"model_type": "clip"}, "clip"), ({"model_type": "nonsense"}, "nonsense")])
-def test_what_encodes_no_texts_is_refused_by_its_name(values, got, tmp_path):
+@pytest.mark.parametrize("kind", ["clip", "nonsense"])
+def test_what_encodes_no_texts_is_refused_by_its_name(kind, tmp_path):
     folder = save_kind(tmp_path / "model", "bert")
-    (folder / "config.json").write_text(json.dumps(values | {"hidden_size": 32, "num_hidden_layers": 2}))
-    with pytest.raises(RequestError, match=rf"--model: expected .*{got}"):
+    (folder / "config.json").write_text(json.dumps({"model_type": kind, "hidden_size": 32, "num_hidden_layers": 2}))
+    with pytest.raises(RequestError, match=rf"--model: expected .*{kind}"):
         load_encoder(spec_of(folder))
 
 

@@ -25,11 +25,9 @@ def test_weights_in_several_shards_load_in_the_target_type(folder_of, tmp_path, 
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copy(source / name, tmp_path)
     monkeypatch.setattr("transformers.utils.is_accelerate_available", lambda: accelerate)
+    specs = [replace(ENCODERS["qwen3-embedding-0.6b"], source=str(folder)) for folder in (tmp_path, source)]
     for dtype in (torch.float32, torch.bfloat16):
-        found, wanted = (
-            load_encoder(replace(ENCODERS["qwen3-embedding-0.6b"], source=str(folder)), dtype=dtype)
-            for folder in (tmp_path, source)
-        )
+        found, wanted = (load_encoder(spec, dtype=dtype) for spec in specs)
         assert {p.dtype for p in found.model.parameters()} == {dtype}
         for a, b in zip(found.model.parameters(), wanted.model.parameters(), strict=True):
             assert torch.equal(a, b)

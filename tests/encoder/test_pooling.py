@@ -47,11 +47,8 @@ def test_latent_attention_has_the_published_names_and_shapes():
     """Those of nvidia/NV-Embed-v2, for dim 16 in place of 4096."""
     latent = LatentAttention(dim=16, latents=512, heads=8, head_dim=32)
     cross, feed = "cross_attend_blocks.0.", "cross_attend_blocks.1."
-    norms = [
-        f"{name}.{part}"
-        for name in (f"{cross}norm", f"{cross}norm_context", f"{feed}norm")
-        for part in ("weight", "bias")
-    ]
+    norms = (f"{cross}norm", f"{cross}norm_context", f"{feed}norm")
+    norms = [f"{name}.{part}" for name in norms for part in ("weight", "bias")]
     assert {name: tuple(value.shape) for name, value in latent.state_dict().items()} == {
         "latents": (512, 16),
         f"{cross}fn.to_q.weight": (256, 16),

@@ -47,9 +47,8 @@ def test_what_is_pooled(style, span):
     of_style = {PromptStyle.COND: CONDITION, PromptStyle.SENT: SENTENCE}
     of_span = {TokenSpan.CONDITION: CONDITION, TokenSpan.SENTENCE: SENTENCE, TokenSpan.ALL: None}
     assert pooled(prompts.pair, SENTENCE, CONDITION) == of_style.get(style, of_span[span])
-    assert pooled(prompts.base, "", CONDITION) == (
-        None if style not in of_style and span is TokenSpan.ALL else CONDITION
-    )
+    wanted = None if style not in of_style and span is TokenSpan.ALL else CONDITION
+    assert pooled(prompts.base, "", CONDITION) == wanted
 
 
 @pytest.mark.parametrize("style", BUILT_IN)

@@ -49,10 +49,8 @@ def legacy(folder, kind="bert", *, pooling=("mean",), length=130, lower=False, o
     prefix = "sentence_transformers.models"
     names = ["Transformer", "Pooling", *others]
     paths = ["", *(f"{n}_{name}" for n, name in enumerate(names) if n)]
-    modules = [
-        {"idx": n, "name": str(n), "path": p, "type": f"{prefix}.{m}"}
-        for n, (m, p) in enumerate(zip(names, paths, strict=True))
-    ]
+    listed = enumerate(zip(names, paths, strict=True))
+    modules = [{"idx": n, "name": str(n), "path": p, "type": f"{prefix}.{m}"} for n, (m, p) in listed]
     put(folder, "modules.json", modules)
     flags = {flag: mode in pooling for flag, mode in LEGACY.items()}
     put(folder, "1_Pooling/config.json", {"word_embedding_dimension": 32} | flags)
@@ -172,6 +170,7 @@ TRANSFORMER = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers
 POOLING = {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"}
 OTHER = {"idx": 2, "name": "2", "path": "2_X", "type": "somebody.Normalize"}
 CROSS_ENCODER = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+SPECIAL = {"prompts": {"x": "[SEP] x"}, "default_prompt_name": "x"}
 BAD_FILES = [  # file, what is in it, what is said
     ("modules.json", [TRANSFORMER, POOLING, OTHER], "somebody.Normalize"),  # not run
     ("modules.json", [TRANSFORMER | {"type": "somebody.StaticEmbedding"}], "StaticEmbedding.* expected a Transformer"),
@@ -179,11 +178,7 @@ BAD_FILES = [  # file, what is in it, what is said
     ("1_Pooling/config.json", {"pooling_mode": "attention"}, "modules of sentence-transformers"),
     ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "fill-mask"),
     ("sentence_bert_config.json", {"transformer_task": "sequence-classification"}, "sequence-classification"),
-    (
-        "config_sentence_transformers.json",
-        {"prompts": {"x": "[SEP] x"}, "default_prompt_name": "x"},
-        r"\[SEP\] in the default prompt",
-    ),
+    ("config_sentence_transformers.json", SPECIAL, r"\[SEP\] in the default prompt"),
     ("tokenizer_config.json", {"truncation_side": "left"}, "cuts texts at their beginning"),
     ("config.json", {"model_type": "model2vec"}, "model type `model2vec`"),
     ("config.json", CROSS_ENCODER, "a cross-encoder: it scores pairs of texts"),

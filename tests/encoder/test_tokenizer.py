@@ -4,6 +4,7 @@ import re
 import unicodedata
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import pytest
 import tiny
@@ -17,18 +18,10 @@ from raycase.io.schema import Reason
 from raycase.models.pairs import SENTENCE as PLAIN
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
-
-
 END_TOKENS = {"qwen": "<|endoftext|>", "mistral": "</s>"}
 FAMILIES = [*tiny.TOKENIZERS, "minilm"]
-STYLES = [
-    (PromptStyle.COND, TokenSpan.CONDITION),
-    (PromptStyle.SENT, TokenSpan.SENTENCE),
-    (PromptStyle.CONCAT_CS, TokenSpan.CONDITION),
-    (PromptStyle.CONCAT_CS, TokenSpan.SENTENCE),
-    (PromptStyle.CONCAT_SC, TokenSpan.CONDITION),
-    (PromptStyle.CONCAT_SC, TokenSpan.SENTENCE),
-]
+STYLES = [(PromptStyle.COND, TokenSpan.CONDITION), (PromptStyle.SENT, TokenSpan.SENTENCE)]
+STYLES += product((PromptStyle.CONCAT_CS, PromptStyle.CONCAT_SC), (TokenSpan.CONDITION, TokenSpan.SENTENCE))
 TEXTS = [
     "color of the dress",
     "  color of the dress \n",
@@ -100,10 +93,8 @@ def test_the_pooled_tokens_are_the_text(tokenizer_of, family, style, span):
     tokenize = tokenizer_of(family)
     pair = prompt_set(style, template=template_of(family), span=span).pair
     for text in TEXTS:
-        other = {TokenSpan.CONDITION: SENTENCE, TokenSpan.SENTENCE: CONDITION}[span]
-        (found,) = tiny.tokens(
-            tokenize, [pair.render(*((other, text) if span is TokenSpan.CONDITION else (text, other)))]
-        )
+        prompt = pair.render(SENTENCE, text) if span is TokenSpan.CONDITION else pair.render(text, CONDITION)
+        (found,) = tiny.tokens(tokenize, [prompt])
         pooled = decoded(tokenize, found.ids[found.start : found.end])
         if family == "qwen" and style in (PromptStyle.COND, PromptStyle.SENT):
             pooled = pooled.removeprefix(":")  # "Query:color" may share a token with its colon
@@ -118,10 +109,8 @@ def test_special_tokens_written_in_a_text_are_text(tokenizer_of, family):
     pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
     special = {i for i, token in tokenize.tokenizer.get_added_tokens_decoder().items() if token.special}
     special -= {tokenize.tokenizer.token_to_id(unknown) for unknown in ("[UNK]", "<unk>")}
-    harmless, harmful = tiny.tokens(
-        tokenize,
-        [pair.render(SENTENCE, "dress"), pair.render("a [SEP] b </s>c<s> <pad> <mask>", "</s> [CLS] <|endoftext|>")],
-    )
+    written = pair.render("a [SEP] b </s>c<s> <pad> <mask>", "</s> [CLS] <|endoftext|>")
+    harmless, harmful = tiny.tokens(tokenize, [pair.render(SENTENCE, "dress"), written])
     assert [i for i in harmful.ids if i in special] == [i for i in harmless.ids if i in special]
 
 
@@ -136,9 +125,8 @@ def test_the_end_token_stands_once_at_the_end(tmp_path, family, end):
         spec = replace(ENCODERS["minilm"], source=str(folder), end_token=end)
         tokenize = load_tokenizer(spec)
         pair = prompt_set(PromptStyle.COND).pair
-        ids[ends] = [
-            t.ids for t in tiny.tokens(tokenize, [pair.render(SENTENCE, c) for c in (CONDITION, f"dress {end}")])
-        ]
+        prompts = [pair.render(SENTENCE, c) for c in (CONDITION, f"dress {end}")]
+        ids[ends] = [t.ids for t in tiny.tokens(tokenize, prompts)]
         end_id = tokenize.tokenizer.token_to_id(end)
         assert all(i[-1] == end_id and i.count(end_id) == 1 for i in ids[ends])
     assert ids[False] == ids[True]
@@ -172,9 +160,9 @@ def test_a_long_prompt_loses_the_end_of_its_sentence_alone(tokenizer_of, family,
         assert found.truncated
         assert not full.truncated
         assert found.ids == full.ids[: last - over] + full.ids[last:]
-        pooled = found.ids[found.start : found.end]
+        pooled = _pooled(found)
         if pair.span is TokenSpan.CONDITION:
-            assert pooled == full.ids[full.start : full.end]
+            assert pooled == _pooled(full)
             assert without_space(CONDITION) in without_space(decoded(tokenize, pooled))
         elif pair.span is TokenSpan.SENTENCE:
             assert pooled == full.ids[first : last - over]
@@ -198,30 +186,27 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
         tokenize = load_tokenizer(replace(spec, max_tokens=len(full.ids) - over))
         (found,) = tiny.tokens(tokenize, [rendered])
         written, pooled = ("".join(map(tokenize.tokenizer.id_to_token, ids)) for ids in (found.ids, _pooled(found)))
-        cut = len("a red dress") - shared.count("s") - over
-        assert written == template.replace("{condition}", "color").replace(
-            "{sentence}", "a red dress"[:cut] + "s" * shared.count("s")
-        )
+        stays = "s" * shared.count("s")
+        sentence = "a red dress"[: -len(stays) - over] + stays
+        assert written == template.replace("{condition}", "color").replace("{sentence}", sentence)
         assert pooled == ("sc" if shared == "sc" else "c") + "olor"
 
 
 def test_the_length_is_the_tables_not_the_tokenizers_own(tokenizer_of):
     """MiniLM's file cuts and pads to 128."""
-    found = tiny.tokens(
-        tokenizer_of("minilm", max_tokens=256), [PLAIN.render("dress " * n, "") for n in (10, 150, 300)]
-    )
+    found = tiny.tokens(tokenizer_of("minilm", 256), [PLAIN.render("dress " * n, "") for n in (10, 150, 300)])
     assert [len(t.ids) for t in found] == [12, 152, 256]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_condition_that_leaves_no_room_is_refused(tokenizer_of, family):
-    pair = prompt_set(PromptStyle.COND, template=template_of(family)).pair
-    (full,) = tiny.tokens(tokenizer_of(family), [pair.render("dress", LONG)])
-    first, last = tokens_in(tokenizer_of(family), *(lambda r: (r, r.sentence))(pair.render("dress", LONG)))
+    rendered = prompt_set(PromptStyle.COND, template=template_of(family)).pair.render("dress", LONG)
+    (full,) = tiny.tokens(tokenizer_of(family), [rendered])
+    first, last = tokens_in(tokenizer_of(family), rendered, rendered.sentence)
     without_sentence = len(full.ids) - (last - first)
-    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence), [pair.render("dress", LONG)])
+    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence), [rendered])
     assert (found.refused, found.ids) == (Reason.NO_ROOM, [])
-    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence + 1), [pair.render("dress", LONG)])
+    (found,) = tiny.tokens(tokenizer_of(family, max_tokens=without_sentence + 1), [rendered])
     assert (found.refused, len(found.ids)) == (None, without_sentence + 1)
     base = prompt_set(PromptStyle.CONCAT_SC).base.render("", LONG)
     assert tiny.tokens(tokenizer_of(family, max_tokens=8), [base])[0].refused is Reason.NO_ROOM
@@ -233,16 +218,9 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
     tokenize = tokenizer_of("minilm")
     prompts = prompt_set(style, span=span)
     nothing = "\u200b\u200d"
-    found = tiny.tokens(
-        tokenize,
-        [
-            prompts.pair.render(nothing, CONDITION),
-            prompts.pair.render(SENTENCE, nothing),
-            prompts.base.render("", nothing),
-            PLAIN.render(nothing, ""),
-            prompts.pair.render(SENTENCE, CONDITION),
-        ],
-    )
+    rendered = [prompts.pair.render(nothing, CONDITION), prompts.pair.render(SENTENCE, nothing)]
+    rendered += [prompts.base.render("", nothing), PLAIN.render(nothing, ""), prompts.pair.render(SENTENCE, CONDITION)]
+    found = tiny.tokens(tokenize, rendered)
     condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
     assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
 

@@ -56,9 +56,8 @@ def text_of(page, selector):
 
 
 def middle_of(page, selector):
-    return page.ask(
-        f"(b => [b.x + b.width / 2, b.y + b.height / 2])(document.querySelector({selector!r}).getBoundingClientRect())"
-    )
+    box = f"document.querySelector({selector!r}).getBoundingClientRect()"
+    return page.ask(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box})")
 
 
 def place_of(page, point):

@@ -12,7 +12,6 @@ import raycase
 from raycase.cli import main
 from raycase.explore import classify as module
 from raycase.explore.classify import ClassifyJob, classify, nearest_labels
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.io.vectors import l2_normalize
 
@@ -25,8 +24,7 @@ def home(tmp_path_factory):
     home = tmp_path_factory.mktemp("classified")
     model = storing.model_folder(home)
     storing.indexed(home / "words", storing.stored(home / "a", model, storing.texts(90)))
-    under = {"conditions": (CONDITION,), "any_condition": False, "token_bytes": None}
-    storing.indexed(home / "under", storing.stored(home / "b", model, storing.texts(90), **under))
+    storing.indexed(home / "under", storing.stored_under(home / "b", model, storing.texts(90), CONDITION))
     rows = [{"text": f"{label} {word}", "label": label} for label in LABELS for word in ("red", "bar", "play")]
     pq.write_table(pa.Table.from_pylist(rows[::-1]), home / "examples.parquet")
     return home
@@ -67,17 +65,15 @@ def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, kind, 
     for place, i in enumerate(kept):
         row = found[rows[i]["id"]]
         assert row["label"] == LABELS[best[place]]
-        assert [row["score"], row["margin"]] == pytest.approx(
-            [ordered[place, 2], ordered[place, 2] - ordered[place, 1]], abs=1e-5
-        )
+        assert row["score"] == pytest.approx(ordered[place, 2], abs=1e-5)
+        assert row["margin"] == pytest.approx(ordered[place, 2] - ordered[place, 1], abs=1e-5)
         assert ("stated" in row) == (kind == "words")
     assert len(set(best)) > 1 and result["rows"] == len(kept) == sum(result["labels"].values())
     assert result["labels"] == dict(zip(LABELS, np.bincount(best, minlength=3).tolist(), strict=True))
     printed = capsys.readouterr().out
     assert f'{len(kept)} rows under "{CONDITION}"' in printed and "not stated" not in printed
-    assert all(
-        f"{count:>10}  {count / len(kept):>6.1%}  {label}\n" in printed for label, count in result["labels"].items()
-    )
+    for label, count in result["labels"].items():
+        assert f"{count:>10}  {count / len(kept):>6.1%}  {label}\n" in printed
 
 
 def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, capsys):
@@ -86,9 +82,8 @@ def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, 
     result = classify(asked(home, tmp_path, stated=True))
     found = pq.read_table(tmp_path / "labels.parquet")
     assert told["label"].null_count == 0 and found.drop_columns(["label"]) == told.drop_columns(["label"])
-    states = raycase.load(Index.open(str(home / "words")).model, device="cpu").stated(
-        [row["text"] for row in storing.texts(90)], CONDITION
-    )
+    model = raycase.load(Index.open(str(home / "words")).model, device="cpu")
+    states = model.stated([row["text"] for row in storing.texts(90)], CONDITION)
     for row, label in zip(found.to_pylist(), told["label"].to_pylist(), strict=True):
         assert row["stated"] == pytest.approx(states[row["id"]], abs=0.05)
         assert row["label"] == (None if row["stated"] < 0.5 else label)
@@ -121,17 +116,14 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     ask("--labels: expected labels or one file of them, got 2 values", labels=("a", "b.csv"))
     ask("--labels: expected .*got: empty text", labels=("a", "\u200b"))
     ask("--examples: .*: expected labels of --labels, got 'cat'", examples=examples(("x", "cat")))
-    ask(
-        "--examples: expected texts of every label, got none of 'a dog'",
-        examples=examples(*[("x", w) for w in LABELS[:2]]),
-    )
+    two = examples(*[("x", label) for label in LABELS[:2]])
+    ask("--examples: expected texts of every label, got none of 'a dog'", examples=two)
     ask("--examples: .*, row 1: expected words in 'text', got ' '", examples=examples(("x", "a dog"), (" ", "a dog")))
     ask("condition: expected one of the index's .*got ' '", condition=" ")
     ask("--where: expected a filter that leaves rows to label", where="year > 3000")
     ask("stated: expected conditions that are pooled from stored tokens", index="under", stated=True)
     ask("--output: expected another place than --examples", examples=file, output=file)
-    output = embedded(tmp_path, tiny_model, storing.texts(5), conditions=(CONDITION,))
-    build(IndexJob(embeddings=(output,), output=str(tmp_path / "case")))
+    storing.indexed(tmp_path / "case", embedded(tmp_path, tiny_model, storing.texts(5), conditions=(CONDITION,)))
     ask("phrases: expected a condition and an index of condition pooling", index=str(tmp_path / "case"))
     assert not (tmp_path / "labels.parquet").exists()
     with pytest.raises(SystemExit) as ended:

@@ -15,16 +15,12 @@ from indexed import refuse
 
 from raycase.explore.explore_job import ExploreJob, explore
 from raycase.index.answer_printing import looked_at
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
 
 # not imported here: it takes seconds, in each of pytest's workers
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'"),
-]
-
+NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
+pytestmark = [pytest.mark.cluster, NO_UMAP]
 CONDITIONS = ("color", "what they wear")
 
 
@@ -37,7 +33,7 @@ def home(tmp_path_factory):
     settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "year")}
     two = embedded(home / "b", model, storing.texts(40), conditions=("color",), **settings)
     fewer = embedded(home / "c", model, storing.texts(40, 10), conditions=("number of people",), **settings)
-    build(IndexJob(embeddings=(two, fewer), output=str(home / "vectors.lance")))
+    storing.indexed(home / "vectors.lance", two, fewer)
     return home
 
 

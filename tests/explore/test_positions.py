@@ -9,10 +9,8 @@ from raycase.explore.condition_map import nearest_rows, place
 from raycase.io.vectors import l2_normalize
 
 # not imported here: it takes seconds, in each of pytest's workers
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'"),
-]
+NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
+pytestmark = [pytest.mark.cluster, NO_UMAP]
 
 
 def groups(seed, noise=0.3, count=120, dim=16):

@@ -3,9 +3,9 @@
 import pytest
 from helpers import embedded
 from indexed import CONDITIONS, rows
+from storing import indexed
 
 import raycase
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 
 
@@ -14,19 +14,17 @@ def home(tmp_path_factory, tiny_model):
     """Outputs of one model: `out` under two conditions, `plain` without, `later` of other rows, `other` of a model."""
     home = tmp_path_factory.mktemp("written")
     kept = {"keep_columns": ("text", "year")}
-    embedded(home / "a", tiny_model, rows(300), output=str(home / "out"), conditions=CONDITIONS, **kept)
+    under = kept | {"conditions": CONDITIONS}
+    embedded(home / "a", tiny_model, rows(300), output=str(home / "out"), **under)
     embedded(home / "b", tiny_model, rows(300), output=str(home / "plain"), unconditional=True, **kept)
-    embedded(home / "c", tiny_model, rows(80, 1, 1000), output=str(home / "later"), conditions=CONDITIONS, **kept)
-    embedded(
-        home / "d", tiny_model, rows(20), output=str(home / "other"), conditions=CONDITIONS, subtract=False, **kept
-    )
+    embedded(home / "c", tiny_model, rows(80, 1, 1000), output=str(home / "later"), **under)
+    embedded(home / "d", tiny_model, rows(20), output=str(home / "other"), subtract=False, **under)
     return home
 
 
 @pytest.fixture(scope="session")
 def index(home):
-    build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=str(home / "i.lance")))
-    return Index.open(str(home / "i.lance"))
+    return Index.open(indexed(home / "i.lance", home / "out", home / "plain"))
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from indexed import QUERIES, refuse
 
 from raycase.errors import RequestError
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
 
@@ -22,9 +21,8 @@ def uri(tmp_path_factory):
     home = tmp_path_factory.mktemp("combined")
     model = storing.model_folder(home)
     storing.stored(home / "a", model, storing.texts(250), output=str(home / "words"))
-    under = {"conditions": (KNOWN,), "any_condition": False, "token_bytes": None}
-    storing.stored(home / "b", model, storing.texts(250, first=10), output=str(home / "out"), **under)
-    return storing.indexed(home / "i.lance", str(home / "words"), str(home / "out"))
+    storing.stored_under(home / "b", model, storing.texts(250, first=10), KNOWN, output=str(home / "out"))
+    return storing.indexed(home / "i.lance", home / "words", home / "out")
 
 
 def brute(index, sentences, weights, keep=lambda row: True):
@@ -70,9 +68,8 @@ def test_an_exact_search_is_brute_force_to_the_last_bit(uri, weights, where, kee
                 score, parts = wanted[query, row["id"]]
                 assert row["score"] == score
                 assert {p["condition"]: p["cosine"] for p in row["parts"] if p["cosine"] is not None} == parts
-                assert [(p["asked"], p["weight"]) for p in row["parts"]] == [
-                    (name, value[1] if isinstance(value, tuple) else value) for name, value in weights.items()
-                ]
+                asked = [(name, value[1] if isinstance(value, tuple) else value) for name, value in weights.items()]
+                assert [(p["asked"], p["weight"]) for p in row["parts"]] == asked
 
 
 def test_a_condition_alone_with_a_weight_is_a_search_under_it(uri):
@@ -88,9 +85,8 @@ def test_a_condition_alone_with_a_weight_is_a_search_under_it(uri):
 
 def test_two_stages_find_nearly_all_and_score_exactly(uri, tmp_path):
     """Without and with vectors under one of the conditions that have an approximate index; and few rows alone."""
-    coded = str(tmp_path / "i.lance")
-    words, out = (str(uri.replace("i.lance", name)) for name in ("words", "out"))
-    build(IndexJob(embeddings=(words, out), output=coded, kind="ivf-rq", exact_below=100))
+    outputs = [uri.replace("i.lance", name) for name in ("words", "out")]
+    coded = storing.indexed(tmp_path / "i.lance", *outputs, kind="ivf-rq", exact_below=100)
     index, exact = Index.open(coded), Options(exact=True)
     for weights in ({ASKED: 1, "dog": -0.5}, {ASKED: 1, "dog": 0.5, "bar": ("red dress", 2)}, {KNOWN: 1, ASKED: 2}):
         wanted = {row["id"]: row["score"] for row in index.search(QUERIES[0], weights, 300, options=exact).to_pylist()}

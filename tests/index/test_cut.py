@@ -4,11 +4,12 @@ import pytest
 from helpers import embedded, read_output, vectors
 from indexed import QUERIES, brute, refuse, rows, same
 from nested_models import SAVE
+from storing import indexed
 
 import raycase
 from raycase.errors import RequestError
 from raycase.explore.join import JoinJob, join
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexJob
 from raycase.index.index import Index
 from raycase.job.runner import Runner
 
@@ -31,9 +32,7 @@ def outputs(request, tmp_path_factory, tiny_model):
 
 
 def test_a_search_cuts_its_queries_as_the_vectors_were(outputs, tmp_path):
-    uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(outputs["cut"],), output=uri))
-    index, system = Index.open(uri), raycase.load(outputs["model"], dim=4)
+    index, system = Index.open(indexed(tmp_path / "i.lance", outputs["cut"])), raycase.load(outputs["model"], dim=4)
     assert vectors(read_output(outputs["cut"])).shape == (60, 4)
     assert index.encoder.config == system.config
     assert index.dataset.schema.field("vector").type.list_size == 4
@@ -44,10 +43,9 @@ def test_a_search_cuts_its_queries_as_the_vectors_were(outputs, tmp_path):
 @pytest.mark.parametrize("order", [("plain", "cut"), ("cut", "plain")])
 @pytest.mark.parametrize("together", [True, False])
 def test_plain_vectors_stand_beside_those_that_are_cut(outputs, tmp_path, order, together):
-    uri = str(tmp_path / "i.lance")
     folders = [outputs[name] for name in order]
     for embeddings in [folders] if together else [[folder] for folder in folders]:
-        build(IndexJob(embeddings=tuple(embeddings), output=uri))
+        uri = indexed(tmp_path / "i.lance", *embeddings)
     index, system = Index.open(uri), raycase.load(outputs["model"], dim=4)
     same(index.search(QUERIES[:1], "color", 5), brute(outputs["cut"], system, QUERIES[0], "color", 5))
     plain = index.search(QUERIES[:1], None, 5, unconditional=True)
@@ -57,7 +55,7 @@ def test_plain_vectors_stand_beside_those_that_are_cut(outputs, tmp_path, order,
 def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     uri = str(tmp_path / "i.lance")
     refuse(IndexJob(embeddings=(outputs["plain"], outputs["cut"], outputs["other"]), output=uri), "got another's")
-    build(IndexJob(embeddings=(outputs["cut"],), output=uri))
+    indexed(uri, outputs["cut"])
     for name in ("other", "whole"):
         refuse(IndexJob(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):

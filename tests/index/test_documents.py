@@ -15,6 +15,7 @@ from helpers import embed_here, embedded, read_output, read_rejected, sentences,
 from indexed import refuse
 
 from raycase.encoder.chunks import Chunking
+from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
@@ -29,13 +30,11 @@ CONDITIONS = ("color", "number of people")
 CUT = {"chunk": 12, "overlap": 4}
 
 
-def documents_of(count, seed=0, sentences_of=6):
-    texts, chance = sentences(count * sentences_of, seed), random.Random(seed)
-    parts = [texts[i : i + sentences_of] for i in range(0, len(texts), sentences_of)]
-    return [
-        {"id": i, "text": ". ".join(p[: chance.randint(1, sentences_of)]) + ".", "year": i % 5}
-        for i, p in enumerate(parts)
-    ]
+def documents_of(count, seed=0):
+    """Of one to six sentences."""
+    texts, chance = sentences(count * 6, seed), random.Random(seed)
+    written = [". ".join(texts[6 * i : 6 * i + chance.randint(1, 6)]) + "." for i in range(count)]
+    return [{"id": i, "text": text, "year": i % 5} for i, text in enumerate(written)]
 
 
 @pytest.fixture(scope="module")
@@ -44,18 +43,8 @@ def home(tmp_path_factory, tiny_model):
     home = tmp_path_factory.mktemp("documents")
     rows = documents_of(40)
     rows[7]["text"] = "\u200b\n\u200b"
-    embedded(
-        home,
-        tiny_model,
-        rows,
-        output=str(home / "out"),
-        conditions=CONDITIONS,
-        keep_columns=("text", "year"),
-        **CUT,
-        max_rejected=1,
-        dtype="float32",
-    )
-    build(IndexJob(embeddings=(str(home / "out"),), output=str(home / "i.lance")))
+    settings = {"conditions": CONDITIONS, "keep_columns": ("text", "year"), "max_rejected": 1, **CUT}
+    storing.indexed(home / "i.lance", embedded(home, tiny_model, rows, output=str(home / "out"), **settings))
     return home, rows
 
 
@@ -67,8 +56,6 @@ def test_a_chunk_is_whole_sentences_as_they_stand_and_no_text_is_lost(tiny_model
     spec = resolve_embedder(str(tiny_model)).encoder
     texts = ["One dog. Two cats run! Three\nmen sit? " * 20, "  ", "x" * 3000, "a \u200b. " * 50, "日本語。犬。" * 40]
     texts += ["".join(map(chr, random.Random(seed).choices(range(32, 0x3000), k=400))) for seed in range(10)]
-    from raycase.encoder.sources import load_tokenizer
-
     count = lambda text: len(load_tokenizer(spec).tokenizer.encode(text, add_special_tokens=False))  # noqa: E731
     for text in texts:
         for chunking in (Chunking(tokens=9), Chunking(tokens=9, overlap=4), Chunking(tokens=1)):
@@ -98,27 +85,18 @@ def test_chunks_have_the_vectors_of_their_texts_and_count_by_document(home, tiny
         assert row["id"] == f"{row['document']}#{row['chunk']}" and row["year"] == row["document"] % 5
         assert row["text"] == rows[row["document"]]["text"][row["start"] : row["end"]]
     pieces = [{"id": i, "text": text} for i, text in enumerate(dict.fromkeys(table["text"].to_pylist()))]
-    embedded(home / "p", tiny_model, pieces, output=str(home / "pieces"), conditions=CONDITIONS, dtype="float32")
+    embedded(home / "p", tiny_model, pieces, output=str(home / "pieces"), conditions=CONDITIONS)
     alone = read_output(str(home / "pieces"))
-    wanted = dict(
-        zip(zip(alone["text"].to_pylist(), alone["condition"].to_pylist(), strict=True), vectors(alone), strict=True)
-    )
-    got = zip(table["text"].to_pylist(), table["condition"].to_pylist(), strict=True)
+    known, got = (zip(t["text"].to_pylist(), t["condition"].to_pylist(), strict=True) for t in (alone, table))
+    wanted = dict(zip(known, vectors(alone), strict=True))
     assert np.allclose(vectors(table), [wanted[pair] for pair in got], atol=1e-5)
-    assert verify(str(home / "out")) == {
-        "rows_in": 40,
-        "rows_out": 39,
-        "rows_rejected": 1,
-        "pairs": len(table),
-        "units": 1,
-    }
+    counts = {"rows_in": 40, "rows_out": 39, "rows_rejected": 1, "pairs": len(table), "units": 1}
+    assert verify(str(home / "out")) == counts
     config = json.loads(Path(home, "out", "job.json").read_text())["config"]
     assert config["chunk"] == [12, 4]
     assert not list(count_defects(39, table, config))
-    for broken in (
-        table.slice(0, len(table) - 1),
-        table.filter(pa.array([d != 3 for d in table["document"].to_pylist()])),
-    ):
+    without_one = table.filter(pa.array([d != 3 for d in table["document"].to_pylist()]))
+    for broken in (table.slice(0, len(table) - 1), without_one):
         assert list(count_defects(39, broken, config))
 
 
@@ -127,16 +105,9 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
 
     rows = [*documents_of(12, seed=3), {"id": 12, "text": "A dog runs on a red ball today. " * 40, "year": 0}]
     rows.append({"id": 13, "text": "\ufffd", "year": 0})  # a chunk without tokens
-    late = {
-        "model": f"condition-pooling:{tiny_model}",
-        "prompt": None,
-        "pooling": None,
-        "dtype": "float32",
-        "chunk": 12,
-        "max_rejected": 1,
-    }
-    apart, late = late, late | {"late_chunking": True}
-    embedded(tmp_path / "u", tiny_model, rows, output=str(tmp_path / "plain"), unconditional=True, **late)
+    model, apart = f"condition-pooling:{tiny_model}", {"prompt": None, "pooling": None, "chunk": 12, "max_rejected": 1}
+    late = apart | {"late_chunking": True}
+    embedded(tmp_path / "u", model, rows, output=str(tmp_path / "plain"), unconditional=True, **late)
     table = read_output(str(tmp_path / "plain"))
     encoder, tokenizer = AutoModel.from_pretrained(tiny_model).eval(), AutoTokenizer.from_pretrained(tiny_model)
     states, whole = {}, 0
@@ -155,48 +126,36 @@ def test_late_chunks_pool_their_tokens_of_the_whole_document(tiny_model, tmp_pat
     assert whole > 20 and len(states) > 5
     [rejected] = read_rejected(str(tmp_path / "plain"))
     assert (rejected["id"], rejected["reason"]) == ("13", "empty text")
-    embedded(tmp_path / "c", tiny_model, rows, output=str(tmp_path / "under"), conditions=CONDITIONS, **late)
-    embedded(tmp_path / "a", tiny_model, rows, output=str(tmp_path / "any"), any_condition=True, **late)
+    embedded(tmp_path / "c", model, rows, output=str(tmp_path / "under"), conditions=CONDITIONS, **late)
+    embedded(tmp_path / "a", model, rows, output=str(tmp_path / "any"), any_condition=True, **late)
     under, stored = read_output(str(tmp_path / "under")), read_output(str(tmp_path / "any"))
     assert len(under) == len(CONDITIONS) * len(table) and stored["id"] == table["id"]
     assert np.allclose(vectors(stored), vectors(table), atol=1e-6)
-    embedded(tmp_path / "b", tiny_model, rows, output=str(tmp_path / "apart"), conditions=CONDITIONS, **apart)
+    embedded(tmp_path / "b", model, rows, output=str(tmp_path / "apart"), conditions=CONDITIONS, **apart)
     alone = read_output(str(tmp_path / "apart"))
     same = np.isclose(vectors(under), vectors(alone), atol=1e-5).all(1)
-    single = np.array(
-        [alone["document"].to_pylist().count(d) == len(CONDITIONS) for d in alone["document"].to_pylist()]
-    )
+    documents = alone["document"].to_pylist()
+    single = np.array([documents.count(d) == len(CONDITIONS) for d in documents])
     assert single.any() and same[single].all() and same[~single].mean() < 0.1  # of a window of its own
-    embedded(tmp_path / "f", tiny_model, rows, output=str(tmp_path / "p"), unconditional=True, **apart)
+    embedded(tmp_path / "f", model, rows, output=str(tmp_path / "p"), unconditional=True, **apart)
     equal = np.isclose(vectors(table), vectors(read_output(str(tmp_path / "p"))), atol=1e-5).all(1)
     assert (equal == same[:: len(CONDITIONS)]).all()
     assert verify(str(tmp_path / "under"))["rows_out"] == 13
-    build(IndexJob(embeddings=(str(tmp_path / "any"),), output=str(tmp_path / "i.lance")))
-    found = Index.open(str(tmp_path / "i.lance")).search(["a dog"], "color", 20, per="document")
+    index = Index.open(storing.indexed(tmp_path / "i.lance", tmp_path / "any"))
+    found = index.search(["a dog"], "color", 20, per="document")
     assert sorted(found["document"].to_pylist()) == list(range(13))
 
 
-def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tmp_path, monkeypatch):
-    home, rows = home
+def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(home, tiny_model, tmp_path, monkeypatch):
+    _, rows = home
     rows = [*rows[:20], {"id": 99, "text": "A dog runs on a red ball today. " * 300, "year": 0}, *rows[20:]]
     folder = tmp_path / "in"
     folder.mkdir()
     for number, some in enumerate((rows[:15], rows[15:18], rows[18:])):  # the first two share units
         folder.joinpath(f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
-    config = json.loads(Path(home, "out", "job.json").read_text())
-    job = EmbedJob(
-        input=str(folder),
-        output=str(tmp_path / "a"),
-        conditions=CONDITIONS,
-        model=config["model"],
-        max_rejected=1,
-        unit_rows=20,
-        dtype="float32",
-        prompt="concat-sc",
-        pooling="mean",
-        subtract=True,
-        **CUT,
-    )
+    places = {"input": str(folder), "output": str(tmp_path / "a"), "model": str(tiny_model)}
+    settings = {"prompt": "concat-sc", "pooling": "mean", "dtype": "float32", "unit_rows": 20, "max_rejected": 1}
+    job = EmbedJob(conditions=CONDITIONS, **places, **settings, **CUT)
     monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
     result = embed_here(job)
     assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
@@ -221,9 +180,8 @@ def test_a_search_per_document_is_brute_force(home, conditions):
             best.setdefault(row["document"], row)
         for k in (1, 5, 39, 50):
             found = index.search(["a red dress"], conditions, k, where, per="document").to_pylist()
-            assert [(r["id"], r["score"], r["rank"]) for r in found] == [
-                (r["id"], r["score"], i) for i, r in enumerate(list(best.values())[:k], 1)
-            ]
+            wanted = [(r["id"], r["score"], i) for i, r in enumerate(list(best.values())[:k], 1)]
+            assert [(r["id"], r["score"], r["rank"]) for r in found] == wanted
             assert all(r["text"] == rows[r["document"]]["text"][r["start"] : r["end"]] for r in found)
     two = index.search(["a red dress", "two people", "dog"], ["color", "color", "number of people"], 4, per="document")
     assert two["query"].to_pylist() == [0] * 4 + [1] * 4 + [2] * 4 and two["rank"].to_pylist() == [1, 2, 3, 4] * 3
@@ -233,11 +191,8 @@ def test_a_search_per_document_is_brute_force(home, conditions):
 
 def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, capsys):
     home, _ = home
-    uri, kept = (
-        str(tmp_path / "i.lance"),
-        {"keep_columns": ("text", "year"), "conditions": CONDITIONS, "dtype": "float32"},
-    )
-    build(IndexJob(embeddings=(str(home / "out"),), output=uri))
+    uri, kept = storing.indexed(tmp_path / "i.lance", home / "out"), {"keep_columns": ("text", "year")}
+    kept |= {"conditions": CONDITIONS}
     old = Index.open(uri)
     chunks = {d: old.dataset.count_rows(f"document = {d}") for d in (0, 1, 2, 3)}
     assert max(chunks.values()) > 2
@@ -263,16 +218,14 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
 
 def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     model = storing.model_folder(tmp_path)
-    rows = [
-        {"id": str(i), "text": " . ".join(t["text"] for t in storing.texts(30)[3 * i : 3 * i + 3])} for i in range(10)
-    ]
-    storing.stored(tmp_path / "a", model, rows, output=str(tmp_path / "words"), keep_columns=("text",), **CUT)
-    build(IndexJob(embeddings=(str(tmp_path / "words"),), output=str(tmp_path / "i.lance")))
-    index, table = Index.open(str(tmp_path / "i.lance")), read_output(str(tmp_path / "words"))
+    texts = [row["text"] for row in storing.texts(30)]
+    rows = [{"id": str(i), "text": " . ".join(texts[3 * i : 3 * i + 3])} for i in range(10)]
+    words = storing.stored(tmp_path / "a", model, rows, keep_columns=("text",), **CUT)
+    index, table = Index.open(storing.indexed(tmp_path / "i.lance", words)), read_output(words)
     assert index.metadata.words == len(table) > 20
     found = index.search(["a dog"], "number of people", 10, per="document")
     assert sorted(found["document"].to_pylist()) == [str(i) for i in range(10)]
-    pooled = EmbedJob(input=str(tmp_path / "words"), output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
+    pooled = EmbedJob(input=words, output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
     embed_here(pooled)
     assert verify(str(tmp_path / "p"))["pairs"] == len(table)
     assert build(IndexJob(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)

@@ -29,9 +29,8 @@ def planted(noise=0.02, dim=32):
 def in_blocks(vectors_ND, rows=10**6):
     """A function that gives the vectors in blocks of so many rows; the offset of row i is 3 i."""
     starts = range(0, len(vectors_ND), rows)
-    return lambda: (
-        (3 * np.arange(i, min(i + rows, len(vectors_ND))), torch.from_numpy(vectors_ND[i : i + rows])) for i in starts
-    )
+    offsets_N = 3 * np.arange(len(vectors_ND))
+    return lambda: ((offsets_N[i : i + rows], torch.from_numpy(vectors_ND[i : i + rows])) for i in starts)
 
 
 @pytest.mark.parametrize("clusters", [None, 5])

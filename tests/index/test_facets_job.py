@@ -15,7 +15,6 @@ from raycase.explore import facets as module
 from raycase.explore.facets import FUNCTION_WORDS
 from raycase.explore.facets_job import FacetsJob, facets
 from raycase.index.answer_printing import BOLD
-from raycase.index.build import IndexJob, build
 from raycase.job.embed_job import EmbedJob
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
@@ -27,15 +26,12 @@ def grouped(tmp_path_factory, tiny_model):
     """URI of an index of 60 texts of three kinds by condition pooling."""
     home = tmp_path_factory.mktemp("grouped")
     words = ["man", "woman", "cat", "shirt", "run", "sit"]
-    rows = [
-        {"id": i, "text": f"A {KINDS[kind]}and {words[i % 6]}", "kind": kind, "label": f"row {i}"}
-        for i, kind in KIND.items()
-    ]
+    texts = {i: f"A {KINDS[kind]}and {words[i % 6]}" for i, kind in KIND.items()}
+    rows = [{"id": i, "text": text, "kind": KIND[i], "label": f"row {i}"} for i, text in texts.items()]
     settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "kind", "label")}
     name = f"condition-pooling:{tiny_model}"
     output = embedded(home, name, rows, conditions=("color", "number of people"), **settings)
-    build(IndexJob(embeddings=(output,), output=str(home / "i.lance")))
-    return str(home / "i.lance")
+    return storing.indexed(home / "i.lance", output)
 
 
 def asked(uri, **options):
@@ -67,9 +63,8 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
 def test_words_of_reviews_are_no_function_words(data, tmp_path):
     reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
     reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
-    uri, words = str(tmp_path / "i.lance"), str(tmp_path / "out")
-    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=words, conditions=("topic",)))
-    build(IndexJob(embeddings=(words,), output=uri))
+    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), conditions=("topic",)))
+    uri = storing.indexed(tmp_path / "i.lance", tmp_path / "out")
     result = facets(asked(uri, condition="topic", clusters=6, output=str(tmp_path / "facets")))
     found = pq.read_table(result["output"])["words"].to_pylist()
     assert len(found) == 6
@@ -129,8 +124,7 @@ def test_an_index_without_texts_shows_ids(grouped, tmp_path, tiny_model, capsys)
     rows = [{"id": i, "text": text, "year": 2000} for i, text in enumerate(KINDS.values())]
     rows += [{"id": 3 + i, "text": f"cat {i}", "year": 2001} for i in range(9)]
     output = embedded(tmp_path, tiny_model, rows, conditions=("color",), keep_columns=("year",))
-    build(IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance")))
-    uri = str(tmp_path / "i.lance")
+    uri = storing.indexed(tmp_path / "i.lance", output)
     facets(asked(uri, clusters=2, output=str(tmp_path / "facets")))
     printed = capsys.readouterr()
     words = "expected the texts in a column that the index keeps (id, year), got 'text'"
@@ -153,10 +147,8 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     ask("got no finished one", uri=str(tmp_path / "none"))
     ask("^condition: expected one of the index's .*got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
-    ask("--clusters: expected at most the 60 rows there are to group, got 61", clusters=61)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
     ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
     ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
     ask("expected the index's model", model="minilm")
-    build(IndexJob(embeddings=(str(home / "plain"),), output=str(tmp_path / "plain")))
-    ask(r"^condition: expected one of the index's \(none\)", uri=str(tmp_path / "plain"))
+    ask(r"^condition: expected one of the index's \(none\)", uri=storing.indexed(tmp_path / "plain", home / "plain"))

@@ -10,6 +10,7 @@ import pytest
 import sqlglot
 from helpers import embedded
 from indexed import rows
+from storing import indexed
 
 from raycase.errors import RequestError
 from raycase.explore.facets_job import FacetsJob, facets
@@ -60,11 +61,10 @@ FILTERS = (  # which are not one condition on kept columns
 def table():
     """Two rows, with columns of many types and with names that must be quoted."""
     columns = {
-        **{"id": ["a", "b"], "source": ["news", "web"], "year": [2003, 2010], "a b": ["x", "y"]},
+        **{"id": ["a", "b"], "source": ["news", "web"], "year": [2003, 2010], "a b": ["x", "y"], "flag": [True, False]},
         **{name: [1, 2] for name in ("Year", "Odd", "when", "select", 'q"q')},
         "money": pa.array([Decimal("1.50"), Decimal("3.00")], pa.decimal128(10, 2)),
         "day": pa.array([dt.date(2020, 1, 1), dt.date(2021, 1, 1)]),
-        "flag": [True, False],
         "s": [{"x": 1}, {"x": 2}],
         "condition": ["color", "color"],
     }
@@ -144,14 +144,10 @@ EXTREME = {
     "ns": ([-(2**63) + 1, 2**63 - 1], pa.timestamp("ns")),
     "l": ([["a", None], [], None], pa.list_(pa.string())),
 }
-TIMES = (
-    "'1969-12-30T12:00:00'",
-    "DATE '9999-12-31'",
-    "TIMESTAMP '1969-12-30 12:00:00'",
-    "CAST('0001-01-01' AS TIMESTAMP)",
-)
+DATES = ("'1969-12-30T12:00:00'", "DATE '9999-12-31'")
+TIMES = ("TIMESTAMP '1969-12-30 12:00:00'", "CAST('0001-01-01' AS TIMESTAMP)")
 OTHERS = ("CAST(9.5 AS DECIMAL(10,2))", "CAST(1 AS DECIMAL(76,2))", "CAST('x' AS INT)", "NULL", "TRUE", "'a'")
-LITERALS = ("0", "-9223372036854775808", "1e400", *TIMES, *OTHERS)
+LITERALS = ("0", "-9223372036854775808", "1e400", *DATES, *TIMES, *OTHERS)
 
 
 @pytest.fixture(scope="module")
@@ -190,22 +186,11 @@ def test_no_operator_function_or_cast_panics(extreme):
     filters = []
     for name in EXTREME:
         for other in (*LITERALS, *EXTREME):
-            filters += [
-                f"{name} > {other}",
-                f"{other} <= {name}",
-                f"{name} IN ({other})",
-                f"{name} BETWEEN {other} AND 1",
-            ]
+            filters += [f"{name} > {other}", f"{other} <= {name}"]
+            filters += [f"{name} IN ({other})", f"{name} BETWEEN {other} AND 1"]
         filters += [f"TRY_CAST({name} AS {kind}) > 0" for kind in ("INT", "BIGINT", "DOUBLE", "DATE", "DECIMAL(76, 2)")]
-        filters += [
-            f"{name} LIKE '%a_'",
-            f"NOT {name} = {name}",
-            f"-1 < {name}",
-            f"{name} / 0 = 1",
-            f"{name} % 7 = 1",
-            f"{name} % 0 = 1",
-            f"{name} * 9 > 1",
-        ]
+        filters += [f"{name} LIKE '%a_'", f"NOT {name} = {name}", f"-1 < {name}"]
+        filters += [f"{name} {rest}" for rest in ("/ 0 = 1", "% 7 = 1", "% 0 = 1", "* 9 > 1")]
         for function in {*FUNCTIONS, *map(str.lower, sqlglot.exp.FUNCTION_BY_NAME)}:
             for more in ("", f", {name}", ", 'a'", ", 1", ", ['a']"):
                 filters.append(f"{function}({name}{more}) IS NOT NULL")
@@ -216,11 +201,10 @@ def test_no_operator_function_or_cast_panics(extreme):
 def searched(tmp_path_factory, tiny_model):
     """Indexes of the same rows: exact and approximate, each with two conditions and unconditional vectors."""
     home = tmp_path_factory.mktemp("filtered")
-    kept = {"keep_columns": ("text", "year")}
-    settings = {"conditions": ("color", "number of people"), **kept}
+    settings = {"conditions": ("color", "number of people"), "keep_columns": ("text", "year")}
     out = embedded(home / "a", tiny_model, rows(60), output=str(home / "out"), **settings)
-    build(IndexJob(embeddings=(out,), output=str(home / "exact.lance")))
-    build(IndexJob(embeddings=(out,), output=str(home / "ivf-rq.lance"), kind="ivf-rq"))
+    indexed(home / "exact.lance", out)
+    indexed(home / "ivf-rq.lance", out, kind="ivf-rq")
     return home
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from indexed import index_of_thirty
+from indexed import index_of_thirty, searched
 
 import raycase
 from raycase.errors import RequestError
@@ -45,10 +45,8 @@ def answers():
     # query, rank, score, id, text; of the second query, two equal ones
     rows = [(0, 1, 0.9, 7, "dog"), (0, 2, 0.8, 3, "two dogs"), (0, 3, 0.7, 5, "a dog")]
     rows += [(1, 1, 0.6, 5, "a dog"), (1, 2, 0.5, 8, "a cat"), (1, 3, 0.4, 7, "dog")]
-    names = ("query", "rank", "score", "id", "text")
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    types = {"rank": pa.int32(), "score": pa.float32()}
-    columns = {name: pa.array(values, types.get(name)) for name, values in columns.items()}
+    names, types = ("query", "rank", "score", "id", "text"), {"rank": pa.int32(), "score": pa.float32()}
+    columns = {n: pa.array(values, types.get(n)) for n, values in zip(names, zip(*rows, strict=True), strict=True)}
     return pa.table(columns | {"asked": ["color"] * 6, "condition": ["color"] * 6})
 
 
@@ -60,9 +58,6 @@ def test_answers_are_ordered_by_the_scorer_and_ties_keep_their_order(answers):
     assert found["cosine"].to_pylist() == pytest.approx([0.8, 0.7, 0.6, 0.5])
     assert found.schema.remove(len(found.schema) - 1) == answers.schema, "one column more, at the end"
     assert len(scorer.pairs) == 6 and scorer.pairs[0] == ("a", "dog", "color")
-
-
-def test_no_answers_have_no_order(answers):
     assert len(rerank(answers[:0], ["a"], Longest(), text="text", k=3)) == 0
 
 
@@ -122,13 +117,12 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
 def test_a_file_of_queries_is_reranked_some_at_a_time(thirty, tiny_model, tmp_path, monkeypatch):
     torch.manual_seed(0)
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "scorer")
-    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
-    pq.write_table(pa.Table.from_pylist(queries), tmp_path / "queries.parquet")
+    queries = searched(tmp_path, thirty[0])["queries"]
     found = {}
     for at_once in (search_job.ANSWERS_AT_ONCE, 40):  # all, and four queries
         monkeypatch.setattr(search_job, "ANSWERS_AT_ONCE", at_once)
         file = tmp_path / f"{at_once}.parquet"
-        flags = {"queries": str(tmp_path / "queries.parquet"), "output": str(file), "k": 3, "explain": False}
+        flags = {"queries": queries, "output": str(file), "k": 3, "explain": False}
         done = search(SearchJob(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))
         assert done["queries"] == 27 and done["answers"] == 81
         found[at_once] = pq.read_table(file)

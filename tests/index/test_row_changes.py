@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from helpers import embedded
 from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
+from storing import indexed
 
 from raycase import commands
 from raycase.index import build as build_module
@@ -25,8 +26,7 @@ def changed(tmp_path_factory, tiny_model):
 
 def whole(home, uri, **settings):
     """An index of 300 texts under two conditions and plain; gives its job without outputs."""
-    build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, **settings))
-    return IndexJob(output=uri)
+    return IndexJob(output=indexed(uri, home / "out", home / "plain", **settings))
 
 
 def counts(uri):
@@ -39,12 +39,11 @@ def check_rows(uri, texts):
     index = Index.open(uri)
     assert index.dataset.count_rows() == index.metadata.rows
     for condition in (*index.metadata.conditions, None):
+        count, plain = index.rows(condition), {"unconditional": condition is None}
         for options in (Options(exact=True), ALL):
-            found = index.search(
-                QUERIES[:1], condition, index.rows(condition), unconditional=condition is None, options=options
-            )
+            found = index.search(QUERIES[:1], condition, count, options=options, **plain)
             got = dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True))
-            assert len(found) == index.rows(condition) == len(got) and got.items() <= texts.items()
+            assert len(found) == count == len(got) and got.items() <= texts.items()
     found = index.search(QUERIES[:1], None, max(index.metadata.conditions.values()))
     assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)).items() <= texts.items()
 
@@ -100,8 +99,7 @@ def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_
 
 
 def test_an_index_may_lose_all_its_conditions(home, tmp_path):
-    uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "later"), str(home / "plain")), output=uri, exact_below=100))
+    uri = indexed(tmp_path / "i.lance", home / "later", home / "plain", exact_below=100)
     assert build(IndexJob(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
     assert counts(uri) == ({}, 300) and len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
     assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == "ivf-rq"

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import call_job
 from indexed import CONDITIONS, QUERIES, refuse
+from storing import indexed
 
 from raycase.errors import RequestError
 from raycase.index.approximate import EFFORTS
@@ -24,10 +25,8 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
     build(job)
     assert build(job)["rows_added"] == 0
     for condition in ("color", None):
-        options = {"unconditional": condition is None}
-        assert Index.open(uri).search(QUERIES, condition, 5, **options) == index.search(
-            QUERIES, condition, 5, **options
-        )
+        found, wanted = (i.search(QUERIES, condition, 5, unconditional=not condition) for i in (Index.open(uri), index))
+        assert found == wanted
     answer(SearchJob(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
     assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
     with pytest.raises(RequestError, match="specified bucket does not exist"):
@@ -36,9 +35,8 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
 
 def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):
     (tmp_path / "q.csv").write_text("text,condition\na red dress,color\ntwo people play,number of people\n")
-    result = answer(
-        SearchJob(index=str(home / "i.lance"), queries=str(tmp_path / "q.csv"), output=str(tmp_path / "a"), k=3)
-    )
+    files = {"queries": str(tmp_path / "q.csv"), "output": str(tmp_path / "a")}
+    result = answer(SearchJob(index=str(home / "i.lance"), k=3, **files))
     assert (result["queries"], result["answers"]) == (2, 6)
     assert pq.read_table(tmp_path / "a").equals(index.search(QUERIES, list(CONDITIONS), 3))
 
@@ -77,8 +75,8 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("expected --condition, --unconditional or conditions in --queries", condition=("color",), unconditional=True)
     ask("expected the index's model", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
-    build(IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i")))
-    ask("expected unconditional vectors in .*, got none; embed with", index=str(tmp_path / "i"), unconditional=True)
+    under = indexed(tmp_path / "i", home / "out")
+    ask("expected unconditional vectors in .*, got none; embed with", index=under, unconditional=True)
 
 
 def test_more_effort_looks_at_more_of_an_index():

@@ -32,9 +32,7 @@ def home(tmp_path_factory):
 @pytest.fixture
 def uri(home, tmp_path):
     """An index in three shards."""
-    job = IndexJob(embeddings=(str(home / "words"), str(home / "out")), output=str(tmp_path / "i.lance"), shards=SHARDS)
-    build(job)
-    return job.output
+    return storing.indexed(tmp_path / "i.lance", home / "words", home / "out", shards=SHARDS)
 
 
 class Merged(Index):
@@ -76,9 +74,8 @@ def check_same(uri, fragments=None):
         for where in (None, "year < 2007", "id = -3"):
             assert merged.search(queries, weights, 50, where).equals(one.search(queries, weights, 50, where))
     assert len(wanted) == 0 and len(one.search(queries, ASKED, 10_000)) == len(queries) * one.rows(ASKED) > 0
-    assert merged.search(QUERIES, None, 7, unconditional=not one.metadata.conditions).equals(
-        one.search(QUERIES, None, 7, unconditional=not one.metadata.conditions)
-    )
+    plain = {"unconditional": not one.metadata.conditions}
+    assert merged.search(QUERIES, None, 7, **plain).equals(one.search(QUERIES, None, 7, **plain))
 
 
 def test_shards_have_about_as_many_rows_of_each_kind(uri):
@@ -126,8 +123,7 @@ def test_another_number_of_shards_takes_an_overwrite(uri, home):
 def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
         monkeypatch.delenv(name, raising=False)
-    whole = f"{uri}.one"
-    build(IndexJob(embeddings=(str(home / "words"),), output=whole))
+    whole = storing.indexed(f"{uri}.one", home / "words")
     for flags in ({"shard_timeout": 30.0}, {"replicas": 2}):
         flag = f"--{next(iter(flags)).replace('_', '-')}"
         for ray in (None, True):
@@ -141,12 +137,9 @@ def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monk
 
 def test_an_index_of_one_shard_is_searched_here_and_says_so(home, tmp_path, capsys):
     placement._note_once.cache_clear()
-    whole = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "words"),), output=whole))
-    for ray, said in (
-        (True, f"Running in this process: --ray searches an index in shards, and {whole} has one\n"),
-        (None, ""),
-    ):
+    whole = storing.indexed(tmp_path / "i.lance", home / "words")
+    why = f"Running in this process: --ray searches an index in shards, and {whole} has one\n"
+    for ray, said in ((True, why), (None, "")):
         assert placement.search(SearchJob(index=whole, query=("a",), unconditional=True, ray=ray))["answers"] == 10
         assert capsys.readouterr().err.partition("ids are")[0] == said
 

@@ -28,9 +28,8 @@ def home(s3_server, tmp_path_factory):
     home = tmp_path_factory.mktemp("faults")
     model = storing.model_folder(home)
     rows = storing.texts(120)
-    embedded = {"conditions": ("color",), "any_condition": False, "token_bytes": None}
     storing.stored(home / "a", model, rows, output=str(home / "words"), unit_rows=40)
-    storing.stored(home / "b", model, rows, output=str(home / "out"), unit_rows=40, **embedded)
+    storing.stored_under(home / "b", model, rows, "color", output=str(home / "out"), unit_rows=40)
     for name in ("words", "out"):
         fsspec.filesystem("s3").put(str(home / name), f"corpus/faults/{name}", recursive=True)
     storing.indexed("s3://corpus/faults/good", str(home / "words"), str(home / "out"))

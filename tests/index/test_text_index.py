@@ -24,8 +24,7 @@ def home(tmp_path_factory):
     """An index of 250 rows with stored tokens, the same under `KNOWN`, and the texts' words; `later`: 40 more."""
     home = tmp_path_factory.mktemp("words")
     storing.words_later_and_out(home, KNOWN)
-    outputs = tuple(str(home / name) for name in ("words", "out"))
-    build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), text_index=True))
+    storing.indexed(home / "i.lance", home / "words", home / "out", text_index=True)
     return home
 
 
@@ -46,11 +45,10 @@ def test_every_word_must_hold(index, condition, where):
     rows = [row for row in storing.texts(250) if where is None or row["year"] < 2010]
     for words in ("RED dogs", "a", "with a", "red zebra", "17"):
         found = index.search([QUERY, "dog"], condition, 300, where, match=words)
-        wanted = index.search([QUERY, "dog"], condition, 300, where).to_pylist()
         expected = having(words, rows)
-        assert [(r["query"], r["id"], r["score"]) for r in found.to_pylist()] == [
-            (row["query"], row["id"], row["score"]) for row in wanted if row["id"] in expected
-        ]
+        every = index.search([QUERY, "dog"], condition, 300, where).to_pylist()
+        wanted = [(row["query"], row["id"], row["score"]) for row in every if row["id"] in expected]
+        assert [(row["query"], row["id"], row["score"]) for row in found.to_pylist()] == wanted
         assert found["rank"].to_pylist() == [*range(1, len(expected) + 1)] * 2
     assert len(index.search(QUERY, condition, 300, where, match="red dogs")) > 0
 
@@ -59,12 +57,8 @@ def test_ranks_are_fused_as_by_hand():
     ranks = pa.array([1, 2, 3, None], pa.int32())
     answers = pa.table({"id": list("abcd"), "rank": ranks, "score": pa.nulls(4, pa.float32())})
     found = _fused(answers, {"c": 1, "d": 2}, 9).to_pylist()
-    assert [(row["id"], row["rank"], row["vector_rank"], row["text_rank"]) for row in found] == [
-        ("c", 1, 3, 1),
-        ("a", 2, 1, None),
-        ("b", 3, 2, None),
-        ("d", 4, None, 2),
-    ]
+    ranks = [(row["id"], row["rank"], row["vector_rank"], row["text_rank"]) for row in found]
+    assert ranks == [("c", 1, 3, 1), ("a", 2, 1, None), ("b", 3, 2, None), ("d", 4, None, 2)]
     assert [row["score"] for row in found] == pytest.approx([1 / 63 + 1 / 61, 1 / 61, 1 / 62, 1 / 62])
     assert [fused_ranks(k) for k in (1, 20, 100)] == [10, 20, 100]
 
@@ -129,15 +123,13 @@ def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
     refuse(SearchJob(**asked, match=" .. "), "^match: expected words, got ' .. '", search)
     refuse(SearchJob(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
     refuse(SearchJob(**asked, hybrid=True, stated=True), "^--hybrid: expected no --stated beside it", search)
-    plain = str(tmp_path / "plain.lance")
-    build(IndexJob(embeddings=(str(home / "words"),), output=plain))
+    plain = storing.indexed(tmp_path / "plain.lance", home / "words")
     for flags in ({"match": "dog"}, {"hybrid": True}):
         with pytest.raises(RequestError, match=f"^{next(iter(flags))}: expected an index of words, got none; add it"):
             Index.open(plain).search("dog", ASKED, **flags)
     rows = [{"id": i, "text": "a dog", "title": "red", "text_rank": 1} for i in range(5)]
     two = embedded(tmp_path / "t", tiny_model, rows, conditions=("color",), keep_columns=("title", "text_rank"))
-    build(IndexJob(embeddings=(two,), output=str(tmp_path / "two.lance"), text_index=True))
-    titled = Index.open(str(tmp_path / "two.lance"))
+    titled = Index.open(storing.indexed(tmp_path / "two.lance", two, text_index=True))
     assert len(titled.search("dog", "color", match="red")) == 5
     with pytest.raises(RequestError, match="expected an index that keeps no column 'text_rank'"):
         titled.search("dog", "color", hybrid=True)

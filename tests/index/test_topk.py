@@ -42,13 +42,9 @@ def test_vectors_of_the_same_group_are_left_out(case):
     groups, query_groups = np.arange(100) % 10, np.arange(7)
     scores = queries @ vectors.T
     scores[query_groups[:, None] == groups[None, :]] = -np.inf
-    _, rows = top_k(
-        torch.from_numpy(queries),
-        [torch.from_numpy(vectors[:30]), torch.from_numpy(vectors[30:])],
-        5,
-        query_groups=torch.from_numpy(query_groups),
-        groups=torch.from_numpy(groups),
-    )
+    blocks = [torch.from_numpy(vectors[:30]), torch.from_numpy(vectors[30:])]
+    of = {"query_groups": torch.from_numpy(query_groups), "groups": torch.from_numpy(groups)}
+    _, rows = top_k(torch.from_numpy(queries), blocks, 5, **of)
     assert np.array_equal(rows, np.argsort(-scores, axis=1, kind="stable")[:, :5])
     alone = torch.zeros(100, dtype=torch.int64)
     every = top_k(torch.from_numpy(queries), [torch.from_numpy(vectors)], 5, query_groups=alone[:7], groups=alone)
@@ -89,9 +85,7 @@ def test_exact_scores_are_the_same_bits_in_any_blocks_and_order_and_for_any_quer
     queries, vectors = (l2_normalize(random.standard_normal((n, 384))) for n in (9, 3000))
     vectors[100 : 99 + same] = vectors[7]
     queries[0] = vectors[7]
-    plain = [
-        top_k(torch.from_numpy(queries[i : i + n]), [torch.from_numpy(vectors)], 20)[0][0] for i, n in ((1, 1), (1, 8))
-    ]
+    plain = [top_k(torch.from_numpy(queries[1:end]), [torch.from_numpy(vectors)], 20)[0][0] for end in (2, 9)]
     assert not np.array_equal(*plain), "expected products in float32 that depend on how many are made at once"
     wanted_scores, wanted = exactly(queries, vectors, 20)
     assert wanted[0, :11].tolist() == [7, *range(100, 110)]

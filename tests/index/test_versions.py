@@ -34,8 +34,7 @@ def home(tmp_path_factory):
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year"), "unit_rows": 40}
     settings |= {"input": str(home / "a" / "in.parquet"), "output": words, "model": model}
     embed_here(EmbedJob(compute="float32", dtype="float32", **settings))
-    under = {"conditions": ("color",), "any_condition": False, "token_bytes": None}
-    storing.stored(home / "b", model, rows[:60], output=str(home / "under"), **under)
+    storing.stored_under(home / "b", model, rows[:60], "color", output=str(home / "under"))
     storing.stored(home / "c", model, storing.texts(40, 1000), output=str(home / "other"))
     build(first(home, home / "i"))
     return home

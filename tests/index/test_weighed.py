@@ -10,21 +10,16 @@ import pytest
 from helpers import embedded
 from indexed import index_of_thirty, refuse
 from small import no_signs
+from storing import indexed
 
 import raycase
 from raycase.encoder.words import Word
 from raycase.index.answer_printing import BOLD, PLAIN, in_words, looked_at, print_answers, weigh_answers
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
 
-TEXTS = [
-    "A woman in a red dress",
-    "  two people <b>play</b> with a dog",
-    "café & {x} 😀 [SEP] a dog",
-    "A man in a blue dress",
-    "two dogs",
-]
+TEXTS = ["A woman in a red dress", "A man in a blue dress", "two dogs"]
+TEXTS += ["  two people <b>play</b> with a dog", "café & {x} 😀 [SEP] a dog"]
 CONDITIONS = ("color", "number of people")
 
 
@@ -35,12 +30,9 @@ def weighing(tmp_path_factory, tiny_model):
     name = f"condition-pooling:{tiny_model}"
     rows = [{"id": i, "text": text, "title": f"title {i}", "year": 2000 + i} for i, text in enumerate(TEXTS)]
     settings = {"prompt": None, "pooling": None, "keep_columns": ("text", "title", "year")}
-    outputs = [
-        embedded(home / "a", name, rows, output=str(home / "out"), conditions=CONDITIONS, **settings),
-        embedded(home / "b", name, rows, output=str(home / "plain"), unconditional=True, **settings),
-    ]
-    build(IndexJob(embeddings=tuple(outputs), output=str(home / "i.lance")))
-    return str(home / "i.lance"), raycase.load(name)
+    out = embedded(home / "a", name, rows, conditions=CONDITIONS, **settings)
+    plain = embedded(home / "b", name, rows, unconditional=True, **settings)
+    return indexed(home / "i.lance", out, plain), raycase.load(name)
 
 
 class Terminal(io.StringIO):

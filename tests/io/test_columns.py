@@ -67,15 +67,8 @@ def test_jsonl_types_come_from_the_first_rows(tmp_path):
         {"text": "b", "n": 2, "x": 2.5, "b": None, "mixed": "two", "nested": [1]},
     ]
     schema = peek(the_file(write(tmp_path / "x.jsonl", rows)))
-    assert {f.name: f.type for f in schema} == {
-        "text": pa.string(),
-        "n": pa.int64(),
-        "x": pa.float64(),
-        "b": pa.bool_(),
-        "mixed": pa.string(),
-        "nested": pa.string(),
-        "null": pa.string(),
-    }
+    types = {"text": pa.string(), "n": pa.int64(), "x": pa.float64(), "b": pa.bool_()}
+    assert {f.name: f.type for f in schema} == types | dict.fromkeys(("mixed", "nested", "null"), pa.string())
     found, rejected, _ = read(tmp_path / "x.jsonl", keep=["x", "b", "mixed", "nested", "null"])
     assert not rejected
     kept = [{k.removeprefix(KEEP): v for k, v in row.items() if k.startswith(KEEP)} for row in found]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, read_output
 from input_files import columns_of, read_from, spans_of, the_file, write
+from storing import indexed
 
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.io.reader import KEEP
 from raycase.job.embed_job import EmbedJob
@@ -59,19 +59,12 @@ def test_what_comes_back_from_an_index_is_what_went_in(tmp_path, tiny_model):
         table = table.append_column(name, pa.array([f"{name}{i}" for i in range(3)]))
     pq.write_table(table, tmp_path / "in.parquet")
     wanted = pq.read_table(tmp_path / "in.parquet").select(names).to_pylist()
-    job = EmbedJob(
-        input=str(tmp_path / "in.parquet"),
-        output=str(tmp_path / "out"),
-        model=str(tmp_path / "bi"),
-        conditions=("color",),
-        keep_columns=tuple(names),
-        unit_rows=2,
-    )
+    files = {"input": str(tmp_path / "in.parquet"), "output": str(tmp_path / "out"), "model": str(tmp_path / "bi")}
+    job = EmbedJob(**files, conditions=("color",), keep_columns=tuple(names), unit_rows=2)
     assert embed_here(job)["rows_out"] == 3
     assert read_output(job.output).select(names).to_pylist() == wanted
     verify(job.output)
-    build(IndexJob(embeddings=(job.output,), output=str(tmp_path / "i.lance")))
-    found = Index.open(str(tmp_path / "i.lance")).search(["a red dog"], "color", 3).sort_by("id")
+    found = Index.open(indexed(tmp_path / "i.lance", job.output)).search("a red dog", "color", 3).sort_by("id")
     assert found.select(names).to_pylist() == wanted
 
 
@@ -95,8 +88,6 @@ def test_a_name_that_an_index_cannot_have_is_refused(tmp_path, name, words):
 OFFSETS = pa.py_buffer(np.array([0, 1, 2, 3], np.int32))
 BROKEN = pa.Array.from_buffers(pa.string(), 3, [None, OFFSETS, pa.py_buffer(b"a\xffb")])
 LISTS = pa.array([0, 1, 2, 3], pa.int32())
-
-
 ODD_TIMES = [(2**62, pa.timestamp("us")), (2**30, pa.date32()), (2**62, pa.duration("s"))]
 ODD_TIMES += [(1, pa.timestamp("us", "Mars/Base"))]
 

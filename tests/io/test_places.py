@@ -25,8 +25,7 @@ OVER, AS_INPUT = "expected another place than", "would be read as input"
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A folder with files, which is the current one."""
-    files = ("q.csv", "a.parquet", "data/a.csv", "model/config.json")
-    for name in files:
+    for name in ("q.csv", "a.parquet", "data/a.csv", "model/config.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("text\na dog\n")
     (tmp_path / "link").symlink_to(tmp_path / "a.parquet")
@@ -112,10 +111,9 @@ def test_places_in_object_stores_are_compared(here, s3_server):
 def test_every_job_compares_its_places(here):
     before = contents(here)
     (here / "i.lance" / "_versions").mkdir(parents=True)
-    refuse(
-        "a folder of its own, got the index", check_embed, EmbedJob(input="q.csv", output="i.lance", unconditional=True)
-    )
-    refuse(OVER, check_embed, EmbedJob(input="q.csv", model="model", output="model", unconditional=True))
+    embed = EmbedJob(input="q.csv", model="model", output="model", unconditional=True)
+    refuse("a folder of its own, got the index", check_embed, replace(embed, output="i.lance"))
+    refuse(OVER, check_embed, embed)
     refuse(AS_INPUT, check_score, ScoreJob(input="data", output="data/scores"))
     refuse(OVER, build, IndexJob(embeddings=("out",), output="out"))
     refuse(OVER, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out"))

@@ -45,16 +45,8 @@ def file(request, tmp_path):
 # name of the columns, rows as they are written -> the pairs that are read
 SAME = {
     "as they are": (NAMES, ROWS, ROWS),
-    "other columns, another order": (
-        ["label", "note", *NAMES[2::-1]],
-        [[y, "n", c, b, a] for a, b, c, y in ROWS],
-        ROWS,
-    ),
-    "outer white space": (
-        NAMES,
-        [["  a\t", "b \n", " c  d ", 1], ["e", "f", "g", 2]],
-        [["a", "b", "c  d", 1], [*"efg", 2]],
-    ),
+    "another order": (["label", "note", *NAMES[2::-1]], [[y, "n", c, b, a] for a, b, c, y in ROWS], ROWS),
+    "outer white space": (NAMES, [["  a\t", "b \n", " c  d ", 2], ROWS[0]], [["a", "b", "c  d", 2], ROWS[0]]),
     "numbers as text": (NAMES, [[*"abc", "3"], [*"abc", "1e0"], [*"abc", "-1.0"]], [[*"abc", y] for y in (3, 1, -1)]),
 }
 

@@ -29,10 +29,8 @@ class FailingConfig(CaseConfig):
     error: str = ""  # at every text
 
     def load(self, **options):
-        case = super().load(**options)
-        if self.error:
-            return Broken(config=self, encoder=case.encoder)
-        return Failing(config=case.config, encoder=case.encoder)
+        kind = Broken if self.error else Failing
+        return kind(config=self, encoder=super().load(**options).encoder)
 
 
 class Broken(Case):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from helpers import embed_here, read_output, sentences, stop_after, unit_times, write_csv
+from helpers import embed_here, read_output, sentences, stopped, unit_times, write_csv
 
 from raycase.errors import RequestError
 from raycase.io.model_files import DEFAULT_MODEL
@@ -17,8 +17,7 @@ from raycase.job.verify import verify
 
 
 def test_a_stopped_job_resumes_where_it_was(job):
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(job, runner=stop_after(3))
+    stopped(job, 3)
     assert not Output(job.output).manifest.exists()
     before = unit_times(job)
     assert len(before) == 3
@@ -58,14 +57,8 @@ def test_overwrite_begins_anew_and_leaves_other_files_alone(job):
 def test_the_fingerprint_is_of_what_changes_the_vectors(job):
     embed_here(job)
     assert embed_here(replace(job, batch_tokens=64, unit_rows=50, max_rejected=0.5))["units_done"] == 0
-    changes = {
-        "dtype": "float16",
-        "normalize": True,
-        "subtract": False,
-        "pooling": "cls",
-        "keep_columns": (),
-        "on_long": "reject",
-    }
+    changes = {"dtype": "float16", "normalize": True, "subtract": False, "pooling": "cls"}
+    changes |= {"keep_columns": (), "on_long": "reject"}
     for name, value in changes.items():
         with pytest.raises(RequestError, match="expected an empty folder or the same job"):
             embed_here(replace(job, **{name: value}))
@@ -78,8 +71,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
     for name in ("a.csv", "b.csv"):
         pd.DataFrame({"text": sentences(60, seed=ord(name[0]))}).to_csv(folder / name, index=False)
     job = replace(job, input=str(folder), unit_rows=20)
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(job, runner=stop_after(4))
+    stopped(job, 4)
     before = unit_times(job)
     if change in ("changed", "vanished"):
         (folder / "b.csv").unlink()
@@ -96,8 +88,7 @@ def test_a_job_stopped_in_the_middle_meets_its_input_again(job, tmp_path, change
 
 
 def test_without_a_model_a_job_resumes_with_its_own_and_says_so(job, tiny_model, capsys):
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(job, runner=stop_after(3))
+    stopped(job, 3)
     assert Output(job.output).job_file.read_json()["model"] == str(tiny_model)
     capsys.readouterr()
     unnamed = replace(job, model=None)

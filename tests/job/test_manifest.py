@@ -16,13 +16,11 @@ from raycase.job.verify import verify
 
 def test_read_back_as_plain_columns(job):
     embed_here(replace(job, dtype="float16"))
-    files = job.output + "/embeddings/*.parquet"
     frame = pd.read_parquet(job.output + "/embeddings")
     assert list(frame.columns) == ["id", "condition", "text", "embedding"]
     assert frame.embedding[0].dtype == np.float16 and frame.embedding[0].shape == (32,)
-    rows = duckdb.sql(
-        f"select id, condition, text, embedding::float[] from '{files}' order by id, condition"
-    ).fetchall()
+    columns, files = "id, condition, text, embedding::float[]", job.output + "/embeddings/*.parquet"
+    rows = duckdb.sql(f"select {columns} from '{files}' order by id, condition").fetchall()
     assert len(rows) == 1000 and len(rows[0][3]) == 32
     first = frame[(frame.id == rows[0][0]) & (frame.condition == rows[0][1])].embedding.iloc[0]
     assert np.allclose(first, rows[0][3])

@@ -28,10 +28,8 @@ def test_a_job_reads_and_writes_where_it_is_told(job, root):
     sources = {f"in/a {ODD}.csv": ["a dog"], "in": ["a cat", "a dog"]}
     for source, texts in sources.items():
         output = f"{folder.uri}/out {source} {ODD}"
-        conditions = (f"{folder.uri}/conditions {ODD}.txt",)
-        asked = replace(
-            job, input=f"{folder.uri}/{source}", conditions=conditions, output=output, keep_columns=("text",)
-        )
+        asked = replace(job, input=f"{folder.uri}/{source}", output=output, keep_columns=("text",))
+        asked = replace(asked, conditions=(f"{folder.uri}/conditions {ODD}.txt",))
         assert [bool(embed_here(asked)["units_resumed"]) for _ in range(2)] == [False, True]
         assert sorted(read_output(output)["text"].to_pylist()) == texts
         verify(output)

@@ -119,11 +119,9 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
         edges = sorted({0, count, *random.integers(0, count + 1, 3).tolist()})
         for start, end in pairwise(edges):
             spans.append([file, start, end - start, start, 1, 1, len(spans)])
-    names = [
-        UnitFile(int(f), int(a), int(n), 0).name("0" * 8)
-        for f, a, n in zip(*(random.integers(low, high, 12) for low, high in ((0, 5), (0, 150), (1, 40))), strict=True)
-    ]
-    done, _ = finished(set(names), "0" * 8)
+    drawn = (random.integers(low, high, 12).tolist() for low, high in ((0, 5), (0, 150), (1, 40)))
+    names = {UnitFile(f, a, n, 0).name("0" * 8) for f, a, n in zip(*drawn, strict=True)}
+    done, _ = finished(names, "0" * 8)
     limits = [n if random.random() < 0.5 else int(random.integers(0, n + 1)) for n in rows]
     opened, table = SimpleNamespace(files=[None] * 4), np.array(spans)
     plan = Plan(job_file=opened, spans=table, done=done, unit_rows=17, rows=limits, learned=[])

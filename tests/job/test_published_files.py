@@ -6,7 +6,7 @@ from dataclasses import replace
 import lance
 import pyarrow as pa
 import pytest
-from helpers import embed_here, read_output, read_rejected, sentences, stop_after
+from helpers import embed_here, read_output, read_rejected, sentences, stopped
 from input_files import compressed
 
 from raycase.job.verify import verify
@@ -44,8 +44,7 @@ def test_the_output_is_that_of_the_plain_files_and_resumes(job, folders, unit_ro
     )
     wanted = embed_here(plain)
     if unit_rows == 20:
-        with pytest.raises(KeyboardInterrupt):
-            embed_here(published, runner=stop_after(7))
+        stopped(published, 7)
     result = embed_here(published)
     assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (306, 300, 6)
     assert result["rows_in"] == wanted["rows_in"] and (result["units_resumed"] == 7 or unit_rows == 500)
@@ -75,8 +74,7 @@ def things(job, tmp_path):
 
 
 def test_a_lance_dataset_is_embedded_and_resumes_with_the_rows_it_began_with(things, capsys):
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(things, runner=stop_after(3))
+    stopped(things, 3)
     lance.dataset(things.input).delete("id < 150")
     result = embed_here(things)
     assert (result["rows_in"], result["rows_out"], result["units_resumed"]) == (180, 179, 3)

@@ -39,24 +39,14 @@ def test_condition_column_keeps_rows_and_pairs_apart(job, tmp_path):
 
 
 def test_every_bad_row_is_kept_with_its_reason_and_place(job, tmp_path):
-    texts = pa.array(
-        [b"a red dress", None, b"", b" \t ", b"a \xff dog", b"poison dog", b"a blue dog", b"cat " * 99, b"man"]
-    )
+    texts = [b"a red dress", None, b"", b" \t ", b"a \xff dog", b"poison dog", b"a blue dog", b"cat " * 99, b"man"]
     ids = ["a", "b", "c", "d", "e", "f", "a", "h", None]
-    pq.write_table(pa.table({"id": ids, "text": texts.view(pa.string())}), tmp_path / "bad.parquet")
+    pq.write_table(pa.table({"id": ids, "text": pa.array(texts).view(pa.string())}), tmp_path / "bad.parquet")
     job = replace(job, input=str(tmp_path / "bad.parquet"), max_rejected=1, on_long="reject")
     result = embed_here(job)
-    reasons = {r["row"]: r["reason"] for r in read_rejected(job.output)}
-    assert reasons == {
-        1: "null text",
-        2: "empty text",
-        3: "empty text",
-        4: "invalid UTF-8",
-        5: "vector not finite",
-        6: "duplicate id",
-        7: "text too long",
-        8: "null id",
-    }
+    wanted = ["null text", "empty text", "empty text", "invalid UTF-8"]
+    wanted += ["vector not finite", "duplicate id", "text too long", "null id"]
+    assert {r["row"]: r["reason"] for r in read_rejected(job.output)} == dict(enumerate(wanted, 1))
     assert read_output(job.output)["text"].to_pylist() == ["a red dress"] * 2
     assert all(r["file"] == job.input for r in read_rejected(job.output))
     assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (9, 1, 8)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers import embed_here, meanwhile, read_output, sentences, stop_after
+from helpers import embed_here, meanwhile, read_output, sentences, stopped
 
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError, WorkError
@@ -43,20 +43,16 @@ def test_a_folder_that_is_removed_ends_the_job(job, what):
 
 
 def test_a_unit_that_is_removed_is_missed_and_done_by_the_next_run(job):
-    def remove():
-        folder = Output(job.output).embeddings
-        (folder / min(folder.list())).remove()
-
+    folder = Output(job.output).embeddings
     with pytest.raises(WorkError, match=r"100 rows are missing; run the same command again$"):
-        embed_here(job, runner=meanwhile(remove))
+        embed_here(job, runner=meanwhile(lambda: (folder / min(folder.list())).remove()))
     assert embed_here(job)["units_done"] == 1
     verify(job.output)
 
 
 def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
     """As by a store that lost the end of a file."""
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(job, runner=stop_after(3))
+    stopped(job, 3)
     folder = Output(job.output).embeddings
     file = folder / min(folder.list())
     file.put(file.read()[:-9])

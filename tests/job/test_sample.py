@@ -15,9 +15,8 @@ from raycase.papers.dualcse.model import dualcse
 
 UNTRAINED = ("condition-pooling", "csr", "tri-encoder")
 TRAINED = {"bi-encoder": bi_encoder, "dualcse": dualcse, "sentence-encoder": sentence_encoder}
-CONDITIONS = tuple(
-    f"{word} of the {thing}" for word in ("color", "number") for thing in ("dog", "dress", "people", "bar")
-)
+THINGS = ("dog", "dress", "people", "bar")
+CONDITIONS = tuple(f"{word} of the {thing}" for word in ("color", "number") for thing in THINGS)
 
 
 @pytest.mark.parametrize("count", [1, 8])

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import cosines, embed_here, read_output, read_rejected, sentences, stop_after, vectors
+from helpers import cosines, embed_here, read_output, read_rejected, sentences, stopped, vectors
+from storing import indexed
 
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
@@ -37,9 +38,8 @@ def small(job, tmp_path):
     sizes[[3, 17]] = 0, 70
     texts = iter(sentences(int(sizes.sum())))
     for number, size in enumerate(sizes):
-        write(
-            folder / f"{number:02d}.{('parquet', 'csv', 'jsonl')[number % 3]}", [next(texts) for _ in range(int(size))]
-        )
+        name = f"{number:02d}.{('parquet', 'csv', 'jsonl')[number % 3]}"
+        write(folder / name, [next(texts) for _ in range(int(size))])
     return replace(job, input=f"{folder}/**", unit_rows=50, max_rejected=1)
 
 
@@ -54,9 +54,8 @@ def apart(job):
 
 
 def equal(job, wanted):
-    found, wanted = (
-        table.sort_by([("id", "ascending"), ("condition", "ascending")]) for table in (read_output(job.output), wanted)
-    )
+    order = [("id", "ascending"), ("condition", "ascending")]
+    found, wanted = (table.sort_by(order) for table in (read_output(job.output), wanted))
     assert found.drop_columns(["embedding"]).equals(wanted.drop_columns(["embedding"]))
     assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
     verify(job.output)
@@ -65,8 +64,7 @@ def equal(job, wanted):
 @pytest.mark.parametrize(("limit", "unit_rows"), [(33, 50), (120, 7)])
 def test_a_limit_that_grows_and_other_units_lose_and_repeat_nothing(small, limit, unit_rows):
     assert embed_here(replace(small, limit=limit))["rows_in"] == limit
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(replace(small, unit_rows=unit_rows, limit=limit + 30), runner=stop_after(1))
+    stopped(replace(small, unit_rows=unit_rows, limit=limit + 30), 1)
     Output(small.output).spans.remove()  # the plan is made anew
     embed_here(replace(small, unit_rows=unit_rows))
     assert read_job(Output(small.output)).sharing.rows == 50, "expected the units of the first run"
@@ -90,11 +88,8 @@ def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
     write(tmp_path / "small" / "02.jsonl", ["a dog", "dog " * 99, "a poison"])
     embed_here(replace(small, on_long="reject"))
     found = [(r["file"].rsplit("/")[-1], r["row"], r["reason"]) for r in read_rejected(small.output)]
-    assert found == [
-        ("01.csv", 1, "empty text"),
-        ("02.jsonl", 1, "text too long"),
-        ("02.jsonl", 2, "vector not finite"),
-    ]
+    bad = [("02.jsonl", 1, "text too long"), ("02.jsonl", 2, "vector not finite")]
+    assert found == [("01.csv", 1, "empty text"), *bad]
     assert "file" not in json.loads(read_rejected(small.output)[1]["content"])
 
 
@@ -136,8 +131,6 @@ def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp
     write(folder / "b.csv", ["two people"])
     second = replace(first, output=str(tmp_path / "second"))
     embed_here(second)
-    build(IndexJob(embeddings=(first.output,), output=str(tmp_path / "index.lance")))
-    again = IndexJob(embeddings=(second.output,), output=str(tmp_path / "index.lance"), replace=True)
-    assert build(again)["rows"] == 4
-    found = Index.open(str(tmp_path / "index.lance")).search(["two people"], "color", 1)
-    assert found["text"].to_pylist() == ["two people"]
+    uri = indexed(tmp_path / "index.lance", first.output)
+    assert build(IndexJob(embeddings=(second.output,), output=uri, replace=True))["rows"] == 4
+    assert Index.open(uri).search("two people", "color", 1)["text"].to_pylist() == ["two people"]

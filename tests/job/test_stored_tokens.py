@@ -24,8 +24,7 @@ def home(tmp_path_factory):
     rows[5]["text"] = rows[150]["text"] = ""
     options = {"max_rejected": 0.1, "unit_rows": 20}
     storing.stored(home / "a", model, rows, output=str(home / "words"), **options)
-    embedded = {"conditions": CONDITIONS, "any_condition": False, "token_bytes": None}
-    storing.stored(home / "b", model, rows, output=str(home / "out"), **options | embedded)
+    storing.stored_under(home / "b", model, rows, *CONDITIONS, output=str(home / "out"), **options)
     return home
 
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers import embed_here, stop_after
+from helpers import embed_here, stopped
 
 from raycase.errors import WorkError
 from raycase.job.output import Output
@@ -50,28 +50,14 @@ def test_units_of_a_job_are_its_own_in_the_order_of_the_input():
     assert list(units.gaps(0, 3, 9)) == [(3, 9)] and units.missing([4, 5]) == 9
 
 
-def unit(start, rows, file=0):
-    return UnitFile(file, start, rows, 0)
-
-
-def kept(units):
-    """What counts of the units, from a listing of them; the others must be strays."""
-    names = {u.name("0" * 8) for u in units}
-    found, strays = finished(names, "0" * 8)
-    assert sorted(strays) == sorted(names - set(found.names))
-    return found
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_gaps_and_overlaps_against_sets(seed):
     random = np.random.default_rng(seed)
-    units = [
-        unit(int(start), int(rows), int(file))
-        for start, rows, file in zip(
-            random.integers(0, 60, 25), random.integers(1, 12, 25), random.integers(0, 3, 25), strict=True
-        )
-    ]
-    found = kept(units)
+    drawn = (random.integers(low, high, 25).tolist() for low, high in ((0, 60), (1, 12), (0, 3)))
+    units = [UnitFile(file, start, rows, 0) for start, rows, file in zip(*drawn, strict=True)]
+    names = {u.name("0" * 8) for u in units}
+    found, strays = finished(names, "0" * 8)
+    assert sorted(strays) == sorted(names - set(found.names))
     rows = [(u.file, row) for u in found for row in range(u.start, u.end)]
     assert len(rows) == len(set(rows))
     assert rows == sorted(rows)
@@ -104,8 +90,7 @@ def test_late_writers_are_not_mistaken_for_ours(job):
     with pytest.raises(WorkError, match=r"notes\.txt: not in the manifest; remove the file"):
         embed_here(job)
     old = (folder / name).read()  # of a job over other content, which is overwritten by the same configuration
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(replace(job, overwrite=True), runner=stop_after(1))
+    stopped(replace(job, overwrite=True), 1)
     (folder / name).put(old)
     (folder / "notes.txt").remove()
     assert embed_here(job)["units_done"] == 4

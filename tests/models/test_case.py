@@ -31,16 +31,15 @@ def folder(tmp_path_factory):
     return tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def config(folder):
     spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
     return case.CaseConfig(model=str(folder), encoder=spec, subtract=True)
 
 
 @pytest.fixture(scope="module")
-def encoder(folder):
-    spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
-    return load_encoder(spec, dtype=torch.float32)
+def encoder(config):
+    return load_encoder(config.encoder, dtype=torch.float32)
 
 
 @pytest.fixture
@@ -75,9 +74,8 @@ def eq1(system):
 @pytest.mark.parametrize("style", BUILT_IN)
 @pytest.mark.parametrize("span", TokenSpan)
 def test_the_vector_is_the_pair_minus_its_base(config, style, span):
-    system = replace(config, encoder=replace(config.encoder, prompt=style, span=span, max_tokens=200)).load(
-        dtype=torch.float32
-    )
+    spec = replace(config.encoder, prompt=style, span=span, max_tokens=200)
+    system = replace(config, encoder=spec).load(dtype=torch.float32)
     wanted = eq1(system)
     assert np.abs(wanted).max() > 0.1
     found = system.embed(SENTENCES, CONDITIONS)
@@ -190,8 +188,7 @@ def test_the_description_says_what_changes_the_vectors(saved, config):
     before = resolve(str(folder)).describe()
     assert before == resolve(str(folder)).describe()
     json.dumps(before)
-    with torch.no_grad():
-        next(system.projector.parameters()).add_(1)
+    next(system.projector.parameters()).data.add_(1)
     write_folder(folder, system.config, system.projector, {}, "")
     assert resolve(str(folder)).describe() != before
     assert replace(config, subtract=False).describe() != config.describe()

@@ -46,10 +46,8 @@ def formula(weights, config, h_TW, e_W):
     w = {name: np.asarray(t, dtype=np.float64) for name, t in weights.items()}
     h_TW, e_W = np.asarray(h_TW, dtype=np.float64), np.asarray(e_W, dtype=np.float64)
     each = [slice(k * config.head_dim, (k + 1) * config.head_dim) for k in range(config.heads)]
-    logits = [
-        w["tau"][k] * unit(h_TW @ w["keys.weight"][at].T) @ unit(w["queries.weight"][at] @ e_W)
-        for k, at in enumerate(each)
-    ]
+    keys, queries = [[w[name][at] for at in each] for name in ("keys.weight", "queries.weight")]
+    logits = [w["tau"][k] * unit(h_TW @ keys[k].T) @ unit(queries[k] @ e_W) for k in range(config.heads)]
     w_T = softmax(w["mix.weight"] @ e_W + w["mix.bias"]) @ softmax(np.array(logits), axis=1)
     values_TD = h_TW @ w["values.0.weight"].T + w["values.0.bias"]
     vector_D = w_T @ (gelu(values_TD) if config.activation else values_TD)

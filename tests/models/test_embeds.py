@@ -13,6 +13,7 @@ import raycase
 
 SENTENCES = ["a red dog", "two people play", "a man and a woman run"]
 CONDITIONS = ["color", "people"]
+NO_LIST = "expected a list or a column of strings"
 
 
 @pytest.fixture(scope="module", params=["case", "condition pooling"])
@@ -62,16 +63,12 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
         (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 texts, got 1; encode_grid"),
         (["a dog", " "], "color", "pair 1: empty text"),
         (["a dog", "\ud800"], "color", "surrogates not allowed"),
-        (
-            pd.DataFrame({"text": ["a dog"]}),
-            "color",
-            "sentences: expected a list or a column of strings, got DataFrame",
-        ),
-        (pa.table({"text": ["a dog"]}), "color", "sentences: expected a list or a column of strings, got Table"),
-        ({"a dog": "a cat"}, "color", "sentences: expected a list or a column of strings, got dict"),
-        ({"a dog"}, "color", "sentences: expected a list or a column of strings, got set"),
-        (io.StringIO("a dog"), "color", "sentences: expected a list or a column of strings, got StringIO"),
-        (["a dog"], {"color"}, "condition: expected a list or a column of strings, got set"),
+        (pd.DataFrame({"text": ["a dog"]}), "color", f"sentences: {NO_LIST}, got DataFrame"),
+        (pa.table({"text": ["a dog"]}), "color", f"sentences: {NO_LIST}, got Table"),
+        ({"a dog": "a cat"}, "color", f"sentences: {NO_LIST}, got dict"),
+        ({"a dog"}, "color", f"sentences: {NO_LIST}, got set"),
+        (io.StringIO("a dog"), "color", f"sentences: {NO_LIST}, got StringIO"),
+        (["a dog"], {"color"}, f"condition: {NO_LIST}, got set"),
     ],
 )
 def test_what_is_no_text_is_refused_by_its_place(model, sentences, condition, said):

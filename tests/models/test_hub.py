@@ -100,14 +100,9 @@ def test_a_folder_is_published_and_loaded_by_its_id(hub):
     assert {"raycase.json", "README.md", "modules.json", "1_Pooling/config.json", "model.safetensors"} <= names
     assert "notes.txt" not in names
     card = (hub.folder / "README.md").read_text()
-    for line in (
-        "library_name: raycase",
-        "pipeline_tag: sentence-similarity",
-        'raycase.load("me/bi")\n',
-        'er("me/bi")',
-    ):
-        assert line in card
-    assert "datasets:\n- me/pairs\n" in card
+    lines = ["library_name: raycase", "pipeline_tag: sentence-similarity", "datasets:\n- me/pairs\n"]
+    lines += ['raycase.load("me/bi")\n', 'er("me/bi")']
+    assert [line for line in lines if line not in card] == []
     for (refused, *loaded), count in ((hub.loaded, 2), (hub.offline, 1)):
         assert "me/nothing" in refused and len(loaded) == count
         for name, weights, vectors in loaded:

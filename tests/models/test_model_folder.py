@@ -22,11 +22,8 @@ METRICS_OF = {
     "history": [],
     "validation": {"loss": 0.08, "spearman": 61.234, "pearson": 58.767, "spearman_rated": 70.005},
     "zero_shot": {"spearman": 41.119, "pearson": 40.0, "spearman_rated": 45.5},
-    "best_epoch": 17,
-    "epochs": 27,
+    **{"best_epoch": 17, "epochs": 27, "seed": 31, "workers": 2, "seconds": 98.7},
     "recipe": {"dim": 5, "layers": 1, "loss": "squared", "learning_rate": 0.00123},
-    "seed": 31,
-    "workers": 2,
     "data": {
         "train": {"file": "learn.csv", "rows": 11342, "not_applicable": 1201, "sha256": "a1" * 32},
         "validation": {"file": "choose.csv", "rows": 2834, "not_applicable": 303, "sha256": "b2" * 32},
@@ -38,7 +35,6 @@ METRICS_OF = {
         "machine": "a processor, 8 cores, 64 GiB",
         "date": "2025-01-02T03:04:05+00:00",
     },
-    "seconds": 98.7,
 }
 
 
@@ -69,9 +65,8 @@ def contents(folder):
 
 
 def test_what_is_written_is_what_is_loaded(tmp_path, spec):
-    layers = 2
-    folder = write(tmp_path / "new" / "model", spec, layers=layers, hidden=6, dropout=0.2)
-    config, projector = model(spec, layers=layers, hidden=6, dropout=0.2)
+    options = {"layers": 2, "hidden": 6, "dropout": 0.2}
+    folder, (config, projector) = write(tmp_path / "new" / "model", spec, **options), model(spec, **options)
     assert sorted(contents(folder)) == sorted([MODEL_FILE, METRICS, CARD, WEIGHTS])
     found = resolve(str(folder))
     assert (found.encoder, found.subtract, found.projector) == (config.encoder, True, projector.config)

@@ -27,12 +27,13 @@ ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: 
 BASE = 'Express {condition} in one word: "'
 PROMPT = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
 OWN = OwnPrompt(template=ONE_WORD)
+NO_LAST, FIT = "expected an encoder with the pooling last", ".* was trained with Express.*"
+ONCE = r"template: expected \{sentence\} and \{condition\} once each"
 
 
 def test_the_texts_take_their_places_and_everything_else_stays():
-    own = OwnPrompt(
-        template=" {{sentence}} {0} {text}\n{condition} ", base_template="{{{condition}}}", pool=PooledPart.ALL
-    )
+    template, base = " {{sentence}} {0} {text}\n{condition} ", "{{{condition}}}"
+    own = OwnPrompt(template=template, base_template=base, pool=PooledPart.ALL)
     pair = own.prompts.pair.render(" {condition} ", "{sentence}")
     assert pair.text == " {{condition}} {0} {text}\n{sentence} "
     assert [pair.text[slice(*span)] for span in (pair.sentence, pair.condition)] == ["{condition}", "{sentence}"]
@@ -42,11 +43,8 @@ def test_the_texts_take_their_places_and_everything_else_stays():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (
-            {"template": "{sentence} {sentence} {condition}"},
-            r"template: expected \{sentence\} and \{condition\} once each",
-        ),
-        ({"template": "{sentence}"}, r"template: expected \{sentence\} and \{condition\} once each"),
+        ({"template": "{sentence} {sentence} {condition}"}, ONCE),
+        ({"template": "{sentence}"}, ONCE),
         ({"template": ONE_WORD, "base_template": ONE_WORD}, r"base_template: expected \{condition\} once and no"),
         ({"template": 7}, "template: expected a valid string, got 7"),
         ({"template": ONE_WORD, "pool": "first"}, "pool: expected 'last', 'condition', .*, got 'first'"),
@@ -81,12 +79,7 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
 @pytest.mark.parametrize(
     ("name", "pool", "pooling", "message"),
     [
-        (
-            "minilm",
-            PooledPart.LAST,
-            Pooling.MEAN,
-            "--prompt: pool last: expected an encoder with the pooling last, got --pooling mean; leave one out",
-        ),
+        ("minilm", PooledPart.LAST, Pooling.MEAN, f"--prompt: pool last: {NO_LAST}, got --pooling mean; leave one out"),
         ("minilm", PooledPart.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
     ],
 )
@@ -115,9 +108,8 @@ def test_a_built_in_prompt_as_a_template_gives_the_same_tokens_and_vectors(encod
     own_prompt = {"template": prompts.pair.pattern, "base_template": prompts.base.pattern, "pool": pool}
     own = resolve(encoders[kind], prompt=own_prompt)
     sentences, conditions = map(list, zip(*EVERY, strict=True))
-    for found, wanted in zip(
-        own.prepare(sentences, conditions).of_pairs, built_in.prepare(sentences, conditions).of_pairs, strict=True
-    ):
+    prepared = (config.prepare(sentences, conditions).of_pairs for config in (own, built_in))
+    for found, wanted in zip(*prepared, strict=True):
         if pooling == "mean":
             tiny.batches_equal(found, wanted)
         np.testing.assert_array_equal(found.sequences.flat, wanted.sequences.flat)
@@ -165,12 +157,10 @@ def test_nothing_is_subtracted_without_a_base_template(encoders):
 
 @pytest.fixture
 def saved(encoders, tmp_path):
-    config = resolve(encoders["causal"], prompt=PROMPT)
     shape = ProjectorConfig(input_dim=32, output_dim=7)
+    config = replace(resolve(encoders["causal"], prompt=PROMPT), projector=shape)
     torch.manual_seed(0)
-    projector = Projector(shape).eval()
-    config = replace(config, projector=shape)
-    write_folder(tmp_path / "saved", config, projector, {}, "")
+    write_folder(tmp_path / "saved", config, Projector(shape).eval(), {}, "")
     return str(tmp_path / "saved"), config
 
 
@@ -185,10 +175,7 @@ def test_a_folder_keeps_its_prompt(saved, encoders):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            {"prompt": {"template": "{sentence} {condition}"}},
-            "--prompt: template: .* was trained with Express.*, got .sentence. .condition.;",
-        ),
+        ({"prompt": {"template": "{sentence} {condition}"}}, f"--prompt: template: {FIT}, got .sentence. .condition.;"),
         ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
     ],
 )
@@ -209,9 +196,8 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     loaded = raycase.load(str(tmp_path / "tuned"), dtype=torch.float32)
     small.close(under(loaded), under(system), atol=2e-5)
     assert (loaded.config.encoder.own, loaded.config.encoder.pooling[0]) == (own, Pooling.LAST)
-    assert (
-        make(encoders["causal"], own=replace(own, pool=None)).encoder.own.pool is PooledPart.CONDITION
-    )  # as it averages
+    averaged = make(encoders["causal"], own=replace(own, pool=None)).encoder.own
+    assert averaged.pool is PooledPart.CONDITION
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
     (tmp_path / "prompt.json").write_text(json.dumps({"template": ONE_WORD}))
     job = ProjectorJob(model=str(tmp_path / "tuned"), **files, prompt=str(tmp_path / "prompt.json"))

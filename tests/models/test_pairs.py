@@ -34,14 +34,10 @@ def test_distinct_pairs_are_those_of_a_dictionary(spec, count, conditional):
     assert plain.condition.tolist() == [known[1].index(c) for _, c in pairs]
     # values in any order, one of them unused
     values = [f"dog {i}" for i in random.permutation(8)], [f"cat {i}" for i in random.permutation(5)]
-    codes = [
-        np.array([v.index(t) for t in ts], np.int64)
-        for v, ts in zip(values, (sentences, conditions or []), strict=True)
-    ]
-    indexed = [Indexed(values=v, codes=c) for v, c in zip(values, codes, strict=True)]
-    again = prepare(
-        spec, indexed[0], indexed[1] if conditional else None, of_sentences=[SENTENCE], of_conditions=[CONDITION]
-    )
+    given = zip(values, (sentences, conditions or []), strict=True)
+    indexed = [Indexed(values=v, codes=np.array([v.index(t) for t in ts], np.int64)) for v, ts in given]
+    under = indexed[1] if conditional else None
+    again = prepare(spec, indexed[0], under, of_sentences=[SENTENCE], of_conditions=[CONDITION])
     assert again.to_bytes() == plain.to_bytes()
 
 
@@ -68,10 +64,8 @@ def of_each(prepared):
         s, c = prepared.sentence[row], prepared.condition[row]
         prompts = [(batch, at) for kind, at in ((prepared.of_pairs, row), (prepared.of_sentences, s)) for batch in kind]
         prompts += [(batch, c) for batch in prepared.of_conditions]
-        tokens = [
-            (batch.sequences.take(np.array([at])).flat.tolist(), batch.start[at].tolist(), batch.end[at].tolist())
-            for batch, at in prompts
-        ]
+        ids = [batch.sequences.take(np.array([at])).flat.tolist() for batch, at in prompts]
+        tokens = [(i, b.start[at].tolist(), b.end[at].tolist()) for i, (b, at) in zip(ids, prompts, strict=True)]
         found.append((prepared.conditions and prepared.conditions[c], tokens, reasons[row], bool(truncated[row])))
     return found
 

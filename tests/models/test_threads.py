@@ -29,11 +29,8 @@ def calls(model):
     under = small.CONDITIONS[:2]
     if not isinstance(model, Embedder):
         return [lambda text: model.score([text], [TEXTS[0]], under[:1])]
-    asked = [
-        lambda text: model.encode(text, under[0]),
-        lambda text: model.encode_grid([text, text[::-1]], under),
-        lambda text: model.encode(text),
-    ]
+    asked = [lambda text: model.encode(text, under[0]), model.encode]
+    asked.append(lambda text: model.encode_grid([text, text[::-1]], under))
     if model.config.weighs_words:
         asked.append(lambda text: [word.weight for word in model.word_weights([text], under[0])[0]])
     if hasattr(model, "embed_phrases"):

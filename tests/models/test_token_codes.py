@@ -1,6 +1,8 @@
 """Stored tokens: what is pooled from them equals what is embedded, within the rounding; packing; any split. What is
 pooled from their sketches is pooled from the centroids that stand for the tokens."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import storing
@@ -137,11 +139,8 @@ def test_a_basis_is_read_back_and_another_file_is_refused(codes):
 
 
 def sketched(stored, sketch, codes):
-    flat = sketch.code(codes, stored.codes.flat)
-    kept = StoredTokens(
-        form=stored.form, codes=Ragged(flat=flat, offsets=stored.codes.offsets), part=stored.part, finite=stored.finite
-    )
-    return unpack_tokens(kept, None)
+    coded = Ragged(flat=sketch.code(codes, stored.codes.flat), offsets=stored.codes.offsets)
+    return unpack_tokens(replace(stored, codes=coded), None)
 
 
 def exact(model, codes, stored):

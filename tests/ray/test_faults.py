@@ -16,13 +16,12 @@ import pytest
 from helpers import (
     NO_AGENT,
     ROOT,
-    embed_here,
     embed_on_ray,
     flags_of,
     read_output,
     read_rejected,
     sentences,
-    stop_after,
+    stopped,
     unit_times,
     wait_for,
 )
@@ -47,8 +46,7 @@ def long_job(job, tmp_path, cluster):
 
 def test_a_job_that_was_stopped_in_one_process_goes_on_on_ray(long_job):
     """The other way round: `test_embed.py`. A driver on Ray that is killed: `chaos.py`."""
-    with pytest.raises(KeyboardInterrupt):
-        embed_here(long_job, stop_after(5))
+    stopped(long_job, 5)
     resumed(long_job)
 
 

@@ -27,7 +27,6 @@ from served import TOKEN
 
 import raycase
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
 from raycase.ray.serve import application, serve
 from raycase.serve.serve_job import ServeJob
 
@@ -200,16 +199,11 @@ def test_a_new_version_drops_no_request(server, home):
         thread.start()
     for version in range(3):  # the second removes the first
         rows = storing.texts(5, first=1000 + 5 * version)
-        output = str(home / f"more{version}")
-        storing.stored(home / f"b{version}", str(home / "model"), rows, output=output)
-        build(IndexJob(embeddings=(output,), output=str(home / "i.lance")))
+        storing.indexed(home / "i.lance", storing.stored(home / f"b{version}", str(home / "model"), rows))
         seen = len(found)
         wait_for(lambda seen=seen: len(found) > seen + 4)
-    wait_for(
-        lambda: server.post("/search", {"queries": "dog", "condition": "color", "where": "id = 1014"}).json()[
-            "answers"
-        ][0]
-    )
+    newest = {"queries": "dog", "condition": "color", "where": "id = 1014"}
+    wait_for(lambda: server.post("/search", newest).json()["answers"][0])
     ended.set()
     for thread in threads:
         thread.join()
@@ -236,14 +230,8 @@ def test_metrics_of_prometheus_and_no_token_in_the_logs(server):
 
 
 def test_everything_listens_on_127_0_0_1(server):
-    ends = [
-        c.laddr.ip
-        for child in server.children
-        if child.is_running()
-        for c in child.net_connections("inet")
-        if c.status == "LISTEN"
-    ]
-    assert {ip.removeprefix("::ffff:") for ip in ends} == {"127.0.0.1"}
+    ends = [end for child in server.children if child.is_running() for end in child.net_connections("inet")]
+    assert {end.laddr.ip.removeprefix("::ffff:") for end in ends if end.status == "LISTEN"} == {"127.0.0.1"}
 
 
 def test_the_end_answers_what_is_under_way_and_nothing_new(server):
@@ -288,16 +276,14 @@ def test_a_signal_to_the_group_which_ends_ray_too_ends_the_service(home):
 def _working(server):
     """Whether the heavy request has a place: as many more as there are places do not all get one."""
     with ThreadPoolExecutor(QUEUE) as pool:
-        return any(
-            a.status_code == 429
-            for a in pool.map(lambda _: server.post("/v1/embeddings", {"input": ["dog"] * 500}), range(QUEUE))
-        )
+        found = pool.map(lambda _: server.post("/v1/embeddings", {"input": ["dog"] * 500}), range(QUEUE))
+        return any(answer.status_code == 429 for answer in found)
 
 
 def test_a_cluster_that_is_named_gets_the_application(home, cluster):
     """By the command, an index in shards by a process for each; and as KubeRay's config imports it."""
-    build(IndexJob(embeddings=(str(home / "words"),), output=str(home / "s.lance"), shards=2))
-    expected = raycase.Index.open(str(home / "s.lance")).search(["a red dress"], "color", 5)["id"].to_pylist()
+    uri = storing.indexed(home / "s.lance", home / "words", shards=2)
+    expected = raycase.Index.open(uri).search(["a red dress"], "color", 5)["id"].to_pylist()
     environment = {"RAY_ADDRESS": cluster.address_info["gcs_address"], "HOME": os.environ["HOME"]}
     environment |= {name: value for name, value in os.environ.items() if name.startswith("RAY_AUTH")}
     [port] = free_ports(1)

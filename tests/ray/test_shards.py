@@ -25,8 +25,7 @@ def home(tmp_path_factory):
     """`words`: 250 rows with stored tokens; `out`: them under a condition; `later`: more; `i.lance`: in two shards."""
     home = tmp_path_factory.mktemp("shards")
     storing.words_later_and_out(home, KNOWN)
-    outputs = (str(home / "words"), str(home / "out"))
-    build(IndexJob(embeddings=outputs, output=str(home / "i.lance"), shards=SHARDS))
+    storing.indexed(home / "i.lance", home / "words", home / "out", shards=SHARDS)
     return home
 
 
@@ -106,13 +105,11 @@ def test_one_that_stays_away_is_an_error(cluster, home):
 @pytest.mark.cluster
 def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     """And an approximate index is searched as a whole, in this process."""
-    uri = str(tmp_path / "i.lance")
-    build(IndexJob(embeddings=(str(home / "words"),), output=uri, shards=2))
+    uri = storing.indexed(tmp_path / "i.lance", home / "words", shards=2)
     in_shards = InShards()
     before = in_shards(Index.open(uri))
     first = before.search(QUERIES, ASKED, 300)
-    outputs = (str(home / "later"), str(home / "out"))
-    build(IndexJob(embeddings=outputs, output=uri, delete="id < 20", kind="ivf-rq"))
+    storing.indexed(uri, home / "later", home / "out", delete="id < 20", kind="ivf-rq")
     one, after = Index.open(uri), in_shards(Index.open(uri))
     assert after.actors is before.actors
     exact = Options(exact=True)

@@ -78,10 +78,8 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
     torch.manual_seed(0)
     mixsp(str(tiny_model)).trainable().save(tmp_path / "model")
     place = "s3://corpus/scored"
-    flags = {"compute": "float32", "unit_rows": 10, "actors": "1:1"}
-    job = ScoreJob(
-        input=scored["pairs"], output=str(tmp_path / "here"), model=str(tmp_path / "model"), score_column="s", **flags
-    )
+    files = {"input": scored["pairs"], "output": str(tmp_path / "here"), "model": str(tmp_path / "model")}
+    job = ScoreJob(**files, score_column="s", compute="float32", unit_rows=10, actors="1:1")
     score_here(job)
     first = score(replace(job, output=place, limit=20), RayRunner())
     assert (first["rows_out"], first["units_done"]) == (20, 2)

@@ -78,9 +78,8 @@ def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, ti
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in (settings | {"output": job.output}).items()]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), "csr", *flags]
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as run:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=environment, text=True, **pipes) as run:
         for line in run.stdout:
             if line.startswith("epoch   2"):
                 run.send_signal(signal.SIGKILL)
@@ -97,11 +96,9 @@ def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, ti
 def test_a_pair_without_a_vector_is_named(training, tmp_path):
     frame = rated_rows(10, 5)
     frame.loc[3, "sentence1"] = "poison dog"
+    training = replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
-        jobs.train(
-            replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache")),
-            lambda _: SimpleNamespace(vectors=HERE),
-        )
+        jobs.train(training, lambda _: SimpleNamespace(vectors=HERE))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import storing
 from served import client_of
 
 import raycase
-from raycase.index.build import IndexJob, build
 from raycase.serve.serve_job import ServeJob, check_serve
 from raycase.serve.service import Service
 
@@ -15,7 +14,7 @@ def home(tmp_path_factory):
     """`model`: unconditional vectors of 32 dimensions, conditional ones of 11 or 6; `i.lance`: 60 rows."""
     home = tmp_path_factory.mktemp("served")
     storing.stored(home / "a", storing.model_folder(home), storing.texts(60), output=str(home / "words"))
-    build(IndexJob(embeddings=(str(home / "words"),), output=str(home / "i.lance"), text_index=True))
+    storing.indexed(home / "i.lance", home / "words", text_index=True)
     return home
 
 

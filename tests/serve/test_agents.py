@@ -56,15 +56,9 @@ async def looked_up(connection):
         words = said(await client.call_tool("explain", {"texts": "a red dress", "conditions": "color"}))["weights"]
         assert [word["word"] for word in words[0]["words"]] == ["a", "red", "dress"]
         assert said(await client.call_tool("facets", {"condition": "color", "clusters": 2}))["rows"] == 60
-        wrong = [
-            said(await client.call_tool(name, asked), wrong=True)
-            for name, asked in (
-                ("search", ASKED | {"colour": "red"}),
-                ("search", ASKED | {"k": "3"}),
-                ("search", ASKED | {"where": "no_column = 1"}),
-                ("delete", {}),
-            )
-        ]
+        calls = [("search", ASKED | more) for more in ({"colour": "red"}, {"k": "3"}, {"where": "no_column = 1"})]
+        calls.append(("delete", {}))
+        wrong = [said(await client.call_tool(name, asked), wrong=True) for name, asked in calls]
     return set(tools), found, wrong
 
 
