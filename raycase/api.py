@@ -178,7 +178,7 @@ def to_sentence_transformer(model: Embedder) -> SentenceTransformer:
         >>> bool((converted.encode(texts, condition="color") == model.encode(texts, "color")).all())
         True
     """
-    _check_embeds(model)
+    _check_embedder(model)
     from sentence_transformers import SentenceTransformer  # takes seconds to import
 
     from raycase.integrations.sentence_transformers import Conditional
@@ -199,7 +199,7 @@ def to_mteb(model: Embedder, condition: str | None = None) -> ConditionalEncoder
         >>> model.mteb_model_meta.name, model.mteb_model_meta.embed_dim
         ('raycase/minilm-conditional-v2', 512)
     """
-    _check_embeds(model)
+    _check_embedder(model)
     with needs_package("mteb", "mteb"):
         from raycase.integrations.mteb import ConditionalEncoder
 
@@ -207,7 +207,7 @@ def to_mteb(model: Embedder, condition: str | None = None) -> ConditionalEncoder
     return ConditionalEncoder(model, condition)
 
 
-def _check_embeds(model: Embedder) -> None:
+def _check_embedder(model: Embedder) -> None:
     """Raise RequestError for what has no vectors."""
     from raycase.models.embedder import Embedder
 

@@ -64,7 +64,7 @@ def approximate_nearest(
 ) -> Nearest:
     """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
-    from raycase.index.topk import merge_hits, nothing  # imports torch, which building an index needs not
+    from raycase.index.topk import merge_hits, nothing  # imports torch, which is not needed to build an index
 
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []

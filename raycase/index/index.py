@@ -88,8 +88,8 @@ class Index(VectorIndex):
             conditions: one for all sentences, or one each. One that the index lacks is pooled from stored tokens, or
                 answered under the nearest that it has. None: an id scores the mean of its cosines under those that it
                 has, in an approximate index only if it is among the best under one. Weights, `{"color": 2, "place":
-                -0.5}`, make one question of several (`index.combined`); `("red", 2)` in place of a weight is a phrase
-                that answers the condition, and its weight.
+                -0.5}`, make one question of several (`index.weighted_search`); `("red", 2)` in place of a weight is a
+                phrase that answers the condition, and its weight.
             k: rows for each sentence.
             where: filter on id and the kept columns, in SQL.
             query_condition: of the sentences' own vectors, if it is another one than that of the rows.
@@ -190,8 +190,8 @@ class Index(VectorIndex):
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
         if not question.hybrid:
             return table
-        sentences, plain = question.sentences, question.kind == "plain"
-        return fused(self.dataset, self.metadata, table, sentences, question.where, k, plain=plain)
+        is_kind = {kind: question.kind == kind for kind in ("plain", "weights")}
+        return fused(self.dataset, self.metadata, table, question.sentences, question.where, k, **is_kind)
 
     def _under(
         self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int

@@ -86,6 +86,7 @@ def fused(
     k: int,
     *,
     plain: bool,
+    weights: bool,
 ) -> pa.Table:
     """The k best answers to each query by reciprocal rank fusion (Cormack et al., 2009):
 
@@ -101,7 +102,8 @@ def fused(
         kinds = [f"{BASIS} IS NOT NULL"] if first[POOLED] else []
         if plain or (first[CONDITION] is not None and not kinds):
             kinds = [sql_equals(CONDITION, first[CONDITION])]
-        elif weighted := [part[CONDITION] for part in first.get(PARTS) or () if part["weight"]]:
+        elif weights:
+            weighted = [part[CONDITION] for part in first[PARTS] if part["weight"]]
             stored = [name for name in weighted if not metadata.lacks(name)]
             kinds = [sql_in(CONDITION, stored)] + [f"{BASIS} IS NOT NULL"] * (len(stored) < len(weighted))
         elif first[CONDITION] is None:

@@ -151,8 +151,9 @@ def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.
     for name in columns:
         check_once(name, batch.column_names, "a batch")
     for i, field in enumerate(batch.schema):
-        if field.type == pa.string_view():  # which `take` has not
-            batch = batch.set_column(i, field.name, batch[i].cast(pa.string()))
+        kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(field.type)
+        if kind is not None:  # `take` does not support views
+            batch = batch.set_column(i, field.with_type(kind), batch[i].cast(kind))
     if taken := [name for name in added if name in batch.column_names]:
         raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
     return batch

@@ -234,10 +234,9 @@ def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
 def _checked(
     file: int, columns: Columns, rows: pa.Table, rejections: list[Rejection]
 ) -> tuple[pa.Table, list[Rejection]]:
-    """Reject the rows without text, id or condition, and all but the first row with the same id.
+    """Reject the rows without text, id or condition.
 
-    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it. Pairs of
-    sentences may share an id: nothing searches them by it.
+    Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it.
     """
     if ID not in rows.column_names:
         rows = rows.append_column(ID, pa.array([f"{file}:{row}" for row in rows[ROW].to_pylist()], pa.string()))
@@ -258,10 +257,6 @@ def _checked(
         for i, conditions in enumerate(rows[CONDITIONS].to_pylist()):
             if problem := _condition_problem(conditions):
                 bad.setdefault(i, (problem, ""))
-    seen: dict[Any, int] = {}
-    for i, id_ in enumerate(() if several else rows[ID].to_pylist()):
-        if i not in bad and (first := seen.setdefault(id_, i)) != i:
-            bad[i] = (Reason.DUPLICATE_ID, f"first at row {rows[ROW][first].as_py()}")
     if not bad:
         return rows, rejections
     for i, values in zip(sorted(bad), python_rows(rows.take(sorted(bad))), strict=True):

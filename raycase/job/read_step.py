@@ -50,6 +50,7 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
             with naming(f"reading rows {start} to {end} of {uri}"):
                 read = next(units)
             for first, last, rows, rejected in bounded(files, start, end, *read, kind):
+                rows, rejected = with_unique_ids(uri, rows, rejected, kind)
                 try:
                     prepared = prepare_rows(config, rows, kind)
                 except (RequestError, WorkError, OSError, MemoryError):
@@ -89,6 +90,23 @@ def read_intervals(piece: Piece, config: Any, kind: PairResult) -> Iterator[tupl
         yield rows, rejected
 
 
+def with_unique_ids(uri: str, rows: pa.Table, rejected: pa.Table, kind: PairResult) -> tuple[pa.Table, pa.Table]:
+    """A unit's rows, of which each id keeps its first, and those rejected. Pairs of sentences may share an id, and the
+    rows of stored tokens were checked before. A resumed job reads whole units, so it rejects the same rows."""
+    ids = rows[ID].to_pylist() if len(kind.columns.texts) == 1 else []
+    first_of: dict[Any, int] = {}
+    again = {row: first for row, id_ in enumerate(ids) if (first := first_of.setdefault(id_, row)) != row}
+    if not again:
+        return rows, rejected
+
+    def place(row: int) -> str:
+        file = f" of {rows[FILE][row].as_py()}" if FILE in rows.column_names else ""
+        return f"first at row {rows[ROW][row].as_py()}{file}"
+
+    rows, rejections = without(rows, {row: place(first) for row, first in again.items()}, Reason.DUPLICATE_ID)
+    return rows, rejected_table(uri, rejections, rejected)
+
+
 def with_chunks(rows: pa.Table, config: Any, chunking: Chunking) -> tuple[pa.Table, list[Rejection]]:
     """A unit's rows with the chunks of their texts in the column `CHUNKS`, and those that have nothing to be seen."""
     cut = [
@@ -113,12 +131,7 @@ def _intervals(piece: Piece, columns: Columns) -> Iterator[tuple[pa.Table, pa.Ta
             first += span.rows
         with ThreadPoolExecutor(READERS) as pool:
             read = list(pool.map(_read_part, *zip(*among, strict=True)))
-        rows, rejected = (pa.concat_tables(tables) for tables in zip(*read, strict=True))
-        ids = rows[ID].to_pylist() if len(columns.texts) < 2 else []  # pairs of sentences may share one
-        first_of = {id_: row for row, id_ in reversed([*enumerate(ids)])}
-        again = {row: "first in a file before" for row, id_ in enumerate(ids) if first_of[id_] != row}
-        rows, rejections = without(rows, again, Reason.DUPLICATE_ID)
-        yield rows, rejected_table(piece.files[0].uri, rejections, rejected)
+        yield pa.concat_tables(rows for rows, _ in read), pa.concat_tables(rejected for _, rejected in read)
 
 
 def _read_part(file: InputFile, span: Span, columns: Columns, unit: list[Interval]) -> tuple[pa.Table, pa.Table]:

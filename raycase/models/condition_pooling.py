@@ -214,7 +214,7 @@ class ConditionPooling(Embedder):
 
         Raises ValueError for a condition that cannot be encoded.
         """
-        from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # which embedding texts needs not
+        from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # not needed to embed texts
 
         pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
         unpacked = unpack_tokens(tokens, codes)

@@ -21,6 +21,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
+from raycase.errors import RequestError
 from raycase.heads.condition_head import Says
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
@@ -190,23 +191,23 @@ class Embedder(LoadedSystem):
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
-    """One or many texts as a list. Raises ValueError for what is none, with its place or kind."""
+    """One or many texts as a list. Raises RequestError for what is none, with its place or kind."""
     if isinstance(values, str):
         return [values]
     if isinstance(values, (Mapping, set, frozenset, IOBase)) or hasattr(values, "columns"):
-        raise ValueError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
+        raise RequestError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
     texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
     for place, text in enumerate(texts):
         if not isinstance(text, str):
-            raise ValueError(f"{name}[{place}]: expected a string, got {text!r}")
+            raise RequestError(f"{name}[{place}]: expected a string, got {text!r}")
     return texts
 
 
 def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
-    """The condition of each text, of one for all or one each. Raises ValueError."""
+    """The condition of each text, of one for all or one each. Raises RequestError."""
     conditions = as_texts(condition, "condition") * (len(texts) if isinstance(condition, str) else 1)
     if len(conditions) != len(texts):
-        raise ValueError(
+        raise RequestError(
             f"condition: expected one, or one for each of {len(texts)} texts, got {len(conditions)}; encode_grid takes "
             "every text under every condition"
         )

@@ -64,6 +64,16 @@ class ConditionPoolingJob(TrainingJob):
     The trials of a sweep are fits without teachers.
     """
 
+    train: str = ""
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless
+    there is --labelled."""
+    validation: str = ""
+    """Validation pairs, which select the best epoch; never trained on. Default: drawn from a fifth of the labelled
+    texts, which are then not trained on."""
+    labelled: tuple[str, ...] = ()
+    """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
+    labels: tuple[str, ...] = ()
+    """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
     layers: tuple[float, ...] = (2 / 3, 1.0)
     """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
     heads: int = 8
@@ -102,17 +112,6 @@ class ConditionPoolingJob(TrainingJob):
     teacher_models: tuple[str, ...] = ()
     """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of their scores
     and those of the --teachers heads, with equal weight."""
-
-    train: str = ""
-    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless
-    there is --labelled."""
-    validation: str = ""
-    """Validation pairs, which select the best epoch; never trained on. Default: drawn from a fifth of the labelled
-    texts, which are then not trained on."""
-    labelled: tuple[str, ...] = ()
-    """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
-    labels: tuple[str, ...] = ()
-    """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
 
     SYSTEM = "condition-pooling"
     RECIPE = (

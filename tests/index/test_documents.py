@@ -169,6 +169,21 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
         assert files(tmp_path / "a") == units
 
 
+def test_two_documents_of_one_id_are_the_same_rows_after_a_stop(tiny_model, tmp_path, monkeypatch):
+    """An id may occur once in a unit. The first document is a unit of its own, however the job is read."""
+    rows = [{"id": 1, "text": "A dog runs on a red ball. " * 300}, *({"id": 2, "text": f"a dog {n}"} for n in range(2))]
+    rows.append({"id": 1, "text": "two people"})
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    places = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "a"), "model": str(tiny_model)}
+    job = EmbedJob(conditions=CONDITIONS, **places, unit_rows=20, max_rejected=1, **CUT)
+    monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
+    result, units = embed_here(job), files(tmp_path / "a")
+    assert (result["rows_out"], result["rows_rejected"], len(units)) == (3, 1, 2)
+    Path(tmp_path, "a", "embeddings", max(units)).unlink()
+    embed_here(job)
+    assert files(tmp_path / "a") == units
+
+
 @pytest.mark.parametrize("conditions", [["color"], None, {"color": 2, "number of people": -1}])
 def test_a_search_per_document_is_brute_force(home, conditions):
     home, rows = home

@@ -154,3 +154,10 @@ def test_words_rank_no_text_that_has_no_vector_under_what_is_asked(tiny_model, t
     assert {row["id"] for row in wanted} == set(range(10))
     assert found({"color": 1}) == found({"color": 3, "place": 0}) == wanted
     assert {row["id"] for row in found({"color": 1, "place": 1})} == set(range(20))
+
+
+def test_a_kept_column_of_any_name_is_no_matter_to_the_mean(tiny_model, tmp_path):
+    rows = [{"id": i, "text": f"a dog {i}", "parts": "a"} for i in range(5)]
+    output = embedded(tmp_path, tiny_model, rows, conditions=("color", "place"), keep_columns=("text", "parts"))
+    index = Index.open(storing.indexed(tmp_path / "i.lance", output, text_index=True))
+    assert index.search("a dog", k=3, hybrid=True)["parts"].to_pylist() == ["a"] * 3

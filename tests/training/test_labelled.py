@@ -13,13 +13,12 @@ from helpers import WORDS, open_trainer, to_csv, vectors_of
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
-from raycase.evaluation.metrics import auc
+from raycase.evaluation.metrics import auc, calibration_error
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.labelled import ALL, nearest
 from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.training import condition_pairs
 from raycase.training import job as jobs
-from raycase.training.condition_head_fit import calibration_error
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.condition_pairs import with_pairs_of
 

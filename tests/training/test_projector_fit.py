@@ -1,4 +1,4 @@
-"""Fitting g (CASE, section 3.2): what a recipe refuses, what is learned from and scored, and a task that is learned."""
+"""Fitting g (CASE, section 3.2): what its flags refuse, what is learned from and scored, and a task that is learned."""
 
 import math
 import re

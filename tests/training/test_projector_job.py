@@ -64,7 +64,7 @@ def test_overwriting_replaces_the_model(training):
     ],
 )
 def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, spoil, said):
-    """What else is wrong with pairs: `test_rated.py`."""
+    """What else is wrong with pairs: `test_rated_pairs.py`."""
     bad = replace(training, train=to_csv(spoil(rated_rows(10, 0)), tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
     with pytest.raises(RequestError, match=said):
         train(bad)

@@ -76,8 +76,8 @@ def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[s
         told = [(column.wordings[0], said) for column in table.columns if (said := column.said) is not None]
         if told:  # in one call, since each text is encoded once in a call
             asked = [condition for condition, _ in told for _ in table.texts]
-            states = np.split(loaded.stated([*table.texts] * len(told), asked), len(told))
-            found += [auc(of_column, said) for of_column, (_, said) in zip(states, told, strict=True)]
+            stated = np.split(loaded.stated([*table.texts] * len(told), asked), len(told))
+            found += [auc(of_column, said) for of_column, (_, said) in zip(stated, told, strict=True)]
     aucs = np.array(found)
     return estimate(mean_of, aucs, aucs, resamples=job.resamples, seed=job.seed) if found else None
 
