@@ -149,23 +149,18 @@ def weights_identity(source: str) -> str:
     files = sorted(folder.glob("*.safetensors"))
     if not any((folder / name).is_file() for name in (ENCODER_WEIGHTS, WEIGHTS_INDEX)):
         files += sorted(folder.glob("pytorch_model*.bin"))
+    files += [folder / name for name in IDENTIFYING if (folder / name).is_file()]
+    patterns, settings = ["tokenizer.*.json"], folder / TOKENIZER  # of further files of a tokenizer
+    if not (settings.is_file() and b'"added_tokens_decoder"' in settings.read_bytes()):
+        patterns.append("added_tokens.json")  # read where these settings do not have it
+    if not (folder / TOKENIZER_FILE).is_file():  # what it is made from
+        patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{kind}" for kind in VOCABULARY_KINDS)]
+    found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
     digest = hashlib.sha256()
-    for file in files + [folder / name for name in IDENTIFYING if (folder / name).is_file()] + _vocabularies(folder):
+    for file in files + sorted(file for file in found if file.name not in IDENTIFYING):
         status = file.stat()
         digest.update(f"{file.name} {_sha256_once(file, status.st_size, status.st_mtime_ns)}\n".encode())
     return f"sha256:{digest.hexdigest()}"
-
-
-def _vocabularies(folder: Path) -> list[Path]:
-    """Files of a tokenizer beside the `IDENTIFYING` ones: what is added to it and, without tokenizer.json, what it is
-    made from."""
-    patterns, settings = ["tokenizer.*.json"], folder / TOKENIZER
-    if not (settings.is_file() and b'"added_tokens_decoder"' in settings.read_bytes()):
-        patterns.append("added_tokens.json")  # read where these settings do not have it
-    if not (folder / TOKENIZER_FILE).is_file():
-        patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{kind}" for kind in VOCABULARY_KINDS)]
-    found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
-    return sorted(file for file in found if file.name not in IDENTIFYING)
 
 
 @cache

@@ -234,7 +234,8 @@ class ConditionVectors:
                 yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
                 return
             table = self.scan(columns=[OFFSET, column], filter=of_kind).to_table()
-            self._cache(condition, (offsets_of(table), vectors_of(table[column])))
+            self.cached[condition] = offsets_of(table), vectors_of(table[column])
+            self.remembered.forget(self._room)
         selected = offsets_of(self.scan(columns=[OFFSET], filter=passing).to_table()) if where else None
         if condition in self.cached:
             yield _among(self.cached[condition], selected)
@@ -276,11 +277,8 @@ class ConditionVectors:
             del self.cached[others.pop(0)]
         if blocks and size <= self._room:
             offsets, vectors = zip(*blocks, strict=True)
-            self._cache(condition, (np.concatenate(offsets), torch.cat(vectors)))
-
-    def _cache(self, condition: str | None, block: Block) -> None:
-        self.cached[condition] = block
-        self.remembered.forget(self._room)
+            self.cached[condition] = np.concatenate(offsets), torch.cat(vectors)
+            self.remembered.forget(self._room)
 
     @property
     def _room(self) -> int:

@@ -98,12 +98,10 @@ def with_unique_ids(uri: str, rows: pa.Table, rejected: pa.Table, kind: PairResu
     again = {row: first for row, id_ in enumerate(ids) if (first := first_of.setdefault(id_, row)) != row}
     if not again:
         return rows, rejected
-
-    def place(row: int) -> str:
-        file = f" of {rows[FILE][row].as_py()}" if FILE in rows.column_names else ""
-        return f"first at row {rows[ROW][row].as_py()}{file}"
-
-    rows, rejections = without(rows, {row: place(first) for row, first in again.items()}, Reason.DUPLICATE_ID)
+    at = [f"first at row {row}" for row in rows[ROW].to_pylist()]
+    if FILE in rows.column_names:
+        at = [f"{place} of {file}" for place, file in zip(at, rows[FILE].to_pylist(), strict=True)]
+    rows, rejections = without(rows, {row: at[first] for row, first in again.items()}, Reason.DUPLICATE_ID)
     return rows, rejected_table(uri, rejections, rejected)
 
 

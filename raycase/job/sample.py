@@ -23,7 +23,7 @@ from raycase.job.request import Request
 from raycase.job.runner import Runner
 
 SAMPLES, SAMPLED_ROWS = 5, 400  # how many places, and rows of each
-LEAST_TEXTS, SAMPLED_TEXTS = 400, 2000  # by which a basis is chosen
+LEAST_TEXTS, SAMPLED_TEXTS = 300, 2000  # by which a basis is chosen; the sample of the package has the fewest
 AT_ONCE, SECONDS = 50, 5.0  # rows of a batch of a dry run; after which no more are encoded
 
 

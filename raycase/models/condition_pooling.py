@@ -128,6 +128,7 @@ class ConditionPooling(Embedder):
         self.says = head.says
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
+        self._pooler: Any = None  # of the last call of `pool`: codes, conditions, `TokenPooler`
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
@@ -216,10 +217,12 @@ class ConditionPooling(Embedder):
         """
         from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # not needed to embed texts
 
-        pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
+        if self._pooler is None or self._pooler[0] is not codes or self._pooler[1] != list(conditions):
+            pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
+            self._pooler = codes, list(conditions), pooler
         unpacked = unpack_tokens(tokens, codes)
         vectors_NCD = np.empty((len(unpacked.order), len(conditions), codes.form.dim), np.float32)
-        vectors_NCD[unpacked.order] = pooler.pool(unpacked).numpy()
+        vectors_NCD[unpacked.order] = self._pooler[2].pool(unpacked).numpy()
         return vectors_NCD
 
     @torch.inference_mode()

@@ -133,7 +133,7 @@ def _run(job: Sweep, shared: Mapping[str, Any], trials: Sequence[tuple[Choices, 
 def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, Any], **how: Any) -> None:
     """Run trials on Ray Tune; each is recorded at its end. Tune's own loggers write into the folder `tune`."""
     # Tune's handler would treat an interrupt as the end of the sweep; its new output has tables of every trial
-    os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0"}
+    os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     cpus, gpus = resources(job.training)
     trainable = ray.tune.with_parameters(_trial, shared=shared, training=job.training, threads=int(cpus))
     tuner = ray.tune.Tuner(
@@ -203,8 +203,10 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
         job = replace(changed(training, choices), seed=seed)
-        data, how = job.fit_data(ray.get(shared[_shared_key(job)])), {"on_gpu": device != "cpu"}
-        for state in job.fit_epochs(job.config(), *data, wrap=lambda module: module.to(device), **how):
+        data = job.fit_data(ray.get(shared[_shared_key(job)]))
+        config = None if job.FROZEN else job.config()  # a frozen encoder may be out of reach here
+        on_device: dict[str, Any] = {"on_gpu": device != "cpu", "wrap": lambda module: module.to(device)}
+        for state in job.fit_epochs(config, *data, **on_device):
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended

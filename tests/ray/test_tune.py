@@ -70,10 +70,14 @@ def test_the_key_of_wandb_is_no_variable_of_rays_actors(make, monkeypatch):
 
 
 @pytest.mark.cluster
-def test_trials_are_fits_of_one_process_and_the_best_is_a_model(make, cluster, tmp_path, capsys, monkeypatch):
+def test_trials_are_fits_of_one_process_and_the_best_is_a_model(
+    make, cluster, tiny_model, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tiny_model.parent)  # a trial may run elsewhere
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "raycase")
-    job = make({"learning_rate": [1e-2, 3e38]}, seeds=1, seed=4, dropout=0.3, track="mlflow")
+    flags = {"model": tiny_model.name, "dropout": 0.3, "track": "mlflow"}
+    job = make({"learning_rate": [1e-2, 3e38]}, seeds=1, seed=4, **flags)
     fill_cache(job.training)
     found = tune(job)
     assert (found["trials"], found["failed"], found["best"]["cell"]) == (2, 1, "learning rate 0.01")
