@@ -11,17 +11,7 @@ from raycase.errors import RequestError
 from raycase.io.inputs import peek
 from raycase.io.places import OF_INDEX, Folder
 from raycase.io.reader import conditions_file, read_conditions
-from raycase.io.schema import (
-    BITS,
-    CHUNK_COLUMNS,
-    CONDITION,
-    EMBEDDING,
-    FLOATS,
-    ID,
-    ROW_OF_PAIR,
-    Dtype,
-    find_columns,
-)
+from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype, find_columns
 from raycase.io.storage import PACKAGE
 from raycase.io.stored_tokens import MOST_TOKEN_BYTES
 from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult

@@ -14,16 +14,7 @@ import pyarrow as pa
 from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError, named
 from raycase.io.reader import CHUNKS, CONDITIONS, KEEP, TEXTS, python_rows, rejection
-from raycase.io.schema import (
-    CONDITION,
-    END,
-    ID,
-    ROW_OF_PAIR,
-    START,
-    Reason,
-    Rejection,
-    rejected_table,
-)
+from raycase.io.schema import CONDITION, END, ID, ROW_OF_PAIR, START, Reason, Rejection, rejected_table
 from raycase.job.pair_result import Encode, PairResult
 from raycase.job.read_step import pairs_of, prepare_rows, text_rows, without
 from raycase.job.units import EncodedUnit, ReadUnit

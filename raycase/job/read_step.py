@@ -19,18 +19,7 @@ from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import source_of
 from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, python_rows, read_span, rejection
-from raycase.io.schema import (
-    CHUNK,
-    DOCUMENT,
-    END,
-    ID,
-    START,
-    TEXT,
-    Columns,
-    Reason,
-    Rejection,
-    rejected_table,
-)
+from raycase.io.schema import CHUNK, DOCUMENT, END, ID, START, TEXT, Columns, Reason, Rejection, rejected_table
 from raycase.io.source import InputFile, Span
 from raycase.job.pair_result import PairResult
 from raycase.job.units import Interval, Piece, ReadUnit, naming, pieces_from_arrow

@@ -203,10 +203,9 @@ def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: Train
     device = "cuda" if ray.get_gpu_ids() else "cpu"
     try:
         job = replace(changed(training, choices), seed=seed)
-        data = job.fit_data(ray.get(shared[_shared_key(job)]))
-        config = None if job.FROZEN else job.config()  # a frozen encoder may be out of reach here
-        on_device: dict[str, Any] = {"on_gpu": device != "cpu", "wrap": lambda module: module.to(device)}
-        for state in job.fit_epochs(config, *data, **on_device):
+        data, how = job.fit_data(ray.get(shared[_shared_key(job)])), {"on_gpu": device != "cpu"}
+        system = None if job.FROZEN else job.config()  # a frozen encoder may be out of reach here
+        for state in job.fit_epochs(system, *data, wrap=lambda module: module.to(device), **how):
             found = state.best_line if state.best_epoch else {state.select: LOWEST}
             ended = {"epochs": len(state.history), "seconds": sum(line["seconds"] for line in state.history)}
             figures = {"score": found[state.select], "metric": state.select} | found | ended

@@ -27,14 +27,7 @@ from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
 from raycase.training.loop import BatchLoss, FitState, computed_rows, epoch_batches, fit, gather
-from raycase.training.losses import (
-    Loss,
-    nested_correlations,
-    nested_cosines,
-    nested_loss,
-    nested_range,
-    unit_ratings,
-)
+from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, nested_range, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
 OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15

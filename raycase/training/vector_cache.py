@@ -33,7 +33,6 @@ Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
-@dataclass(frozen=True)
 class StatesResult(PairResult):
     """The unconditional vector of each text, and the states of its tokens."""
 

@@ -17,12 +17,7 @@ from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
 from raycase.training.losses import Loss
-from raycase.training.projector_job import (
-    ProjectorJob,
-    best_projector,
-    pair_loss,
-    projector_correlations,
-)
+from raycase.training.projector_job import ProjectorJob, best_projector, pair_loss, projector_correlations
 
 
 def same(a, b, part="weights"):

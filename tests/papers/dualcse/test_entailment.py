@@ -16,13 +16,7 @@ from raycase.evaluation.procedure import evaluate
 from raycase.job.score_job import ScoreJob
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
-from raycase.papers.dualcse.task import (
-    KINDS,
-    entailment_scores,
-    half_thresholds,
-    is_correct,
-    read_inferences,
-)
+from raycase.papers.dualcse.task import KINDS, entailment_scores, half_thresholds, is_correct, read_inferences
 
 
 def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tiny_model, tmp_path):
