@@ -138,6 +138,14 @@ def test_a_search_and_a_facet_leave_the_others_faint(page):
     page.wait(f"state.point === {both[0]}")
 
 
+def test_what_is_asked_for_while_points_are_drawn_is_drawn_next(page):
+    colors = "[true, false].map((all) => plot.color(colored().facet, Array(count).fill(all)))"
+    page.ask(f"Promise.all({colors}).then(() => true)")
+    faint = drawn(page)[0]
+    page.ask("plot.color(colored().facet, Array(count).fill(true))")
+    assert 0 < faint < drawn(page)[0]
+
+
 def test_a_link_shows_the_same_again(page, uri):
     page.ask("show(1)")
     page.ask("choose(12)")

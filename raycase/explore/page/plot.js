@@ -35,6 +35,7 @@ function createPlot(canvas, labels, on) {
   let category = new Array(count).fill(0); // the number of a point's color; that of the faint ones is the last
   let anchors = []; // a point and the words of each label
   let moving = 0;
+  let drawn = Promise.resolve(); // when all that was asked for is drawn
   let seenFrom = 0; // the distance from which all was last seen
 
   /** The distance from which the whole map is seen. */
@@ -52,8 +53,11 @@ function createPlot(canvas, labels, on) {
     });
   }
 
+  /** Draw the points as they then are when what is drawn now is done: the library ignores a call before that. */
   function draw(options) {
-    return scatterplot.draw({ x: map.x, y: map.y, valueA: category }, { zDataType: "categorical", ...options });
+    const next = () => scatterplot.draw({ x: map.x, y: map.y, valueA: category }, { zDataType: "categorical", ...options });
+    drawn = drawn.then(next, next);
+    return drawn;
   }
 
   function placeLabels() {
