@@ -55,7 +55,8 @@ function createPlot(canvas, labels, on) {
 
   /** Draw the points as they then are when what is drawn now is done: the library ignores a call before that. */
   function draw(options) {
-    const next = () => scatterplot.draw({ x: map.x, y: map.y, valueA: category }, { zDataType: "categorical", ...options });
+    const how = { zDataType: "categorical", ...options };
+    const next = () => scatterplot.draw({ x: map.x, y: map.y, valueA: category }, how);
     drawn = drawn.then(next, next);
     return drawn;
   }
