@@ -190,8 +190,7 @@ class Index(VectorIndex):
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
         if not question.hybrid:
             return table
-        is_kind = {kind: question.kind == kind for kind in ("plain", "weights")}
-        return fused(self.dataset, self.metadata, table, question.sentences, question.where, k, **is_kind)
+        return fused(self.dataset, self.metadata, table, question.sentences, question.where, k, kind=question.kind)
 
     def _under(
         self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int

@@ -85,24 +85,24 @@ def fused(
     where: Filter | None,
     k: int,
     *,
-    plain: bool,
-    weights: bool,
+    kind: str,
 ) -> pa.Table:
     """The k best answers to each query by reciprocal rank fusion (Cormack et al., 2009):
 
         score = 1 / (60 + rank by vectors) + 1 / (60 + rank by BM25 of any of the query's words)
 
     A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors, those without a condition by the
-    plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. Raises RequestError.
+    plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. kind: of the question, as
+    `Index` tells them apart. Raises RequestError.
     """
     tables = [_fused(answers.slice(0, 0), {}, k)]
     for query in answers[QUERY].unique().to_pylist():
         own = answers.filter(pc.equal(answers[QUERY], query))
         first = own.slice(0, 1).to_pylist()[0]
         kinds = [f"{BASIS} IS NOT NULL"] if first[POOLED] else []
-        if plain or (first[CONDITION] is not None and not kinds):
+        if kind == "plain" or (first[CONDITION] is not None and not kinds):
             kinds = [sql_equals(CONDITION, first[CONDITION])]
-        elif weights:
+        elif kind == "weights":
             weighted = [part[CONDITION] for part in first[PARTS] if part["weight"]]
             stored = [name for name in weighted if not metadata.lacks(name)]
             kinds = [sql_in(CONDITION, stored)] + [f"{BASIS} IS NOT NULL"] * (len(stored) < len(weighted))

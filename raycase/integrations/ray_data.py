@@ -119,8 +119,8 @@ class Pool:
             raise ValueError("conditions: expected one or more, got none")
         tokens = open_tokens(words, "--words")
         self.codes = read_codes(tokens.output.basis.uri)
-        self.model: Any = token_model(tokens, model).load()
-        self.model.questions(self.conditions)  # an error now, not at the first batch
+        system: Any = token_model(tokens, model).load()
+        self.pool = system.pool(self.codes, self.conditions)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""
@@ -130,7 +130,7 @@ class Pool:
             expected, got = self.codes.form.basis[:8], form.basis[:8]
             raise ValueError(f"expected stored tokens of the basis {expected}, got those of {got}")
         tokens = StoredTokens.from_arrow(batch, self.codes.form)
-        vectors_ND = self.model.pool(tokens, self.codes, self.conditions).reshape(-1, self.codes.form.dim)
+        vectors_ND = self.pool(tokens).reshape(-1, self.codes.form.dim)
         own = [name for name in (CODES, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")

@@ -43,11 +43,12 @@ class PooledResult(PairResult):
     def open(self, system: Any) -> Encode:
         from raycase.models.pairs import Encoded
 
-        codes, conditions = read_codes(self.basis), self.conditions or ()
+        codes = read_codes(self.basis)
+        pool = system.pool(codes, self.conditions or ())
 
         def encode(_: None, rows: pa.Table) -> Encoded:
             tokens = StoredTokens.from_arrow(rows, codes.form)
-            vectors = system.pool(tokens, codes, conditions).reshape(-1, codes.form.dim)
+            vectors = pool(tokens).reshape(-1, codes.form.dim)
             none, count = np.zeros(len(vectors), bool), len(vectors)
             return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
 

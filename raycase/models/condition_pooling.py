@@ -128,7 +128,6 @@ class ConditionPooling(Embedder):
         self.says = head.says
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
-        self._pooler: Any = None  # of the last call of `pool`: codes, conditions, `TokenPooler`
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
@@ -210,20 +209,20 @@ class ConditionPooling(Embedder):
         kept = type(part).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
-    def pool(self, tokens: StoredTokens, codes: TokenCodes, conditions: Sequence[str]) -> np.ndarray:
-        """Vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions: (N, C, D) float32.
-
-        Raises ValueError for a condition that cannot be encoded.
-        """
+    def pool(self, codes: TokenCodes, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:
+        """What gives the vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions:
+        (N, C, D) float32. Raises ValueError for a condition that cannot be encoded."""
         from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # not needed to embed texts
 
-        if self._pooler is None or self._pooler[0] is not codes or self._pooler[1] != list(conditions):
-            pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
-            self._pooler = codes, list(conditions), pooler
-        unpacked = unpack_tokens(tokens, codes)
-        vectors_NCD = np.empty((len(unpacked.order), len(conditions), codes.form.dim), np.float32)
-        vectors_NCD[unpacked.order] = self._pooler[2].pool(unpacked).numpy()
-        return vectors_NCD
+        pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
+
+        def pooled(tokens: StoredTokens) -> np.ndarray:
+            unpacked = unpack_tokens(tokens, codes)
+            vectors_NCD = np.empty((len(unpacked.order), len(conditions), codes.form.dim), np.float32)
+            vectors_NCD[unpacked.order] = pooler.pool(unpacked).numpy()
+            return vectors_NCD
+
+        return pooled
 
     @torch.inference_mode()
     def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:

@@ -30,7 +30,7 @@ from raycase.models.pairs import Encoded, check_accepted
 Texts = str | Iterable[str]  # one, or a list, a NumPy array, a pandas series or an Arrow array of them
 SHOWN_AT_ONCE = 1024  # texts between two steps of the progress bar
 # Methods that run the encoder: each of a loaded system's holds its lock, so that no system forgets one.
-COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "embed_phrases", "stated", "tokens", "pool"}
+COMPUTE = {"encode_prepared", "figures", "token_weights", "questions", "embed_phrases", "stated", "tokens"}
 
 
 class LoadedSystem(Shared, ABC):

@@ -132,7 +132,8 @@ def _run(job: Sweep, shared: Mapping[str, Any], trials: Sequence[tuple[Choices, 
 
 def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, Any], **how: Any) -> None:
     """Run trials on Ray Tune; each is recorded at its end. Tune's own loggers write into the folder `tune`."""
-    # Tune's handler would treat an interrupt as the end of the sweep; its new output has tables of every trial
+    # Tune's handler would treat an interrupt as the end of the sweep; its new output has tables of every trial; in a
+    # folder of its own, a trial would not find a relative --model
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
     cpus, gpus = resources(job.training)
     trainable = ray.tune.with_parameters(_trial, shared=shared, training=job.training, threads=int(cpus))

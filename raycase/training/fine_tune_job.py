@@ -44,7 +44,7 @@ def compute_of(job: TrainingJob, *, on_gpu: bool) -> Compute:
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuneJob(TrainingJob):
-    """Fine-tune an encoder and save a model folder. `prepared` tokenises."""
+    """Fine-tune an encoder and save a model folder. `fit_data` tokenises."""
 
     learning_rate: float = 1e-4
     """Peak learning rate of AdamW."""

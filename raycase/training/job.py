@@ -98,13 +98,13 @@ class TrainingJob(RayFlag, ABC):
     def cache_location(self) -> Location:
         return locate(self.cache_uri)
 
-    def check_request(self, sources: dict[str, str | None] | None = None, written: Sequence[str] = WRITTEN) -> None:
+    def check_request(self, reads: dict[str, str | None] | None = None, written: Sequence[str] = WRITTEN) -> None:
         """Check the flags before anything is read. Raises RequestError.
 
-        sources: what is read besides, by flag; written: the names of what is written into the output folder.
+        reads: what is read besides, by flag; written: the names of what is written into the output folder.
         """
         check_paths(
-            reads=self.reads | (sources or {}),
+            reads=self.reads | (reads or {}),
             opens=self.opens,
             writes={
                 "--output": Folder(self.output, tuple(written), here=True),

@@ -47,8 +47,8 @@ class Trainer:
 
 
 def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: Tracker, **more: Any) -> FitState:
-    """Run a job's fit (`states`, of its config and data) in this process, print and report each epoch, and return the
-    last state. Raises WorkError.
+    """Run a job's `fit_epochs` on its config and data in this process, print and report each epoch, and return the last
+    state. Raises WorkError.
 
     An encoder's fit writes a checkpoint after each epoch, and goes on from the one that is there.
     """

@@ -138,7 +138,8 @@ def test_phrases_that_answer_the_condition(home, index, model):
     output = read_output(str(home / "out"))
     near = cosines(vectors(output), np.tile(wanted, (len(output), 1)))
     same = [r == ASKED for r in output["condition"].to_pylist()]
-    assert [rows[i] for i in np.array(output["id"])[same]] == pytest.approx(near[same].tolist(), abs=0.03)
+    off = np.abs(np.array([rows[i] for i in np.array(output["id"])[same]]) - near[same])
+    assert off.max() < 0.025 and off.mean() < 0.003
     with pytest.raises(ValueError, match="empty text"):
         model.embed_phrases(["dog", " "], ASKED)
 

@@ -192,7 +192,10 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
     ("change", "said"),
     [
         ({"sentence2_column": "nope"}, "expected the column 'nope', got sentence1, sentence2, condition, label"),
-        ({"condition_column": "label", "unconditional": True}, "--condition-column: .* under conditions, got --un"),
+        (
+            {"condition_column": "label", "unconditional": True},
+            "--condition-column: expected scores under conditions, got --un",
+        ),
         ({"score_column": "label"}, "--score-column: expected a name that no other column has, got 'label'"),
         ({"model": "cross", "unconditional": True}, "--unconditional: expected a model that gives vectors"),
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected scores under cond"),

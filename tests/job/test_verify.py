@@ -32,7 +32,10 @@ def first(folder):
         (lambda out: swap_rows(out.root.uri), "embeddings/.*: (checksum differs|.* bytes, the manifest says)"),
         (lambda out: first(out.units).remove(), "embeddings/.*: missing"),
         (lambda out: (out.embeddings / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
-        (lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}), "pairs is 9, .* add up to 6"),
+        (
+            lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}),
+            "pairs is 9, its files add up to 6",
+        ),
         (lambda out: first(out.rejected).put(b"PAR1"), "rejected/.*: checksum differs"),
         (lambda out: first(out.rejected).remove(), "rejected/.*: missing"),
         (lambda out: out.manifest_files.remove(), "manifest_files.parquet: missing"),
