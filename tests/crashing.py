@@ -4,7 +4,7 @@ from contextlib import ExitStack, contextmanager
 from unittest import mock
 
 import lance
-from lance.dataset import DatasetOptimizer, Tags
+from lance.dataset import DatasetOptimizer
 
 from raycase.index.index import Options
 from raycase.io.storage import Location
@@ -20,8 +20,6 @@ STEPS = (  # all that a build calls to change what is stored
     (lance.LanceDataset, "cleanup_old_versions"),
     (DatasetOptimizer, "optimize_indices"),
     (DatasetOptimizer, "compact_files"),
-    (Tags, "create"),
-    (Tags, "update"),
     (lance, "write_dataset"),
     (Location, "put"),
     (Location, "remove"),

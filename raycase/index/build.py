@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from raycase.errors import RequestError, at_least, check_ranges, note
+from raycase.errors import RequestError, WorkError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
 from raycase.index.index_rows import (
     append_rows,
@@ -27,15 +27,19 @@ from raycase.index.lance_files import (
     MOST_SHARDS,
     IndexMetadata,
     Kind,
+    begin,
     fragment_rows,
     lance_errors,
     open_newest,
     open_ready,
+    other_build,
     publish,
+    ready_mark,
 )
 from raycase.index.text_index import Language, update_text_index
-from raycase.index.token_files import remove_unused
+from raycase.index.token_files import check_there, remove_unused
 from raycase.io.lance_dataset import import_lance, is_index
+from raycase.io.locks import held
 from raycase.io.model_files import model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import CONDITION, ID, VECTOR
@@ -92,7 +96,7 @@ class IndexJob:
 def build(job: IndexJob) -> dict[str, Any]:
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
-    Raises RequestError and WorkError.
+    Raises RequestError, and WorkError, also where another build of the index is at work.
     """
     began = time.time()
     import_lance()
@@ -103,7 +107,8 @@ def build(job: IndexJob) -> dict[str, Any]:
     )
     check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
-    with lance_errors(root):
+    with lance_errors(root), held(root, "_building.lock", other_build(root)):
+        former = ready_mark(root)
         dataset, metadata = _open_or_begin(job, sources, root)
         rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
@@ -120,7 +125,8 @@ def build(job: IndexJob) -> dict[str, Any]:
                 most = fragment_rows(metadata.rows, metadata.shards)
                 dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
             update_indices(dataset, metadata)
-            publish(dataset, metadata)
+            check_there(root, metadata)
+            publish(root, dataset, metadata, former)
             remove_unused(root, dataset)
         else:
             note(f"{root.uri}: already has all rows")
@@ -170,9 +176,7 @@ def _open_or_begin(
             f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
             f"{job.shards}"
         )
-    if dataset.version != dataset.latest_version:  # a killed build appended rows that were not published
-        dataset.restore()
-        dataset = open_newest(root)
+    begin(root, dataset)
     return dataset, metadata
 
 
@@ -241,6 +245,6 @@ def index_output(index: str, output: str) -> str:
     """Index an output that is complete; returns where. Raises RequestError and WorkError."""
     try:
         return str(build(IndexJob(embeddings=(output,), output=index))["output"])
-    except RequestError as error:
+    except (RequestError, WorkError) as error:
         said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
-        raise RequestError(f"{said}; the output is complete but not indexed: {output}") from error
+        raise type(error)(f"{said}; the output is complete but not indexed: {output}") from error

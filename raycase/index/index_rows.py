@@ -90,7 +90,7 @@ def append_rows(
             yield from rows.select(schema.names).cast(schema).to_batches()
 
     most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
-    dataset = write_batches(root, schema, batches(), mode, most)
+    dataset = write_batches(root, schema, batches(), mode, most, dataset)
     plain = counts.pop(None, 0)
     metadata.plain += plain
     metadata.words += plain if source.has_tokens else 0
@@ -214,7 +214,8 @@ def keep_conditions(
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())
-        dataset = write_batches(root, schema, rows, "append", fragment_rows(metadata.words, metadata.shards))
+        most = fragment_rows(metadata.words, metadata.shards)
+        dataset = write_batches(root, schema, rows, "append", most, dataset)
         metadata.conditions[condition] = metadata.words
     return dataset
 

@@ -1,6 +1,7 @@
 """An index on disk or object storage: a Lance dataset whose tag `ready` names the version that is searched.
 
-A build writes new versions and moves the tag last; a build that is killed leaves the former index unchanged.
+A build writes new versions and moves the tag last; a build that is killed leaves the former index unchanged. One build
+is at work at a time: on a local disk it holds the index, on object storage all but one end with an error.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
+from raycase.io.locks import mark_of, put_over
 from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
 from raycase.job.output import ModelFile
@@ -115,9 +117,15 @@ def open_newest(root: Location) -> LanceDataset | None:
 
 
 def write_batches(
-    root: Location, schema: pa.Schema, batches: Iterable[pa.RecordBatch], mode: str, rows_a_file: int
+    root: Location,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    mode: str,
+    rows_a_file: int,
+    dataset: LanceDataset | None = None,
 ) -> LanceDataset:
-    """Write rows in a new version; mode: of Lance: create, overwrite or append. Raises what the batches raise."""
+    """Write rows in a new version; mode: of Lance: create, overwrite or append, which is to this dataset. Raises what
+    the batches raise."""
     failures: list[Exception] = []
 
     def remembered() -> Iterator[pa.RecordBatch]:
@@ -132,35 +140,53 @@ def write_batches(
             pa.RecordBatchReader.from_batches(schema, remembered()),
             mode=mode,
             max_rows_per_file=rows_a_file,
-            **lance_place(root),
+            # by its handle: opened anew, it would have what another build has written since
+            **lance_place(root) | ({"uri": dataset} if dataset is not None else {}),
         )
     except Exception as error:
         raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
 
 
-def publish(dataset: LanceDataset, metadata: IndexMetadata) -> None:
+def begin(root: Location, dataset: LanceDataset) -> None:
+    """Bring the version that is searched in front of what a killed build wrote.
+
+    On object storage always: Lance refuses what is then committed by another build, which has an earlier version open.
+    """
+    if not root.is_local or dataset.version != dataset.latest_version:
+        dataset.restore()
+
+
+def ready_mark(root: Location) -> str | None:
+    """The mark of the tag's file, for `publish`; None where no build has finished."""
+    return mark_of(_ready(root))
+
+
+def publish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, former: str | None) -> None:
     """Store the metadata and tag the newest version as the one that is searched.
 
-    The former version stays until the next build, for processes that have it open; older ones are removed. Raises
-    WorkError where the number of rows is not the one in the metadata.
+    The former version stays until the next build, for processes that have it open; older ones are removed. former: the
+    mark of the tag before the index was opened. Raises WorkError where another build has moved it since, and where the
+    number of rows is not the one in the metadata.
     """
     dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata))})
-    rows = dataset.count_rows()
-    if rows != metadata.rows:
-        raise WorkError(
-            f"{dataset.uri}: expected {metadata.rows} rows, got {rows}: another build is at work; build again"
-        )
-    former = dataset.tags.list().get(READY)
-    if not former:
-        store = dataset
-        if "://" not in dataset.uri:  # Lance's local store would make an empty folder `jos%C3%A9` beside `josé`
-            store = import_lance().dataset(f"file-object-store://{quote(dataset.uri)}")
-        store.tags.create(READY, dataset.version)
-    else:
-        dataset.tags.update(READY, dataset.version)
-        old = [v["version"] for v in dataset.versions() if v["version"] < former["version"]]
-        if old:
-            dataset.cleanup_old_versions(versions=old)
+    rows, tagged = dataset.count_rows(), dataset.tags.list().get(READY)
+    now, manifest = datetime.now(UTC).isoformat(), root / "_versions" / f"{2**64 - 1 - dataset.version:020}.manifest"
+    tag = {"branch": None, "version": dataset.version, "manifestSize": manifest.fs.size(manifest.path)}
+    tag |= {"createdAt": now, "updatedAt": now, "metadata": {}}  # as Lance writes it, which compares with nothing
+    if rows != metadata.rows or not put_over(_ready(root), json.dumps(tag).encode(), former):
+        raise other_build(root)
+    old = [v["version"] for v in dataset.versions() if tagged and v["version"] < tagged["version"]]
+    if old:
+        dataset.cleanup_old_versions(versions=old)
+
+
+def _ready(root: Location) -> Location:
+    return root / "_refs" / "tags" / f"{READY}.json"
+
+
+def other_build(root: Location) -> WorkError:
+    """The error of a build that another one has come before."""
+    return WorkError(f"{root.uri}: another build is at work; build again when it has ended")
 
 
 def sql_literal(value: str | int) -> str:
@@ -188,6 +214,8 @@ def lance_errors(root: Location) -> Iterator[None]:
         is_ours = isinstance(error, (RequestError, WorkError))
         if is_ours or (isinstance(error, RuntimeError) and "LanceError" not in str(error)):
             raise
+        if _OF_OTHER_BUILD.search(str(error)):
+            raise other_build(root) from error
         reason = lance_reason(error)
         if "applying filter" in str(error):  # as where a time is out of range
             got = visible(reason.rpartition(" error: ")[2], MOST_LABEL)
@@ -200,6 +228,7 @@ def lance_errors(root: Location) -> Iterator[None]:
 
 
 _OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
+_OF_OTHER_BUILD = re.compile("^(Incompatible transaction|Retryable commit conflict|Dataset already exists)")
 _OF_A_STORE = re.compile(r"^Generic \w+ error")
 _REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)
 

@@ -7,15 +7,16 @@ what another version is read by. It removes what no version that is left can nee
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.errors import RequestError
-from raycase.index.lance_files import IndexMetadata
+from raycase.index.lance_files import IndexMetadata, other_build
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.storage import Location
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
+SPARED = timedelta(days=7)  # on object storage a build beside may need what is younger; Lance spares its files so, too
 SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of its sketches are chosen
 
 
@@ -47,8 +49,9 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     assert form is not None
     data = source.output.basis.read()
     codes = TokenCodes.from_bytes(data, source.output.basis.uri)
-    if not (file := _file(root, form.basis)).exists() or file.read() != data:  # else searches may be reading it
-        file.put(data)
+    file = _file(root, form.basis)
+    if not root.is_local or not file.exists() or file.read() != data:  # else searches may be reading it
+        file.put(data)  # on object storage also to be young
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
@@ -85,6 +88,12 @@ def read_sketch(root: Location, sketch: str) -> TokenSketch:
     return TokenSketch.from_bytes(*_read(root, sketch, OF_SKETCH))
 
 
+def check_there(root: Location, metadata: IndexMetadata) -> None:
+    """Raise WorkError where a file that the metadata names is gone, as by a build that knew nothing of it."""
+    if _names(root, metadata.sketches) - (root / TOKEN_BASES).list().keys():
+        raise other_build(root)
+
+
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
     """Remove the files that no version of the dataset needs, and what killed builds left of some."""
     folder = root / TOKEN_BASES
@@ -94,12 +103,19 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
     needed: set[str] = set()
     for version in dataset.versions():
         record = dataset.checkout_version(version["version"]).schema.metadata.get(METADATA_KEY.encode())
-        for basis, sketch in (loads(record)["sketches"] if record else {}).items():
-            needed |= {_file(root, basis).name, _file(root, sketch, OF_SKETCH).name}
+        needed |= _names(root, loads(record)["sketches"] if record else {})
     for name in sorted(set(there) - needed):
-        (folder / name).remove()
+        file = folder / name
+        if root.is_local or datetime.now(UTC) - file.fs.modified(file.path) > SPARED:
+            file.remove()
     for file in folder.half_written():
         file.remove()
+
+
+def _names(root: Location, sketches: Mapping[str, str]) -> set[str]:
+    """The files of bases and of their sketches."""
+    pairs = sketches.items()
+    return {each.name for b, s in pairs for each in (_file(root, b), _file(root, s, OF_SKETCH))}
 
 
 def _file(root: Location, sha256: str, kind: str = "") -> Location:

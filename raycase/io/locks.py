@@ -1,12 +1,16 @@
-"""What threads may share: models and indexes, in which one thread at a time works."""
+"""What threads and processes may share: models and indexes, in which one at a time works."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import wraps
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from raycase.errors import WorkError
+from raycase.io.storage import S3, Location, mark
 
 Passed = ParamSpec("Passed")
 Returned = TypeVar("Returned")
@@ -41,3 +45,61 @@ def exclusive(method: Callable[Concatenate[Own, Passed], Returned]) -> Callable[
             return method(self, *args, **options)
 
     return call
+
+
+@contextmanager
+def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
+    """Hold a folder on this machine, made where there is none, for this process: the system frees it when that ends.
+
+    name: of the lock's file. Folders on object storage are not held: who writes there compares by `put_over`. Raises
+    `refused` where another holds it, and OSError.
+    """
+    if not folder.is_local:
+        yield
+        return
+    from filelock import FileLock, Timeout
+
+    made = not folder.exists()
+    os.makedirs(folder.path, exist_ok=True)
+    try:
+        with FileLock(f"{folder.path}/{name}", timeout=0):
+            try:
+                yield
+            finally:
+                (folder / name).remove()  # while it is held: who opened it meanwhile sees that it has no name left
+    except Timeout as error:
+        raise refused from error
+    finally:
+        if made:
+            with suppress(OSError):  # unless something was written
+                os.rmdir(folder.path)
+
+
+def mark_of(file: Location) -> str | None:
+    """The `mark` of a file; None where there is none."""
+    try:
+        file.fs.invalidate_cache(file.path)
+        return mark(file.fs.info(file.path))
+    except FileNotFoundError:
+        return None
+
+
+def put_over(file: Location, data: bytes, former: str | None) -> bool:
+    """Put a file in place of the one with this mark (None: of none); returns whether it was still that one.
+
+    S3 compares and puts in one step. On other stores another writer may come in between, and on a local disk one that
+    does not hold the folder.
+    """
+    if mark_of(file) != former:
+        return False
+    if not file.uri.startswith(tuple(f"{scheme}://" for scheme in S3)):
+        file.put(data)
+        return True
+    condition = {"mode": "create"} if former is None else {"IfMatch": former}
+    try:
+        file.fs.pipe_file(file.path, data, **condition)
+    except OSError:
+        if mark_of(file) == former:
+            raise
+        return file.read() == data  # a put whose answer was lost is asked for again, and refused
+    return True

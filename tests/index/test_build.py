@@ -74,10 +74,10 @@ def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, 
     build(first)
     publish = lance_files.publish
 
-    def later(dataset, meta):
+    def later(root, dataset, *rest):
         monkeypatch.setattr(build_module, "publish", publish)
         lance.write_dataset(dataset.to_table(limit=5), dataset.uri, mode="append")
-        publish(dataset, meta)
+        publish(root, dataset, *rest)
 
     monkeypatch.setattr(build_module, "publish", later)
     with pytest.raises(WorkError, match="another build is at work"):

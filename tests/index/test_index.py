@@ -190,7 +190,7 @@ def by_hand(folder, vectors):
     table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
     dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
     metadata = IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
-    lance_files.publish(dataset, metadata)
+    lance_files.publish(locate(str(folder / "hand.lance")), dataset, metadata, None)
     return str(folder / "hand.lance")
 
 
