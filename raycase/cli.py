@@ -32,6 +32,7 @@ from raycase.io.json_values import finite
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 HELP = Path(__file__).with_name("help")
+RESUME = {"embed", "score", "join", "train", "tune"}  # commands that keep what is finished; others begin again
 LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
@@ -79,8 +80,8 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
             if quiet:
                 os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
             assert name is not None, "parse exits without a subcommand"
-            begins_again = getattr(job, "FROZEN", False)
-            with stopping_at_once("the same command starts the fit again" if begins_again else "to resume"):
+            resumes = name in RESUME and not getattr(job, "FROZEN", False)
+            with stopping_at_once("to resume" if resumes else "to run it again"):
                 result = _run(work or COMMANDS[name].work, job)
         _print_result(result)
 
@@ -219,7 +220,7 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
             _print_result(error.result)
         _fail(error, 1)
     except OSError as error:
-        _fail(f"{type(error).__name__}: {error}; run the same command again to resume", 1)
+        _fail(f"{type(error).__name__}: {error}; run the same command again", 1)
 
 
 def _print_result(result: Result) -> None:

@@ -158,7 +158,7 @@ def test_the_last_line_is_the_result(capsys):
     [
         (RequestError("expected this,\n got that"), 2, "error: expected this, got that\n"),
         (WorkError("it failed"), 1, "error: it failed\n"),
-        (PermissionError("no entry"), 1, "error: PermissionError: no entry; run the same command again to resume\n"),
+        (PermissionError("no entry"), 1, "error: PermissionError: no entry; run the same command again\n"),
     ],
 )
 def test_an_error_is_one_line_and_a_status(error, status, line, capsys):
@@ -213,11 +213,13 @@ def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatc
 
     monkeypatch.setattr(cli.os, "_exit", exit_at_once)
     before = signal.getsignal(number)
-    again, resumes = "the same command starts the fit again", "to resume"
+    again, resumes = "to run it again", "to resume"
     for system, said in (("case", again), ("condition-pooling", again), ("bi-encoder", resumes)):
         assert status_of("train", system, *FILES, work=lambda job: signal.raise_signal(number)) == status
         assert signal.getsignal(number) is before
         assert capsys.readouterr().err == f"error: stopped; {said}: raycase train case --train 'a b.csv'\n"
+    status_of("verify", "out", work=lambda job: signal.raise_signal(number))
+    assert capsys.readouterr().err.startswith("error: stopped; to run it again: ")
 
 
 def test_the_command_that_resumes_runs_where_it_ran(monkeypatch):

@@ -25,21 +25,20 @@ from raycase.index.index_rows import (
 from raycase.index.lance_files import (
     CUT,
     MOST_SHARDS,
+    READY_FILE,
     IndexMetadata,
     Kind,
-    begin,
     fragment_rows,
     lance_errors,
     open_newest,
     open_ready,
     other_build,
     publish,
-    ready_mark,
 )
 from raycase.index.text_index import Language, update_text_index
 from raycase.index.token_files import check_there, remove_unused
 from raycase.io.lance_dataset import import_lance, is_index
-from raycase.io.locks import held
+from raycase.io.locks import held, mark_of
 from raycase.io.model_files import model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import CONDITION, ID, VECTOR
@@ -108,7 +107,7 @@ def build(job: IndexJob) -> dict[str, Any]:
     check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
     sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
     with lance_errors(root), held(root, "_building.lock", other_build(root)):
-        former = ready_mark(root)
+        former = mark_of(root / READY_FILE)
         dataset, metadata = _open_or_begin(job, sources, root)
         rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
         metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
@@ -176,7 +175,8 @@ def _open_or_begin(
             f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
             f"{job.shards}"
         )
-    begin(root, dataset)
+    if not root.is_local or dataset.version != dataset.latest_version:  # behind it may be what a killed build wrote
+        dataset.restore()  # Lance refuses commits of any build that opened the index before
     return dataset, metadata
 
 

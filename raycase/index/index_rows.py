@@ -22,7 +22,6 @@ from raycase.index.lance_files import (
     IndexMetadata,
     condition_counts,
     fragment_rows,
-    open_newest,
     returned_columns,
     sql_equals,
     sql_in,
@@ -66,11 +65,10 @@ def append_rows(
         _cover(metadata, _file_key(source, unit), unit)
     if not source.names:
         return dataset
-    schema, mode = _schema(source, metadata), "append"
+    schema = _schema(source, metadata)
     sketched = make_sketcher(source, root, metadata) if source.has_tokens else None
     if dataset is None:
         schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
-        mode = "create" if open_newest(root) is None else "overwrite"
     else:
         check_output_columns(dataset, schema, source.output.root)
         _check_new_rows(dataset, source, metadata)
@@ -90,7 +88,7 @@ def append_rows(
             yield from rows.select(schema.names).cast(schema).to_batches()
 
     most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
-    dataset = write_batches(root, schema, batches(), mode, most, dataset)
+    dataset = write_batches(root, dataset, schema, batches(), most)
     plain = counts.pop(None, 0)
     metadata.plain += plain
     metadata.words += plain if source.has_tokens else 0
@@ -214,8 +212,7 @@ def keep_conditions(
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())
-        most = fragment_rows(metadata.words, metadata.shards)
-        dataset = write_batches(root, schema, rows, "append", most, dataset)
+        dataset = write_batches(root, dataset, schema, rows, fragment_rows(metadata.words, metadata.shards))
         metadata.conditions[condition] = metadata.words
     return dataset
 

@@ -1,7 +1,6 @@
 """An index on disk or object storage: a Lance dataset whose tag `ready` names the version that is searched.
 
-A build writes new versions and moves the tag last; a build that is killed leaves the former index unchanged. One build
-is at work at a time: on a local disk it holds the index, on object storage all but one end with an error.
+A build writes new versions and moves the tag last; a build that is killed leaves the former index unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +19,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
-from raycase.io.locks import mark_of, put_over
+from raycase.io.locks import put_over
 from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
 from raycase.job.output import ModelFile
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 READY = "ready"  # the tag of the version that is searched
+READY_FILE = f"_refs/tags/{READY}.json"  # in which Lance keeps it
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 MOST_SHARDS = 1024
 Kind = Literal["auto", "exact", "ivf-rq"]
@@ -117,15 +116,10 @@ def open_newest(root: Location) -> LanceDataset | None:
 
 
 def write_batches(
-    root: Location,
-    schema: pa.Schema,
-    batches: Iterable[pa.RecordBatch],
-    mode: str,
-    rows_a_file: int,
-    dataset: LanceDataset | None = None,
+    root: Location, dataset: LanceDataset | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows_a_file: int
 ) -> LanceDataset:
-    """Write rows in a new version; mode: of Lance: create, overwrite or append, which is to this dataset. Raises what
-    the batches raise."""
+    """Append rows to a dataset, or begin one (None), in a new version. Raises what the batches raise."""
+    mode = "append" if dataset is not None else "create" if open_newest(root) is None else "overwrite"
     failures: list[Exception] = []
 
     def remembered() -> Iterator[pa.RecordBatch]:
@@ -140,48 +134,27 @@ def write_batches(
             pa.RecordBatchReader.from_batches(schema, remembered()),
             mode=mode,
             max_rows_per_file=rows_a_file,
-            # by its handle: opened anew, it would have what another build has written since
-            **lance_place(root) | ({"uri": dataset} if dataset is not None else {}),
+            **lance_place(root) | ({} if dataset is None else {"uri": dataset}),
         )
     except Exception as error:
         raise failures[0] if failures else error from None  # Lance wraps them, with their traceback
-
-
-def begin(root: Location, dataset: LanceDataset) -> None:
-    """Bring the version that is searched in front of what a killed build wrote.
-
-    On object storage always: Lance refuses what is then committed by another build, which has an earlier version open.
-    """
-    if not root.is_local or dataset.version != dataset.latest_version:
-        dataset.restore()
-
-
-def ready_mark(root: Location) -> str | None:
-    """The mark of the tag's file, for `publish`; None where no build has finished."""
-    return mark_of(_ready(root))
 
 
 def publish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, former: str | None) -> None:
     """Store the metadata and tag the newest version as the one that is searched.
 
     The former version stays until the next build, for processes that have it open; older ones are removed. former: the
-    mark of the tag before the index was opened. Raises WorkError where another build has moved it since, and where the
-    number of rows is not the one in the metadata.
+    mark of the tag before the index was opened. Raises WorkError where the tag has another, or there are other rows.
     """
     dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata))})
     rows, tagged = dataset.count_rows(), dataset.tags.list().get(READY)
-    now, manifest = datetime.now(UTC).isoformat(), root / "_versions" / f"{2**64 - 1 - dataset.version:020}.manifest"
+    manifest = root / "_versions" / f"{2**64 - 1 - dataset.version:020}.manifest"
     tag = {"branch": None, "version": dataset.version, "manifestSize": manifest.fs.size(manifest.path)}
-    tag |= {"createdAt": now, "updatedAt": now, "metadata": {}}  # as Lance writes it, which compares with nothing
-    if rows != metadata.rows or not put_over(_ready(root), json.dumps(tag).encode(), former):
+    if rows != metadata.rows or not put_over(root / READY_FILE, json.dumps(tag).encode(), former):
         raise other_build(root)
     old = [v["version"] for v in dataset.versions() if tagged and v["version"] < tagged["version"]]
     if old:
         dataset.cleanup_old_versions(versions=old)
-
-
-def _ready(root: Location) -> Location:
-    return root / "_refs" / "tags" / f"{READY}.json"
 
 
 def other_build(root: Location) -> WorkError:
@@ -228,7 +201,9 @@ def lance_errors(root: Location) -> Iterator[None]:
 
 
 _OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there
-_OF_OTHER_BUILD = re.compile("^(Incompatible transaction|Retryable commit conflict|Dataset already exists)")
+_OF_OTHER_BUILD = re.compile(
+    "^(Incompatible transaction|Retryable commit|Commit conflict|Dataset already exists)|write contention"
+)
 _OF_A_STORE = re.compile(r"^Generic \w+ error")
 _REFUSED = re.compile(r"denied|forbidden|not permitted|read-only|No ?Such ?Bucket|not found", re.IGNORECASE)
 

@@ -7,7 +7,7 @@ what another version is read by. It removes what no version that is left can nee
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -49,9 +49,8 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     assert form is not None
     data = source.output.basis.read()
     codes = TokenCodes.from_bytes(data, source.output.basis.uri)
-    file = _file(root, form.basis)
-    if not root.is_local or not file.exists() or file.read() != data:  # else searches may be reading it
-        file.put(data)  # on object storage also to be young
+    if not (file := _file(root, form.basis)).exists() or file.read() != data:  # else searches may be reading it
+        file.put(data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
@@ -90,8 +89,9 @@ def read_sketch(root: Location, sketch: str) -> TokenSketch:
 
 def check_there(root: Location, metadata: IndexMetadata) -> None:
     """Raise WorkError where a file that the metadata names is gone, as by a build that knew nothing of it."""
-    if _names(root, metadata.sketches) - (root / TOKEN_BASES).list().keys():
-        raise other_build(root)
+    for basis, sketch in metadata.sketches.items():
+        if not (_file(root, basis).exists() and _file(root, sketch, OF_SKETCH).exists()):
+            raise other_build(root)
 
 
 def remove_unused(root: Location, dataset: LanceDataset) -> None:
@@ -103,19 +103,13 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
     needed: set[str] = set()
     for version in dataset.versions():
         record = dataset.checkout_version(version["version"]).schema.metadata.get(METADATA_KEY.encode())
-        needed |= _names(root, loads(record)["sketches"] if record else {})
-    for name in sorted(set(there) - needed):
-        file = folder / name
+        for basis, sketch in (loads(record)["sketches"] if record else {}).items():
+            needed |= {_file(root, basis).name, _file(root, sketch, OF_SKETCH).name}
+    for file in (folder / name for name in sorted(set(there) - needed)):
         if root.is_local or datetime.now(UTC) - file.fs.modified(file.path) > SPARED:
             file.remove()
     for file in folder.half_written():
         file.remove()
-
-
-def _names(root: Location, sketches: Mapping[str, str]) -> set[str]:
-    """The files of bases and of their sketches."""
-    pairs = sketches.items()
-    return {each.name for b, s in pairs for each in (_file(root, b), _file(root, s, OF_SKETCH))}
 
 
 def _file(root: Location, sha256: str, kind: str = "") -> Location:

@@ -9,6 +9,8 @@ from functools import wraps
 from threading import RLock
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from filelock import FileLock, Timeout
+
 from raycase.errors import WorkError
 from raycase.io.storage import S3, Location, mark
 
@@ -49,20 +51,14 @@ def exclusive(method: Callable[Concatenate[Own, Passed], Returned]) -> Callable[
 
 @contextmanager
 def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
-    """Hold a folder on this machine, made where there is none, for this process: the system frees it when that ends.
-
-    name: of the lock's file. Folders on object storage are not held: who writes there compares by `put_over`. Raises
-    `refused` where another holds it, and OSError.
-    """
+    """Hold a folder on this machine, made where there is none, by a file of this name; the system frees it when the
+    process ends. One on object storage is not held. Raises `refused` where another holds it, and OSError."""
     if not folder.is_local:
         yield
         return
-    from filelock import FileLock, Timeout
-
-    made = not folder.exists()
     os.makedirs(folder.path, exist_ok=True)
     try:
-        with FileLock(f"{folder.path}/{name}", timeout=0):
+        with FileLock(f"{folder.path}/{name}", timeout=0, mode=0o666):  # another user's build may come next
             try:
                 yield
             finally:
@@ -70,29 +66,23 @@ def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
     except Timeout as error:
         raise refused from error
     finally:
-        if made:
-            with suppress(OSError):  # unless something was written
-                os.rmdir(folder.path)
+        with suppress(OSError):  # unless something was written
+            os.rmdir(folder.path)
 
 
 def mark_of(file: Location) -> str | None:
     """The `mark` of a file; None where there is none."""
-    try:
-        file.fs.invalidate_cache(file.path)
+    with suppress(FileNotFoundError):
         return mark(file.fs.info(file.path))
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def put_over(file: Location, data: bytes, former: str | None) -> bool:
-    """Put a file in place of the one with this mark (None: of none); returns whether it was still that one.
-
-    S3 compares and puts in one step. On other stores another writer may come in between, and on a local disk one that
-    does not hold the folder.
-    """
+    """Put a file in place of the one with this mark (None: of none); returns whether it was still that one. S3 compares
+    and puts in one step; elsewhere a writer that does not hold the folder may come in between."""
     if mark_of(file) != former:
         return False
-    if not file.uri.startswith(tuple(f"{scheme}://" for scheme in S3)):
+    if file.uri.partition("://")[0] not in S3:
         file.put(data)
         return True
     condition = {"mode": "create"} if former is None else {"IfMatch": former}

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import has_magic
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -55,8 +56,8 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
     models, indexes and outputs of jobs.
 
     Raises RequestError for an empty path, which would be the current folder; for a relative one in a job submitted to
-    Ray, whose folder is temporary; for a file with another ending than its format has; and for writing over what is
-    read or written by another flag, or into what is read as input.
+    Ray, whose folder is temporary; for a file with another ending than its format has; for a place that is in an index
+    or cannot be written; and for writing over what is read or written by another flag, or into what is read as input.
     """
     read = [
         (flag, uri, paths is reads)
@@ -87,14 +88,24 @@ def _unfit(to: File | Folder, uri: str) -> str | None:
     if isinstance(to, Folder):
         if to.here and not location.is_local:
             return f"a folder on this machine, got {uri}; copy the result there"
-        if to.names != OF_INDEX and location.is_local and os.path.isdir(os.path.join(location.path, OF_INDEX[1])):
-            return f"a folder of its own, got the index {uri}"
-        return f"a folder, got the file {uri}" if location.is_local and os.path.isfile(location.path) else None
+        is_file = location.is_local and os.path.isfile(location.path)
+        return f"a folder, got the file {uri}" if is_file else _unfit_around(location, to.names != OF_INDEX)
     ending = posixpath.splitext(uri)[1].lower()
     if ending not in to.endings and ("" not in to.endings or ending in ENDINGS):
         return f"a file that ends with {to.endings[0]}, got {uri}"
     is_folder = uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
-    return f"a file, got the folder {uri}" if is_folder else None
+    return f"a file, got the folder {uri}" if is_folder else _unfit_around(location, False)
+
+
+def _unfit_around(location: Location, itself: bool) -> str | None:
+    """What is wrong with a place on this machine, or a folder above it: it is an index's own, or cannot be written."""
+    place = Path(_resolved(location))
+    folders = [place, *place.parents] if location.is_local else []
+    for folder in folders[not itself :]:
+        if all((folder / name).is_dir() for name in OF_INDEX):
+            return f"a place outside the index {folder}, got {location.uri}"
+    is_writable = all(os.access(folder, os.W_OK) for folder in [one for one in folders if one.is_dir()][:1])
+    return None if is_writable else f"a place that can be written, got {location.uri}"
 
 
 def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], taken: Mapping[str, str]) -> str | None:
@@ -110,6 +121,8 @@ def _clash(to: File | Folder, uri: str, read: Sequence[tuple[str, str, bool]], t
             pattern = re.compile(glob_translate(place.rstrip("/") + location.path[len(base.rstrip("/")) :]))
         if any(_is_within(place, each) for each in written) or (not whole and place == root):
             return f"another place than {flag}, {over}"
+        if not whole and _is_within(root, place) and all((location / name).exists() for name in OF_INDEX):
+            return f"a place outside the index of {flag}, got {uri}"
         files = [each if isinstance(to, File) else f"{each}/x.parquet" for each in written or [root]]
         if whole and any(pattern.match(file) if pattern else _is_within(file, place) for file in files):
             return f"a place outside {flag}, got {uri}, which would be read as input"

@@ -127,7 +127,7 @@ def cause(error: Exception) -> Exception:
         if isinstance(root, (RequestError, WorkError)) and not isinstance(root, RayError):
             return type(root)(str(root).splitlines()[0])  # Ray adds further lines
     message = (str(root).strip() or "no message").splitlines()[0]
-    return WorkError(f"a step failed with {type(root).__name__}: {message}; run the same command again to resume")
+    return WorkError(f"a step failed with {type(root).__name__}: {message}; run the same command again")
 
 
 def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:

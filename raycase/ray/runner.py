@@ -86,7 +86,7 @@ def _ray_errors(results: Iterator[Any], what: str, stall_timeout: float | None) 
         yield from results
     except (ExecutionTimeoutError, GetTimeoutError) as error:
         raise WorkError(
-            f"no {what} for {stall_timeout:g} minutes: {capacity()}; run the same command again to resume "
+            f"no {what} for {stall_timeout:g} minutes: {capacity()}; run the same command again "
             "(--stall-timeout: wait longer)"
         ) from error
     except RayError as error:

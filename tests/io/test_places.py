@@ -13,6 +13,7 @@ from raycase.explore.join import JoinJob, join
 from raycase.index.build import IndexJob, build
 from raycase.index.search_job import SearchJob, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
+from raycase.io.storage import locate
 from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.output import output_folder
 from raycase.job.score_job import ScoreJob, check_score
@@ -106,13 +107,38 @@ def test_places_in_object_stores_are_compared(here, s3_server):
         refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
     writes = {"--output": File("s3://corpus/places/a", PARQUET)}
     check_paths(opens={"--index": "s3://corpus/places/idx"}, writes=writes)
+    for name in OF_INDEX:
+        locate(f"s3://corpus/places/idx/{name}/file").put(b"")
+    inside = SearchJob(index="s3://corpus/places/idx", query=("x",), output="s3://corpus/places/idx/a.parquet")
+    refuse("a place outside the index of --index", search, inside)
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(here, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(here / "data"))  # as on a read-only disk
+    embed = EmbedJob(input="q.csv", model="model", output="new", unconditional=True, index="data/new/i")
+    refuse("^--index: expected a place that can be written, got .*/data/new/i", check_embed, embed)
+    check_embed(replace(embed, index="model/i"))
+    writes = {"--output": File("data/x.parquet", PARQUET)}
+    with pytest.raises(RequestError, match=r"^--output: expected a place that can be written"):
+        check_paths(writes=writes)
 
 
 def test_every_job_compares_its_places(here):
     before = contents(here)
-    (here / "i.lance" / "_versions").mkdir(parents=True)
+    for name in OF_INDEX:
+        (here / "i.lance" / name).mkdir(parents=True)
     embed = EmbedJob(input="q.csv", model="model", output="model", unconditional=True)
-    refuse("a folder of its own, got the index", check_embed, replace(embed, output="i.lance"))
+    for output in ("i.lance", "i.lance/out"):
+        refuse("a place outside the index .*i.lance, got", check_embed, replace(embed, output=output))
+    for work, job in (
+        (search, SearchJob(index="i.lance", query=("x",), output="i.lance/x.parquet")),
+        (facets, FacetsJob(index="x", condition="c", assignments="i.lance/new/x.parquet")),
+        (build, IndexJob(embeddings=("out",), output="i.lance/data/i")),
+        (check_request, EvaluateJob(model=("minilm",), data="data/a.csv", output="i.lance/report")),
+        (check_request, EvaluateJob(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
+    ):
+        refuse("expected a place outside the index .*i.lance, got", work, job)
+    check_paths(opens={"--embeddings": "out"}, writes={"--output": Folder("i.lance", OF_INDEX)})  # a build's own
     refuse(OVER, check_embed, embed)
     refuse(AS_INPUT, check_score, ScoreJob(input="data", output="data/scores"))
     refuse(OVER, build, IndexJob(embeddings=("out",), output="out"))
