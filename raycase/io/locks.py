@@ -72,9 +72,7 @@ def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
 
 def mark_of(file: Location) -> str | None:
     """The `mark` of a file; None where there is none."""
-    with suppress(FileNotFoundError):
-        return mark(file.fs.info(file.path))
-    return None
+    return mark(file.fs.info(file.path)) if file.exists() else None
 
 
 def put_over(file: Location, data: bytes, former: str | None) -> bool:
