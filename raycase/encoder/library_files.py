@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
+from raycase.errors import note
 from raycase.io.json_values import loads
 from raycase.io.model_files import PINNED, file_of
 from raycase.io.storage import locate
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
+COSINE = "cosine"
 MODES = {"mean": Pooling.MEAN_ALL, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}  # of the library -> ours
 LEGACY = {  # flags of a Pooling as TEI and vLLM read them -> its mode
     "pooling_mode_cls_token": "cls",
@@ -40,12 +43,13 @@ STATES = {"method": "forward", "method_output_name": "last_hidden_state"}  # wha
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """What the library would do with a folder: the most tokens of a text (None: unsaid), whether texts are put in lower
-    case, the prompt before each, and the dimension that vectors are cut to (None: all)."""
+    case, the prompt before each, the dimension that vectors are cut to (None: all), and by what they are compared."""
 
     max_tokens: int | None
     lower_case: bool
     prompt: str
     truncate_dim: int | None
+    similarity: str
 
 
 def read_layout(source: str) -> Layout | None:
@@ -80,7 +84,13 @@ def read_layout(source: str) -> Layout | None:
             lower_case=values.get("do_lower_case", False),
             prompt=prompts[saved.get("default_prompt_name")] or "",
             truncate_dim=saved.get("truncate_dim"),
+            similarity=saved.get("similarity_fn_name") or COSINE,
         )
+
+
+@cache  # so it is said once
+def _note_similarity(source: str, similarity: str) -> None:
+    note(f"{source} was saved to be compared by {similarity}; raycase compares its vectors by cosine")
 
 
 class LibraryModules(nn.Module):
@@ -126,6 +136,8 @@ def read_published(source: str, layout: Layout, hidden_size: int, tokenizer: Any
     pooling, *others = (part.get_config_dict() | {"kind": type(part).__name__} for part in parts)
     mode, skips = pooling.get("pooling_mode"), bool(layout.prompt) and not pooling.get("include_prompt", True)
     steps = [other["kind"] for other in others if other["kind"] != "Dropout"]
+    if layout.similarity != COSINE and steps[-1:] != ["Normalize"]:  # of length 1, all rank alike
+        _note_similarity(source, layout.similarity)
     known = MODES.get(mode) if isinstance(mode, str) else None
     read = {other.get(field) for other in others for field in ("module_input_name", "module_output_name")}
     alike = known and pooling["kind"] == "Pooling" and not skips and read <= {None, "sentence_embedding"}
@@ -166,5 +178,5 @@ def write_modules(folder: Path, spec: EncoderSpec, model: PretrainedConfig) -> N
     ]
     locate(str(folder / POOLING / CONFIG)).put_json(pooled)
     locate(str(folder / SETTINGS)).put_json({"max_seq_length": spec.max_tokens, "do_lower_case": spec.lower_case})
-    locate(str(folder / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": "cosine"})
+    locate(str(folder / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": COSINE})
     locate(str(folder / MODULES)).put_json(modules)

@@ -119,7 +119,7 @@ def label_vectors(
 def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The label whose vector is nearest to each of B unit vectors, of equal ones the first; its cosine, and by how much
     that is above the second: three of (B,)."""
-    cosines_BL = vectors_BD @ labels_LD.T
+    cosines_BL = (vectors_BD @ labels_LD.T).clip(-1, 1)
     second_B2 = np.partition(cosines_BL, -2)[:, -2:]
     return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
 

@@ -29,7 +29,7 @@ from raycase.io.storage import locate
 
 HELD_ROWS = 2**17  # whose vectors are held, and compared with all others; then the next
 ROWS, COLUMNS = 1024, 2048  # of a tile, whose cosines are held
-ROUNDING = 1e-5  # of cosines of the written vectors, so that 1 finds equal ones
+ROUNDING = 1e-6  # of cosines of unit vectors in float32, so that 1 finds equal ones
 MARGIN = 5e-6  # cosines in float32 that are nearer to the threshold are computed again in float64: in float32 the last
 # bits depend on the tile, and so on the order of the rows
 RESCORED = 4096  # pairs at a time

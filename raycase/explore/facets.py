@@ -155,7 +155,7 @@ def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> tuple[np.ndarray,
         for part_BD in vectors_BD.split(BATCH_ROWS):  # many clusters of many rows at once would not fit into memory
             cosines_BK = part_BD.numpy() @ centres_KD.T
             cluster.append(cosines_BK.argmax(axis=1))
-            cosine.append(cosines_BK.max(axis=1))
+            cosine.append(cosines_BK.max(axis=1).clip(-1, 1))
     return np.concatenate(offsets), np.concatenate(cluster), np.concatenate(cosine)
 
 

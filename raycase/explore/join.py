@@ -239,7 +239,7 @@ def _neighbours(
         query_H, rank_H = (found_Qk >= 0).nonzero()
         row_H.append(rows[query_H])
         neighbour_H.append(among[found_Qk[query_H, rank_H]])
-        score_H.append(scores_Qk[query_H, rank_H])
+        score_H.append(scores_Qk[query_H, rank_H].clip(-1, 1))
     neighbours = vectors[ID].take(np.concatenate(neighbour_H))
     return pa.table({QUERY_ROW: np.concatenate(row_H), NEIGHBOUR: neighbours, SCORE: np.concatenate(score_H)})
 

@@ -64,7 +64,7 @@ def approximate_nearest(
 ) -> Nearest:
     """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
-    from raycase.index.topk import merge_hits, nothing  # imports torch, which is not needed to build an index
+    from raycase.index.topk import MORE, merge_hits, nothing  # imports torch, which is not needed to build an index
 
     filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
     filters += [where] if where else []
@@ -72,9 +72,9 @@ def approximate_nearest(
     nearest = {
         "column": column,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
-        "k": k,
+        "k": k + MORE,  # Lance orders them by products of rounded vectors
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
-        "refine_factor": math.ceil(options.candidates(k, REFINE) / k),
+        "refine_factor": math.ceil(options.candidates(k, REFINE) / (k + MORE)),
     }
     for probes in ({"nprobes": options.nprobes}, {"minimum_nprobes": options.nprobes}):
         rows = dataset.to_table(
@@ -83,13 +83,15 @@ def approximate_nearest(
             filter=" AND ".join(filters) or None,
             prefilter=bool(filters),
         )
-        if len(rows) == k * len(vectors_QD):  # else rows that pass the filter lie in partitions further off
+        query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
+        if (
+            np.bincount(query_H, minlength=len(vectors_QD)).min() >= k
+        ):  # else rows that pass the filter lie in partitions further off
             break
-    query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
     vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
     # scores as an exact search has them: Lance's own differ in the fifth digit
-    scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).astype(np.float32)
-    return merge_hits(*nothing(len(vectors_QD), k), query_H, offsets_H, scores_H)
+    scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).clip(-1, 1)
+    return merge_hits(*nothing(len(vectors_QD), k), query_H, offsets_H, scores_H.astype(np.float32))
 
 
 def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:

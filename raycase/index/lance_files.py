@@ -238,15 +238,18 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
-    """A column of vectors: (N, D) float32. Raises WorkError where one is not finite: it would hide what is near."""
+    """A column of vectors, of length 1 again where they were rounded: (N, D) float32. Raises WorkError where one is not
+    finite: it would hide what is near."""
     import torch  # takes seconds, and building an index needs none
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     values = array.flatten().to_numpy(zero_copy_only=False).copy()  # torch takes no read-only array
     vectors_ND = torch.from_numpy(values).float().reshape(-1, array.type.list_size)  # ten times as fast as NumPy's cast
-    if array.null_count or not vectors_ND.isfinite().all():
+    norms_N = np.sqrt(np.einsum("nd,nd->n", vectors_ND, vectors_ND, dtype=np.float64))
+    if array.null_count or not np.isfinite(norms_N).all():
         raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
-    return vectors_ND
+    norms_N[norms_N == 0] = 1
+    return vectors_ND.div_(torch.from_numpy(norms_N).float()[:, None])
 
 
 # ------------------------------------------------------------------------------------------------ fragments and shards

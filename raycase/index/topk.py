@@ -111,7 +111,7 @@ def exact_top_k(
         query_S, rank_S = query_H[order[start : start + RESCORED]], rank_H[order[start : start + RESCORED]]
         offsets_B, row_S = np.unique(offsets_Qm[query_S, rank_S], return_inverse=True)
         queries_SD = vectors_QD[query_S].astype(np.float64)
-        exact_Qm[query_S, rank_S] = np.einsum("sd,sd->s", queries_SD, at(offsets_B).numpy()[row_S])
+        exact_Qm[query_S, rank_S] = np.einsum("sd,sd->s", queries_SD, at(offsets_B).numpy()[row_S]).clip(-1, 1)
     exact_Qk, offsets_Qk = merge_top_k([(exact_Qm, offsets_Qm)], k)
     differences_H = np.abs(exact_Qm[query_H, rank_H] - scores_Qm[query_H, rank_H])
     error = max(LEAST_ERROR, vectors_QD.shape[1] * 2.0**-23, 2 * differences_H.max(initial=0.0))

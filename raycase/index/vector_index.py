@@ -109,7 +109,7 @@ class QueryEncoder:
 
     def nearest_condition(self, condition: str) -> tuple[str, float]:
         """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
-        cosines_C = self._conditions @ self.embed([condition], None, "condition")[0]
+        cosines_C = (self._conditions @ self.embed([condition], None, "condition")[0]).clip(-1, 1)
         return list(self.metadata.conditions)[int(cosines_C.argmax())], float(cosines_C.max())
 
     @cached_property

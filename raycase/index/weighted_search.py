@@ -154,7 +154,7 @@ def parts_column(
         for start in range(0, len(there_T), PAIRS):
             some = there_T[start : start + PAIRS]
             queries_SD = term.vectors[query_H[some]].astype(np.float64)
-            cosines_HP[some, i] = np.einsum("sd,sd->s", _vectors(term, row_H[some], at), queries_SD)
+            cosines_HP[some, i] = np.einsum("sd,sd->s", _vectors(term, row_H[some], at), queries_SD).clip(-1, 1)
     values = [
         pa.array([one.asked for one in weighted] * len(query_H), pa.string()),
         pa.array([term.condition for term in terms] * len(query_H), pa.string()),

@@ -59,6 +59,7 @@ class Reason(StrEnum):
     NO_ROOM = "condition leaves no room for the sentence"
     NOT_FINITE = "vector not finite"
     ZERO = "vector of zeros"
+    TOO_SMALL = "vector too small for float16"
     SCORE_NOT_FINITE = "score not finite"
     KILLED = "killed the encoder"
     UNKNOWN_TOKEN = "token that the model has no weights for"

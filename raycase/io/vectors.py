@@ -7,13 +7,19 @@ from __future__ import annotations
 
 import numpy as np
 
+LEAST_NORM, MOST_NORM = 1e-12, 1e18  # between these, float32 holds the squares that count
 MOST_INT8 = 127  # the largest magnitude of every vector of int8: -128 is never written
 
 
 def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
     """Scale vectors to length 1: (N, D) -> (N, D) float32; a vector of zeros stays, its cosine to any other is 0."""
     vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
-    norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    with np.errstate(over="ignore"):
+        norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+    is_odd_N1 = ~((norms_N1 > LEAST_NORM) & (norms_N1 < MOST_NORM))
+    if is_odd_N1.any():
+        vectors_ND = np.where(is_odd_N1, peak_normalize(vectors_ND), vectors_ND)
+        norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
     return vectors_ND / np.where(norms_N1 == 0, 1, norms_N1)
 
 
@@ -42,7 +48,7 @@ def cosines(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Cosine of each row of a with the same row of b: (N, D), (N, D) or (D,) -> (N,) float64; 0 for zero vectors."""
     a_ND, b_ND = np.asarray(a_ND, dtype=np.float64), np.asarray(b_ND, dtype=np.float64)
     norms_N = np.linalg.norm(a_ND, axis=-1) * np.linalg.norm(b_ND, axis=-1)
-    return (a_ND * b_ND).sum(-1) / np.where(norms_N == 0, 1, norms_N)
+    return ((a_ND * b_ND).sum(-1) / np.where(norms_N == 0, 1, norms_N)).clip(-1, 1)
 
 
 def pair_cosines(vectors_PD: np.ndarray, pair_index_N2: np.ndarray) -> np.ndarray:

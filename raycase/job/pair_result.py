@@ -39,6 +39,7 @@ from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_
 
 EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
 Encode = Callable[[Any, pa.Table], Any]  # N tokenised pairs (`Prepared`), and their rows -> `models.pairs.Encoded`
+FULL_DIGITS = 0x400  # the bits of 6.1e-5, the smallest float16 with all of its digits
 SMALL = {"int8": int8_numbers, "binary": sign_bits}  # what is written in place of vectors of float32
 
 
@@ -115,14 +116,17 @@ class PairResult:
     def finish(self, done: Any) -> Any:
         """What `open` made of N pairs, as it is written."""
         if self.needs_direction:
-            zero_N = ~done.vectors.any(axis=1)
-            refused = [why or (Reason.ZERO if zero else None) for why, zero in zip(done.refused, zero_N, strict=True)]
-            done = replace(done, refused=refused)
+            done = _refusing(done, ~done.vectors.any(axis=1), Reason.ZERO)
         if self.normalize:
             done = replace(done, vectors=l2_normalize(peak_normalize(done.vectors)))
         dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
         with np.errstate(over="ignore"):
-            return replace(done, vectors=done.vectors.astype(dtype, copy=False))
+            written = done.vectors.astype(dtype, copy=False)
+        if dtype == "float16":
+            is_small_N = (written.view(np.uint16) & 0x7FFF).max(axis=1) < FULL_DIGITS
+            is_small_N[is_small_N] = done.vectors[is_small_N].any(axis=1)
+            done = _refusing(done, is_small_N, Reason.TOO_SMALL)
+        return replace(done, vectors=written)
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of the output that were computed, of some of the pairs."""
@@ -143,6 +147,12 @@ class PairResult:
             yield f"vectors of {kind}, the manifest says {wanted}"
         elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
             yield "a vector that is null or not finite"
+
+
+def _refusing(done: Any, is_wrong_N: np.ndarray, reason: Reason) -> Any:
+    """`Encoded` with a reason for these pairs, where they have none yet."""
+    refused = [why or (reason if wrong else None) for why, wrong in zip(done.refused, is_wrong_N, strict=True)]
+    return replace(done, refused=refused)
 
 
 @dataclass(frozen=True, kw_only=True)

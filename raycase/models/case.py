@@ -144,7 +144,7 @@ class Case(Embedder):
                 views_BD = views_BD - bases_CD[condition_K[index_B]]
             if g is not None:
                 views_BD = g(views_BD)[:, : self.dim]
-            return views_BD.to(self.output_dtype)
+            return self.rounded(views_BD)
 
         return eq1, work
 

@@ -139,7 +139,7 @@ class ConditionPooling(Embedder):
         collector = Collector(len(pair_index), like=empty_0D)
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            pooled_PD = self.head.pool(tokens, questions)[..., : self.dim].to(self.output_dtype).flatten(0, 1)
+            pooled_PD = self.rounded(self.head.pool(tokens, questions)[..., : self.dim]).flatten(0, 1)
             collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
 
         work = self._pair_up(prepared, pair_index, pool)

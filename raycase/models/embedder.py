@@ -66,6 +66,14 @@ class Embedder(LoadedSystem):
         """Dimension of conditional vectors."""
         return int(self.config.dim)
 
+    def rounded(self, vectors: torch.Tensor) -> torch.Tensor:
+        """In `output_dtype`: (..., D). One too small for it has its least numbers: only zeros become zeros."""
+        written = vectors.to(self.output_dtype)
+        if written.dtype is vectors.dtype:
+            return written
+        is_lost = vectors.any(-1, keepdim=True) & ~written.any(-1, keepdim=True)
+        return written.masked_fill(is_lost, torch.finfo(written.dtype).smallest_normal / 2**10)
+
     @abstractmethod
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
@@ -160,7 +168,7 @@ class Embedder(LoadedSystem):
             0
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
-        return l2_normalize(a) @ l2_normalize(b).T
+        return (l2_normalize(a) @ l2_normalize(b).T).clip(-1, 1)
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or

@@ -123,6 +123,17 @@ def test_a_chosen_pooling_keeps_length_lower_case_and_prompt(tmp_path):
     assert (prompted.max_tokens, prompted.lower_case, prompted.published) == (20, True, None)
 
 
+def test_another_similarity_than_the_cosine_is_said_once(tmp_path, capsys):
+    for name, after, says in (("dot", [], True), ("cosine", [], False), ("dot", [pooled.Normalize()], False)):
+        folder = save(tmp_path / f"{name}{len(after)}", after=after, similarity_fn_name=name)
+        capsys.readouterr()
+        for _ in range(2):
+            resolve(str(folder))
+        said = f"{folder} was saved to be compared by dot; raycase compares its vectors by cosine\n"
+        err = capsys.readouterr().err
+        assert (err.count(said), err.count("by cosine")) == (says, says)
+
+
 @pytest.mark.parametrize("include", [True, False])
 @pytest.mark.parametrize("kind", ["qwen3", "xlm-roberta"])
 def test_the_default_prompt_stands_before_each_text(kind, include, tmp_path):

@@ -15,6 +15,8 @@ from raycase.explore import dedup as module
 from raycase.explore.dedup import DedupJob, dedup, link
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
+from raycase.index.lance_files import vectors_of
+from raycase.io.schema import embedding_array
 from raycase.io.vectors import l2_normalize
 
 CONDITION = "what they wear"
@@ -22,7 +24,7 @@ CONDITION = "what they wear"
 
 def of_all_pairs(vectors_ND, threshold):
     cosines_NN = vectors_ND.astype(np.float64) @ vectors_ND.astype(np.float64).T
-    return connected_components(cosines_NN >= threshold - 1e-5, directed=False)[1].tolist()
+    return connected_components(cosines_NN >= threshold - 1e-6, directed=False)[1].tolist()
 
 
 def same(one, other):
@@ -59,6 +61,23 @@ def test_equal_rows_are_one_group_without_their_pairs_in_memory(threshold, monke
     assert max(len(row_R) for _, (row_R, _), _, _ in tiles) <= module.ROWS
     assert max(len(column_C) for _, _, (column_C, _), _ in tiles) <= module.COLUMNS
     assert len(tiles) <= 4  # tiles of one group are skipped
+
+
+def test_a_threshold_is_of_cosines_though_float16_rounded_the_vectors():
+    written_ND = l2_normalize(np.random.default_rng(0).normal(size=(300, 384))).astype(np.float16)
+    far_ND = written_ND.astype(np.float64)
+    cosine = far_ND[0] @ far_ND[1] / np.linalg.norm(far_ND[0]) / np.linalg.norm(far_ND[1])
+
+    def groups(some_ND, threshold):
+        vectors_ND = vectors_of(embedding_array(some_ND))
+        return link(lambda: iter([(np.arange(len(some_ND)), vectors_ND)]), len(some_ND), threshold)[1].tolist()
+
+    twice = groups(np.concatenate([written_ND, written_ND]), 1)
+    assert twice[:300] == twice[300:] and len(set(twice)) == 300
+    for i in range(30):
+        assert len(set(groups(np.repeat(written_ND[i : i + 1], 200, axis=0), 1))) == 1
+    for above, count in ((-1e-7, 1), (1e-7, 1), (2.1e-6, 2)):
+        assert len(set(groups(written_ND[:2], cosine + above))) == count
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,6 @@ def table():
         ("select = 1", "a"),
         ('"q""q" = 2', "b"),
         ("money > CAST(2.5 AS DECIMAL(10, 2))", "b"),
-        ("day > DATE '2020-06-01'", "b"),
         ("(year) > 2003 AND s.x > 1", "b"),
         ("year IS DISTINCT FROM 2003", "b"),
         ("try_cast(source AS int) IS NULL", "ab"),

@@ -182,14 +182,39 @@ def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
     assert scores[0, 0] == pytest.approx(0.9 / np.hypot(0.9, 0.4))
 
 
-def by_hand(folder, vectors):
+@pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
+def test_scores_are_cosines_of_the_vectors_that_float16_rounded(tmp_path, kind):
+    vectors = np.random.default_rng(0).normal(size=(300, 2, 128))
+    uri = by_hand(tmp_path, vectors, dtype="float16")
+    build(IndexJob(output=uri, kind=kind))
+    index, options = Index.open(uri), Options(nprobes=50)
+    stored = index.dataset.to_table(columns=["vector"], filter="condition = 'a'")["vector"]
+    stored_ND = np.array(stored.to_pylist(), np.float64)
+    lengths_N = np.linalg.norm(stored_ND, axis=1)
+    assert np.abs(lengths_N - 1).max() > 5e-5
+    cosines_NN = (stored_ND / lengths_N[:, None]) @ (stored_ND / lengths_N[:, None]).T
+    scores_N3, offsets_N3 = index.nearest(l2_normalize(stored_ND), "a", 3, options=options)
+    assert (offsets_N3[:, 0] == np.arange(300) * 2).all() and scores_N3.max() <= 1
+    assert np.abs(scores_N3 - np.take_along_axis(cosines_NN, offsets_N3 // 2, 1)).max() < 1e-6
+    terms = [
+        Term(condition=name, share=share, vectors=l2_normalize(stored_ND)) for name, share in (("a", 0.9), ("b", 0.1))
+    ]
+    sums_N1, _ = index.all_rows.nearest(terms, 1, None, None)
+    both_ND = np.array(index.dataset.to_table(columns=["vector"])["vector"].to_pylist()).reshape(300, 2, 128)
+    both_ND /= np.linalg.norm(both_ND, axis=2, keepdims=True)
+    wanted_NN = stored_ND / lengths_N[:, None] @ (0.9 * both_ND[:, 0] + 0.1 * both_ND[:, 1]).T
+    assert np.abs(sums_N1[:, 0] - wanted_NN.max(axis=1)).max() < 1e-6
+
+
+def by_hand(folder, vectors, dtype="float32"):
     """An index of vectors (ids, two conditions a and b) that no model made."""
     encoder = {"prompt": "cond", "pooling": ["mean"]}
     model = {"system": "case", "dim": 2, "weights": "none", "subtract": True, "encoder": encoder}
-    count, column = len(vectors), embedding_array(l2_normalize(np.array(vectors, np.float32).reshape(-1, 2)))
+    vectors_ND = l2_normalize(np.array(vectors, np.float32).reshape(-1, np.shape(vectors)[-1]))
+    count, column = len(vectors), embedding_array(vectors_ND.astype(dtype))
     table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
     dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
-    metadata = IndexMetadata(model=model, name="none", dtype="float32", conditions={"a": count, "b": count})
+    metadata = IndexMetadata(model=model, name="none", dtype=dtype, conditions={"a": count, "b": count})
     lance_files.publish(locate(str(folder / "hand.lance")), dataset, metadata, None)
     return str(folder / "hand.lance")
 
@@ -231,7 +256,8 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
 
 def test_a_vector_that_is_not_finite_ends_a_search():
     """As an index of an earlier version may hold: it would be near to nothing, and hide what is."""
-    vectors_ND = np.ones((3, 4), np.float32)
+    vectors_ND = np.full((3, 4), 0.5, np.float32)
+    vectors_ND[0] = 0
     assert lance_files.vectors_of(embedding_array(vectors_ND)).tolist() == vectors_ND.tolist()
     vectors_ND[1, 2] = np.nan
     with pytest.raises(WorkError, match="the index holds a vector that is not finite; build it again"):

@@ -1,11 +1,13 @@
 """Vectors of length 1, of int8 and of bits: jobs that write them, what checks them, and what refuses to read them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import storing
+import torch
 from altered import alter, with_column
 from helpers import embed_here, read_output, stopped
 
@@ -18,6 +20,7 @@ from raycase.job.encode_step import rejected_rows
 from raycase.job.pair_result import PairResult
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
+from raycase.models.embedder import Embedder
 from raycase.models.pairs import Encoded
 
 FORMS = [(True, "float16"), (True, "float32"), (False, "int8"), (False, "binary")]
@@ -73,6 +76,20 @@ def test_what_has_no_direction_or_is_not_finite_is_rejected(normalize, dtype):
     }
     wanted["float32"] = wanted["float16"]
     assert np.allclose(embedding_numbers(pa.chunked_array([column])), wanted[dtype], atol=1e-3)
+
+
+@pytest.mark.parametrize("rounds", [False, True])  # the model, before the vectors leave its device
+def test_what_float16_cannot_hold_is_rejected_and_a_true_zero_is_not(rounds):
+    rows = torch.tensor([[3, -4] * 4, [0] * 8, [1e-9, 3e-8] * 4, [-1e-6] * 8, [1e-45] * 8, [6.2e-5, 1e-9] * 4])
+    model = SimpleNamespace(output_dtype=torch.float16 if rounds else torch.float32)
+    vectors = Embedder.rounded(model, rows).numpy()
+    encoded = Encoded(vectors=vectors, refused=[None] * 6, truncated=np.zeros(6, bool), work=None, distinct=6)
+    kind = PairResult(columns=None, dtype="float16", on_long="truncate")
+    done = kind.finish(encoded)
+    assert rejected_rows(done, np.arange(6), kind) == dict.fromkeys((2, 3, 4), Reason.TOO_SMALL)
+    assert np.array_equal(done.vectors[[0, 1, 5]], rows[[0, 1, 5]].half().numpy())
+    other = replace(kind, dtype="float32")
+    assert rejected_rows(other.finish(replace(encoded, vectors=rows.numpy())), np.arange(6), other) == {}
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("int8", np.uint8), ("float32", np.int8)])
