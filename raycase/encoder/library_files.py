@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
-COSINE = "cosine"
 MODES = {"mean": Pooling.MEAN_ALL, "cls": Pooling.CLS, "lasttoken": Pooling.LAST}  # of the library -> ours
 LEGACY = {  # flags of a Pooling as TEI and vLLM read them -> its mode
     "pooling_mode_cls_token": "cls",
@@ -37,6 +36,7 @@ LEGACY = {  # flags of a Pooling as TEI and vLLM read them -> its mode
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+note_once = cache(note)
 STATES = {"method": "forward", "method_output_name": "last_hidden_state"}  # what we read of a model
 
 
@@ -84,13 +84,8 @@ def read_layout(source: str) -> Layout | None:
             lower_case=values.get("do_lower_case", False),
             prompt=prompts[saved.get("default_prompt_name")] or "",
             truncate_dim=saved.get("truncate_dim"),
-            similarity=saved.get("similarity_fn_name") or COSINE,
+            similarity=saved.get("similarity_fn_name") or "cosine",
         )
-
-
-@cache  # so it is said once
-def _note_similarity(source: str, similarity: str) -> None:
-    note(f"{source} was saved to be compared by {similarity}; raycase compares its vectors by cosine")
 
 
 class LibraryModules(nn.Module):
@@ -136,8 +131,8 @@ def read_published(source: str, layout: Layout, hidden_size: int, tokenizer: Any
     pooling, *others = (part.get_config_dict() | {"kind": type(part).__name__} for part in parts)
     mode, skips = pooling.get("pooling_mode"), bool(layout.prompt) and not pooling.get("include_prompt", True)
     steps = [other["kind"] for other in others if other["kind"] != "Dropout"]
-    if layout.similarity != COSINE and steps[-1:] != ["Normalize"]:  # of length 1, all rank alike
-        _note_similarity(source, layout.similarity)
+    if layout.similarity != "cosine" and steps[-1:] != ["Normalize"]:  # of length 1, all rank alike
+        note_once(f"{source} was saved to be compared by {layout.similarity}; raycase compares its vectors by cosine")
     known = MODES.get(mode) if isinstance(mode, str) else None
     read = {other.get(field) for other in others for field in ("module_input_name", "module_output_name")}
     alike = known and pooling["kind"] == "Pooling" and not skips and read <= {None, "sentence_embedding"}
@@ -178,5 +173,5 @@ def write_modules(folder: Path, spec: EncoderSpec, model: PretrainedConfig) -> N
     ]
     locate(str(folder / POOLING / CONFIG)).put_json(pooled)
     locate(str(folder / SETTINGS)).put_json({"max_seq_length": spec.max_tokens, "do_lower_case": spec.lower_case})
-    locate(str(folder / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": COSINE})
+    locate(str(folder / PROMPTS)).put_json({"prompts": {}, "similarity_fn_name": "cosine"})
     locate(str(folder / MODULES)).put_json(modules)

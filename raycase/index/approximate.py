@@ -84,9 +84,7 @@ def approximate_nearest(
             prefilter=bool(filters),
         )
         query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
-        if (
-            np.bincount(query_H, minlength=len(vectors_QD)).min() >= k
-        ):  # else rows that pass the filter lie in partitions further off
+        if np.bincount(query_H, minlength=len(vectors_QD)).min() >= k:  # else there may be rows in further partitions
             break
     vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
     # scores as an exact search has them: Lance's own differ in the fifth digit

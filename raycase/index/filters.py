@@ -9,7 +9,7 @@ import logging
 import re
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NewType
 
 import pyarrow as pa
@@ -34,7 +34,8 @@ FUNCTIONS = frozenset(
 
 # A time: a date, the seconds of its day, digits of a second, and how far from UTC
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))? ?(Z|[+-]\d\d(?::?\d\d)?)?)?")
-UNITS = {"s": ("Second", 10**9), "ms": ("Millisecond", 10**6), "us": ("Microsecond", 10**3), "ns": ("Nanosecond", 1)}
+UNITS = {"s": (10**9, "Second"), "ms": (10**6, "Millisecond"), "us": (10**3, "Microsecond"), "ns": (1, "Nanosecond")}
+DATES = {pa.date32(): (86_400 * 10**9, "Date32"), pa.date64(): (10**6, "Date64")}
 
 
 def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str) -> Filter:
@@ -143,10 +144,8 @@ def _written(parsed: Any, schema: pa.Schema) -> str:
     _check_parts(parsed, exp)
     for column in [node for node in nodes if isinstance(node, exp.Column)]:
         column.parts[0].set("this", _named(column.parts[0], schema))
-    parsed = parsed.transform(partial(_timed, schema=schema, exp=exp, compared=compared))
-    nodes = list(parsed.walk())
-    if literals := [node for node in nodes if _is_time(node, exp)]:
-        raise ValueError(f"{_shown(literals[0])} may only be compared with a column of times or dates")
+    for node in nodes:
+        _write_times(node, schema, exp, (*compared, exp.In, exp.Between))
     for node in reversed(nodes):
         if isinstance(node, exp.Identifier):
             node.set("quoted", True)
@@ -185,78 +184,38 @@ def _named(identifier: Any, schema: pa.Schema) -> str:
     return str(found[0])
 
 
-# -------------------------------------------------------------------------------------------------------------- times
-
-
-def _timed(node: Any, *, schema: pa.Schema, exp: Any, compared: tuple[Any, ...]) -> Any:
-    """A comparison with times as one with whole numbers in the column's own unit and type, so that Lance rounds none,
-    and takes none as local to the column's zone. Raises ValueError."""
-    timed = partial(_timed, schema=schema, exp=exp, compared=compared)
+def _write_times(node: Any, schema: pa.Schema, exp: Any, compared: tuple[Any, ...]) -> None:
+    """Write times that are compared with a column as whole numbers of its own unit and type: Lance would round them to
+    it, and take them as local to its zone. Raises ValueError for any other use of a time."""
     parts = [one.unnest() for one in node.iter_expressions()]
-    kinds = [kind for kind in (_kind(one, schema, exp) for one in parts) if _unit(kind)]
-    if len({pa.types.is_timestamp(kind) and kind.tz is not None for kind in kinds}) > 1:
+    kinds = [schema.field(one.name).type for one in parts if isinstance(one, exp.Column) and not one.table]
+    kinds = [kind for kind in kinds if kind in DATES or pa.types.is_timestamp(kind)]
+    if len({getattr(kind, "tz", None) is None for kind in kinds}) > 1:
         raise ValueError(f"{_shown(node)} compares times with a zone and without one")
-    if not isinstance(node, (exp.Between, exp.In, *compared)) or not any(_is_time(one, exp) for one in parts):
-        return node
-    column, operator = node.this.unnest(), type(node)
-    if operator is exp.Between:
-        low, high = exp.GTE(expression=node.args["low"]), exp.LTE(expression=node.args["high"])
-        for end in (low, high):
-            end.set("this", column.copy())
-        return exp.And(this=timed(low), expression=timed(high))
-    if operator is exp.In:
-        found = [timed(exp.EQ(this=column.copy(), expression=one)) for one in node.expressions]
-        values = [one.expression for one in found if isinstance(one, exp.EQ)]
-        return exp.In(this=column, expressions=values) if values else found[0]
-    literal = node.expression.unnest()
-    if _is_time(column, exp):
-        column, literal = literal, column
-        operator = {exp.LT: exp.GT, exp.LTE: exp.GTE, exp.GT: exp.LT, exp.GTE: exp.LTE}.get(operator, operator)
-    unit = _unit(_kind(column, schema, exp))
-    if unit is None:
-        return node
-    number, rest = divmod(_nanoseconds(literal, exp), unit[0])
-    if operator in (exp.LT, exp.LTE, exp.GT, exp.GTE):  # the column has whole numbers alone
-        number, rest = number + (rest > 0 and operator in (exp.LT, exp.GTE)), 0
-    if not rest and abs(number) < 2**63:
-        cast = exp.Anonymous(this="arrow_cast", expressions=[exp.Literal.number(number), exp.Literal.string(unit[1])])
-        return operator(this=column, expression=cast)
-    holds = operator in (exp.NEQ, exp.NullSafeNEQ, *((exp.LT, exp.LTE) if number > 0 else (exp.GT, exp.GTE)))
-    if operator in (exp.NullSafeEQ, exp.NullSafeNEQ):
-        return exp.Boolean(this=holds)
-    return (exp.EQ if holds else exp.NEQ)(this=column, expression=column.copy())  # null where the column is
+    for time in parts:
+        if isinstance(time, exp.Cast) and time.to.this in exp.DataType.TEMPORAL_TYPES:
+            if not kinds or not isinstance(node, compared):
+                raise ValueError(f"{_shown(time)} may only be compared with a column of times or dates")
+            number, name = _whole(time, kinds[0], is_day=time.to.this is exp.DType.DATE)
+            given = [exp.Literal.number(number), exp.Literal.string(name)]
+            time.replace(exp.Anonymous(this="arrow_cast", expressions=given))
 
 
-def _is_time(node: Any, exp: Any) -> bool:
-    return isinstance(node, exp.Cast) and node.to.this in exp.DataType.TEMPORAL_TYPES
-
-
-def _kind(node: Any, schema: pa.Schema, exp: Any) -> pa.DataType:
-    """The type of a column, or of a field in one; null of anything else."""
-    kind = pa.struct(list(schema)) if isinstance(node, exp.Column) else pa.null()
-    for part in node.parts if isinstance(node, exp.Column) else ():
-        is_there = pa.types.is_struct(kind) and kind.get_field_index(part.name) >= 0
-        kind = kind.field(part.name).type if is_there else pa.null()
-    return kind
-
-
-def _unit(kind: pa.DataType) -> tuple[int, str] | None:
-    """The nanoseconds of a column's unit, and Lance's name of its type; None for no times or dates."""
-    if pa.types.is_timestamp(kind):
-        name, size = UNITS[kind.unit]
-        return size, f"Timestamp({name}, {'None' if kind.tz is None else f'Some({chr(34)}{kind.tz}{chr(34)})'})"
-    return {pa.date32(): (86_400 * 10**9, "Date32"), pa.date64(): (10**6, "Date64")}.get(kind)
-
-
-def _nanoseconds(literal: Any, exp: Any) -> int:
-    """A time since 1970, in UTC where it has no zone. Raises ValueError."""
-    found = TIME.fullmatch(literal.this.name.upper()) if literal.this.is_string else None
-    if found and not (found[2] and literal.to.this is exp.DType.DATE):
-        with suppress(ValueError):
-            time = datetime.fromisoformat(f"{found[1]}T{found[2] or '00:00'}{found[4] or 'Z'}")
-            seconds = (time - datetime.fromtimestamp(0, UTC)) // timedelta(seconds=1)
-            return seconds * 10**9 + int((found[3] or "").ljust(9, "0"))
-    raise ValueError(f"{_shown(literal)} is no DATE '2024-03-31' or TIMESTAMP '2024-03-31T12:30:00+02:00'")
+def _whole(time: Any, kind: pa.DataType, *, is_day: bool) -> tuple[int, str]:
+    """A time, in UTC where it has no zone, as a number of a column's units, and Lance's name of the column's type.
+    Raises ValueError for one that the column cannot hold."""
+    found = TIME.fullmatch(time.this.name.upper() * time.this.is_string)
+    size, name = DATES.get(kind) or UNITS[kind.unit]
+    if found and not (is_day and found[2]):
+        with suppress(ValueError):  # of a day that there is not
+            moment = datetime.fromisoformat(f"{found[1]}T{found[2] or '00:00'}{found[4] or 'Z'}")
+            seconds = (moment - datetime.fromtimestamp(0, UTC)) // timedelta(seconds=1)
+            number, rest = divmod(seconds * 10**9 + int((found[3] or "").ljust(9, "0")), size)
+            if not rest and abs(number) < 2**63:
+                zone = f'Some("{kind.tz}")' if getattr(kind, "tz", None) else "None"
+                return number, name if kind in DATES else f"Timestamp({name}, {zone})"
+    like = "DATE '2024-03-31' or TIMESTAMP '2024-03-31T12:30:00+02:00'"
+    raise ValueError(f"{_shown(time)} is no {like} that a column of {kind} can hold")
 
 
 def _shown(node: Any) -> str:

@@ -238,7 +238,7 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
-    """A column of vectors, of length 1 again where they were rounded: (N, D) float32. Raises WorkError where one is not
+    """A column of vectors, of length 1 though they were rounded: (N, D) float32. Raises WorkError where one is not
     finite: it would hide what is near."""
     import torch  # takes seconds, and building an index needs none
 
@@ -248,8 +248,7 @@ def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
     norms_N = np.sqrt(np.einsum("nd,nd->n", vectors_ND, vectors_ND, dtype=np.float64))
     if array.null_count or not np.isfinite(norms_N).all():
         raise WorkError("the index holds a vector that is not finite; build it again with `raycase index --overwrite`")
-    norms_N[norms_N == 0] = 1
-    return vectors_ND.div_(torch.from_numpy(norms_N).float()[:, None])
+    return vectors_ND.div_(torch.from_numpy(np.where(norms_N == 0, 1, norms_N)).float()[:, None])
 
 
 # ------------------------------------------------------------------------------------------------ fragments and shards

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-LEAST_NORM, MOST_NORM = 1e-12, 1e18  # between these, float32 holds the squares that count
 MOST_INT8 = 127  # the largest magnitude of every vector of int8: -128 is never written
 
 
@@ -16,7 +15,7 @@ def l2_normalize(vectors_ND: np.ndarray) -> np.ndarray:
     vectors_ND = np.asarray(vectors_ND, dtype=np.float32)
     with np.errstate(over="ignore"):
         norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-    is_odd_N1 = ~((norms_N1 > LEAST_NORM) & (norms_N1 < MOST_NORM))
+    is_odd_N1 = ~((norms_N1 > 1e-12) & (norms_N1 < 1e18))  # where float32 may not hold the squares
     if is_odd_N1.any():
         vectors_ND = np.where(is_odd_N1, peak_normalize(vectors_ND), vectors_ND)
         norms_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)

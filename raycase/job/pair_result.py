@@ -115,18 +115,19 @@ class PairResult:
 
     def finish(self, done: Any) -> Any:
         """What `open` made of N pairs, as it is written."""
-        if self.needs_direction:
-            done = _refusing(done, ~done.vectors.any(axis=1), Reason.ZERO)
         if self.normalize:
             done = replace(done, vectors=l2_normalize(peak_normalize(done.vectors)))
         dtype = "float32" if self.dtype in SMALL else self.dtype  # made small where they are known to be finite
         with np.errstate(over="ignore"):
             written = done.vectors.astype(dtype, copy=False)
-        if dtype == "float16":
-            is_small_N = (written.view(np.uint16) & 0x7FFF).max(axis=1) < FULL_DIGITS
-            is_small_N[is_small_N] = done.vectors[is_small_N].any(axis=1)
-            done = _refusing(done, is_small_N, Reason.TOO_SMALL)
-        return replace(done, vectors=written)
+        wrong_N, reason = np.zeros(len(written), bool), Reason.ZERO
+        if self.needs_direction:
+            wrong_N = ~done.vectors.any(axis=1)
+        elif dtype == "float16":
+            wrong_N, reason = (written.view(np.uint16) & 0x7FFF).max(axis=1) < FULL_DIGITS, Reason.TOO_SMALL
+            wrong_N[wrong_N] = done.vectors[wrong_N].any(axis=1)
+        refused = [why or (reason if wrong else None) for why, wrong in zip(done.refused, wrong_N, strict=True)]
+        return replace(done, vectors=written, refused=refused)
 
     def results(self, done: Any, pairs: np.ndarray) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of the output that were computed, of some of the pairs."""
@@ -147,12 +148,6 @@ class PairResult:
             yield f"vectors of {kind}, the manifest says {wanted}"
         elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
             yield "a vector that is null or not finite"
-
-
-def _refusing(done: Any, is_wrong_N: np.ndarray, reason: Reason) -> Any:
-    """`Encoded` with a reason for these pairs, where they have none yet."""
-    refused = [why or (reason if wrong else None) for why, wrong in zip(done.refused, is_wrong_N, strict=True)]
-    return replace(done, refused=refused)
 
 
 @dataclass(frozen=True, kw_only=True)

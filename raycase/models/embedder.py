@@ -69,8 +69,6 @@ class Embedder(LoadedSystem):
     def rounded(self, vectors: torch.Tensor) -> torch.Tensor:
         """In `output_dtype`: (..., D). One too small for it has its least numbers: only zeros become zeros."""
         written = vectors.to(self.output_dtype)
-        if written.dtype is vectors.dtype:
-            return written
         is_lost = vectors.any(-1, keepdim=True) & ~written.any(-1, keepdim=True)
         return written.masked_fill(is_lost, torch.finfo(written.dtype).smallest_normal / 2**10)
 
