@@ -73,7 +73,7 @@ def distinct_answers(
     if per not in known or not (pa.types.is_string(known[per]) or pa.types.is_integer(known[per])):
         raise RequestError(
             f"per: expected a column of texts or whole numbers among those kept ({', '.join(known)}), got "
-            f"{visible(repr(per), MOST_LABEL)}; `raycase embed --chunk` writes the column document"
+            f"{visible(repr(per), MOST_LABEL)}; --chunk of `raycase embed` writes the column document"
         )
     import pandas as pd  # takes time to import
 

@@ -56,7 +56,7 @@ def _hits(dataset: LanceDataset, words: str, where: str | None, *, limit: int | 
 
     if not (indices := _text_indices(dataset)):
         flag = "match" if every else "hybrid"
-        raise RequestError(f"{flag}: expected an index of words, got none; add it with `raycase index --text-index`")
+        raise RequestError(f"{flag}: expected an index of words, got none; add it with --text-index of `raycase index`")
     operator = FullTextOperator.AND if every else FullTextOperator.OR
     query = MatchQuery(words, indices[0].field_names[0], operator=operator)
     limit = None if limit is None else min(limit, dataset.count_rows())  # Lance takes no larger one than 64 bits hold

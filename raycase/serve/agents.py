@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import anyio
+import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
+from mcp.shared.message import SessionMessage
 from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
 
 from raycase import __version__
-from raycase.errors import RequestError
-from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem
+from raycase.errors import RequestError, first_line
+from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem, once
 from raycase.serve.serve_job import ServeSettings
 from raycase.serve.service import Engine, Service, for_strangers
 
 log = logging.getLogger(__name__)
-ROUTE = "/mcp"
 OF_INDEX = ("search", "facets")
+OF_ROUTE = ("title", "description")  # parts of a request's schema
 TOOLS: dict[str, tuple[type[Body], Callable[..., Any], str]] = {
     "search": (
         SearchRequest,
@@ -50,7 +55,7 @@ def mcp_server(engine: Engine) -> Server[Any]:
             Tool(
                 name=name,
                 description=TOOLS[name][2],
-                input_schema=TOOLS[name][0].model_json_schema(),
+                input_schema={k: v for k, v in TOOLS[name][0].model_json_schema().items() if k not in OF_ROUTE},
                 annotations=ToolAnnotations(read_only_hint=True),
             )
             for name in names
@@ -80,7 +85,7 @@ def _said(text: str, *, is_error: bool = False) -> CallToolResult:
 
 
 def mcp_app(engine: Engine) -> Starlette:
-    """The server's route, /mcp. It keeps no sessions, so any replica answers; `Guard` checks hosts and tokens."""
+    """The server's route, /mcp. It keeps no sessions, so any replica answers; `Guard` checks what it is sent."""
     security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     return mcp_server(engine).streamable_http_app(
         json_response=True, stateless_http=True, max_request_body_size=MOST_BODY, transport_security=security
@@ -90,9 +95,33 @@ def mcp_app(engine: Engine) -> Starlette:
 def serve_over_stdio(settings: ServeSettings) -> None:
     """Answer an agent that started this process, until it closes standard input. Raises RequestError."""
     server = mcp_server(Engine(Service.load(settings)))
+    wire = os.fdopen(os.dup(0), encoding="utf-8", errors="replace")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nothing else reads the agent's lines
 
     async def run() -> None:
-        async with stdio_server() as (read, write):
+        async def messages() -> AsyncIterator[str]:
+            """The lines that are messages; the SDK would leave the others without an answer."""
+            async for line in anyio.wrap_file(wire):
+                if wrong := _wrong(line):
+                    await write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=wrong)))
+                elif line.strip():
+                    yield line
+
+        given: Any = messages()
+        async with stdio_server(given) as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
     asyncio.run(run())
+
+
+def _wrong(line: str) -> types.ErrorData | None:
+    """Why a line is no message; None for one that is, or is blank."""
+    try:
+        json.loads(line.strip() or "0", object_pairs_hook=once)
+        if line.strip():
+            types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        return types.ErrorData(code=types.INVALID_REQUEST, message=": ".join(first_problem(error.errors())))
+    except (ValueError, RecursionError) as error:
+        return types.ErrorData(code=types.PARSE_ERROR, message=first_line(error))
+    return None

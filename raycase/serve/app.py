@@ -23,7 +23,7 @@ from starlette.routing import Route
 from raycase import __version__
 from raycase.errors import RequestError
 from raycase.io.vectors import l2_normalize
-from raycase.serve.guard import TOLD, Guard, Observe, problem
+from raycase.serve.guard import AGENTS, TOLD, Guard, Observe, problem
 from raycase.serve.schema import EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest, first_problem
 from raycase.serve.serve_job import ServeSettings
 from raycase.serve.service import Engine, for_strangers
@@ -63,16 +63,27 @@ async def ready(engine: AnyEngine) -> Response:
 @router.get("/v1/models")
 async def models(engine: AnyEngine) -> Response:
     """The model that is loaded."""
-    model = {"id": engine.service.name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
-    return _json({"object": "list", "data": [model]})
+    return _json({"object": "list", "data": [_described(engine.service.name, None)]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(name: str, engine: AnyEngine) -> Response:
+    """The model of this name."""
+    return _json(_described(engine.service.name, name)) if name else await models(engine)
+
+
+def _described(name: str, asked: str | None) -> dict[str, Any]:
+    """The loaded model. Raises HTTPException where another was asked for."""
+    if asked not in (None, name):
+        raise HTTPException(404, f"model: expected {name}, got {asked!r}")
+    return {"id": name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
 
 
 @router.post("/v1/embeddings")
 async def embeddings(asked: EmbeddingRequest, request: Request, engine: AnyEngine) -> Response:
     """The vector of each text, under its condition or without one: those of `model.encode`."""
     name, conditions = engine.service.name, asked.conditions
-    if asked.model not in (None, name):
-        raise HTTPException(404, f"model: expected {name}, got {asked.model!r}")
+    _described(name, asked.model)
     engine.service.check(conditions, asked.dimensions)
     rows = await engine.embed(asked.input, conditions)
     for i, row in enumerate(rows):
@@ -126,12 +137,12 @@ def make_app(engine: Engine, settings: ServeSettings, observe: Observe) -> FastA
     options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "strict_content_type": True}
     paths = {route.path for route in router.routes if isinstance(route, APIRoute)}
     if settings.mcp:
-        from raycase.serve.agents import ROUTE, mcp_app
+        from raycase.serve.agents import mcp_app
 
         agents = mcp_app(engine)
         options |= {"lifespan": lambda app: agents.router.lifespan_context(agents)}
-        options |= {"routes": [Route(ROUTE, agents, methods=["POST"])]}
-        paths.add(ROUTE)
+        options |= {"routes": [Route(AGENTS, agents, methods=["POST"])]}
+        paths.add(AGENTS)
     app = FastAPI(title="raycase", version=__version__, **options)
     app.state.engine = engine
     app.include_router(router)
@@ -156,7 +167,8 @@ def _json(value: Any) -> Response:
 async def _refused(request: Request, error: Exception) -> Response:
     """What is said of a wrong request; all other errors are `Guard`'s."""
     if isinstance(error, HTTPException):
-        return problem(error.status_code, error.detail, headers=error.headers)
+        param = "model" if error.detail.startswith("model: ") else None
+        return problem(error.status_code, error.detail, param=param, headers=error.headers)
     if not isinstance(error, RequestValidationError):
         message = for_strangers(error, request.app.state.engine.service.hidden)
         return problem(422, message, param=message.partition(": ")[0] if ": " in message[:30] else None)

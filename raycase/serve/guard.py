@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import json
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +17,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from raycase.errors import MOST_SHOWN, visible
-from raycase.serve.schema import MOST_BODY
+from raycase.errors import MOST_SHOWN, RequestError, visible
+from raycase.serve.schema import MOST_BODY, once
 from raycase.serve.serve_job import ServeSettings, sha256_of
 from raycase.serve.service import Engine
 
@@ -25,6 +27,8 @@ BODY_SECONDS = 30.0  # within which a whole body arrives
 AGAIN = {"Retry-After": "1"}  # seconds after which a client that was turned away may try again
 OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
+AGENTS = "/mcp"  # the route of the Model Context Protocol
+JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)  # a content type
 TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
 Observe = Callable[..., None]  # counts an answer: (route, status, seconds, texts=, tokens=), of what it embedded
 
@@ -36,7 +40,7 @@ def problem(status: int, message: str, *, param: str | None = None, headers: Any
         "message": visible(message, MOST_SHOWN),
         "type": "invalid_request_error" if status < 500 else "server_error",
         "param": param,
-        "code": kinds.get(status),
+        "code": "model_not_found" if (status, param) == (404, "model") else kinds.get(status),
     }
     return JSONResponse({"error": error}, status, headers)
 
@@ -96,6 +100,7 @@ class Guard:
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_room()  # also before 8 MiB are read
         body = [await _body(Request(scope, receive))]
+        _check_json(Headers(scope=scope).get("content-type", ""), body[0])
         self._check_room()
 
         async def read() -> Message:
@@ -115,10 +120,14 @@ class Guard:
 
     def _check_headers(self, scope: Scope) -> None:
         """Raise HTTPException for headers without the token, or with the name of another host, by which a stranger's
-        page sends a browser here (DNS rebinding)."""
+        page sends a browser here (DNS rebinding); for agents also with the origin of such a page, as MCP demands."""
         headers, expected = Headers(scope=scope), self.settings.token_sha256
+        host = headers.get("host", "").lower()
+        own = {f"http://{host}", f"https://{host}", *map(str.lower, self.settings.allow_origin)}
+        if scope["path"].endswith(AGENTS) and not own.issuperset(map(str.lower, headers.getlist("origin"))):
+            said = "Origin: expected this server's, or one of --allow-origin, got"
+            raise HTTPException(403, f"{said} {', '.join(headers.getlist('origin'))}")
         if expected is None:
-            host = headers.get("host", "")
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
                 raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, because no token is set")
         elif scope["path"] not in OPEN or scope["method"] not in ("GET", "HEAD"):  # these alone have no body
@@ -126,6 +135,18 @@ class Guard:
             if kind.lower() != "bearer" or not hmac.compare_digest(sha256_of(token.strip()), expected):
                 said = "expected the server's token (Authorization: Bearer TOKEN)"
                 raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
+
+
+def _check_json(kind: str, body: bytes) -> None:
+    """Raise HTTPException for a body of another content type, and for one with a name twice; what is no JSON at all
+    is for the routes."""
+    if body and not JSON.fullmatch(kind):
+        raise HTTPException(415, f"Content-Type: expected application/json, got {kind or 'none'}")
+    try:
+        json.loads(body or b"0", object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RequestError):
+            raise HTTPException(422, str(error)) from error
 
 
 async def _body(request: Request) -> bytes:

@@ -5,6 +5,7 @@ Shapes: N texts.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,14 @@ MOST_EXPLAINED = 64  # texts times conditions
 MOST_CLUSTERS = 100
 
 
+def once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, for `json.loads`. Raises RequestError for a name given twice, of which readers take the last."""
+    if len(found := dict(pairs)) < len(pairs):
+        [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+        raise RequestError(f"expected each name of an object once, got {visible(repr(name), 80)} twice")
+    return found
+
+
 def _words(text: str) -> str:
     if not is_words(text):
         raise ValueError(f"expected words, got {visible(repr(text), 80)}")
@@ -36,6 +45,9 @@ def _words(text: str) -> str:
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_words)]
 Condition = Annotated[str, Field(max_length=MOST_CONDITION), AfterValidator(_words)]
 Phrase = Annotated[tuple[Text, FiniteFloat], Field(strict=False)]  # JSON has no tuples, only lists
+Whole = Annotated[  # of JSON Schema, to which 3.0 is an integer
+    int, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+]
 Where = Annotated[str, Field(max_length=MOST_WHERE)]
 ONE_OR_MANY = BeforeValidator(
     lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
@@ -81,7 +93,7 @@ class EmbeddingRequest(Body):
     input: OneOrMany
     model: str | None = None
     condition: Conditions | None = None
-    dimensions: int | None = Field(None, ge=1)
+    dimensions: Whole | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] | None = "float"
     normalize: bool = False
     truncate: Literal["END", "NONE"] | None = None  # NONE: a text that is too long is refused
@@ -102,7 +114,7 @@ class SearchRequest(Body):
     condition: Conditions | None = None
     conditions: dict[Condition, FiniteFloat | Phrase] | None = Field(None, min_length=1, max_length=MOST_SEARCHED)
     unconditional: bool = False
-    k: int = Field(10, ge=1, le=MOST_K)
+    k: Whole = Field(10, ge=1, le=MOST_K)
     where: Where | None = None
     match: Text | None = None
     hybrid: bool = False
@@ -149,4 +161,4 @@ class FacetsRequest(Body):
     condition: Condition
     where: Where | None = None
     exact_condition: bool = False
-    clusters: int | None = Field(None, ge=2, le=MOST_CLUSTERS)
+    clusters: Whole | None = Field(None, ge=2, le=MOST_CLUSTERS)

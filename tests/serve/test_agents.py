@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from served import TOKEN, app_of
 from raycase.index.index import Index
 from raycase.serve.serve_job import free_port
 
-ASKED = {"queries": ["a red dress"], "condition": "color", "k": 3, "where": "year > 2010"}
+ASKED = {"queries": ["a red dress"], "condition": "color", "k": 3.0, "where": "year > 2010"}
 
 
 @contextmanager
@@ -51,6 +52,8 @@ async def looked_up(connection):
     async with Client(connection) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert tools["search"].input_schema["additionalProperties"] is False
+        for tool in tools.values():  # what is said of it stands in its description
+            assert not {"title", "description"} & {*tool.input_schema} and tool.description
         found = said(await client.call_tool("search", ASKED))
         assert said(await client.call_tool("conditions", {}))["any"] is True
         words = said(await client.call_tool("explain", {"texts": "a red dress", "conditions": "color"}))["weights"]
@@ -89,6 +92,18 @@ def test_a_token_is_needed_here_too(tmp_path, service):
         assert len(asyncio.run(tools(url, TOKEN)).tools) == 4
         with pytest.raises(ExceptionGroup):
             asyncio.run(tools(url, TOKEN[::-1]))
+
+
+def test_a_line_that_is_no_message_is_answered_over_stdio(home):
+    words = [sys.executable, "-m", "raycase", "serve", "--mcp", "stdio", "--index", str(home / "i.lance")]
+    ping = '{"jsonrpc": "2.0", "id": 1, "method": "ping"%s}'
+    wrong = ["{", "[]", '{"id": 1}', ping % ', "params": {"a": "\\ud800"}', ping % ', "id": 2', "[" * 10_000]
+    lines = "\n".join([*wrong, "", ping % ""]) + "\n"
+    done = subprocess.run(words, input=lines, capture_output=True, text=True, timeout=60, check=True)
+    *answers, pong = map(json.loads, done.stdout.splitlines())
+    codes = [-32700, -32600, -32600, -32600, -32700, -32700]
+    assert [(each["id"], each["error"]["code"]) for each in answers] == [(None, code) for code in codes]
+    assert all(each["error"]["message"] for each in answers) and pong["id"] == 1 and "result" in pong
 
 
 def test_over_stdio(home):

@@ -71,8 +71,30 @@ def test_the_model_has_a_name_and_no_place(client, home):
     [model] = client.get("/v1/models").json()["data"]
     assert (model["id"], model["object"]) == ("model", "model")
     assert vectors_of(embed(client, input="a", model="model")).shape == (1, 32)
-    refused = embed(client, input="a", model="text-embedding-3-small")
-    assert refusal(refused, 404) == "model: expected model, got 'text-embedding-3-small'"
+    assert client.get("/v1/models/model").json() == client.get("/v1/models/").json()["data"][0] == model
+    for refused in (
+        embed(client, input="a", model="o/b"),
+        client.get("/v1/models/o/b"),
+        client.get("/v1/models/o%2Fb"),
+    ):
+        assert refusal(refused, 404) == "model: expected model, got 'o/b'"
+        assert (refused.json()["error"]["param"], refused.json()["error"]["code"]) == ("model", "model_not_found")
+
+
+def test_an_integer_may_have_a_point(client):
+    """To JSON Schema, 3.0 is an integer."""
+    [three] = client.post("/search", json={"queries": "dog", "k": 3.0}).json()["answers"]
+    assert len(three) == 3 and vectors_of(embed(client, input="a", condition="c", dimensions=6.0)).shape == (1, 6)
+    assert len(client.post("/facets", json={"condition": "color", "clusters": 2.0}).json()["clusters"]) == 2
+    for wrong in (3.5, True, "3", 1e300):
+        assert refusal(client.post("/search", json={"queries": "dog", "k": wrong}), 422).startswith("k: ")
+    schema = client.get("/openapi.json").json()["components"]["schemas"]["SearchRequest"]["properties"]["k"]
+    assert schema == {"default": 10, "maximum": 1000, "minimum": 1, "title": "K", "type": "integer"}
+
+
+def test_a_wrong_column_of_documents_names_the_flag_that_makes_one(client):
+    said = refusal(client.post("/search", json={"queries": "dog", "per": "nope"}), 422)
+    assert said.endswith("got 'nope'; chunk of `raycase embed` writes the column document")
 
 
 def test_answers_are_those_of_the_index(client, home):

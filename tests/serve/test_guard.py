@@ -66,7 +66,8 @@ def test_json_alone_is_read(client):
     """A form, or text, is what a page of another site may send without asking; so is a body of no type."""
     for kind in ("text/plain", "", "multipart/form-data; boundary=x"):
         headers = {"Content-Type": kind} if kind else {}
-        assert refusal(client.post("/v1/embeddings", content=b'{"input": "dog"}', headers=headers), 422)
+        refused = refusal(client.post("/v1/embeddings", content=b'{"input": "dog"}', headers=headers), 415)
+        assert refused == f"Content-Type: expected application/json, got {kind or 'none'}"
     assert post(client, b'{"input": "dog"}', **{"Content-Type": "application/JSON; charset=utf-8"}).status_code == 200
 
 
@@ -98,8 +99,31 @@ def test_without_a_token_another_host_is_refused(client):
     """A page whose name was turned to 127.0.0.1 gives its own name."""
     for host in ("example.org", "example.org:8000", "127.0.0.1.example.org", "localhost.example.org:80", ""):
         assert "as Host" in refusal(client.get("/conditions", headers={"Host": host}), 403)
-    for host in ("localhost", "127.0.0.1:80", "[::1]:8000", "[::1]"):
+    for host in ("localhost", "LocalHost:80", "127.0.0.1:80", "[::1]:8000", "[::1]"):
         assert client.get("/conditions", headers={"Host": host}).status_code == 200
+
+
+def test_a_name_given_twice_is_refused(client):
+    """A reader would take the last, and a typing error would go unnoticed."""
+    for route, body in (
+        ("/search", '{"queries": "a", "k": 1, "k": 3}'),
+        ("/search", '{"conditions": {"a": 1, "a": 2}}'),
+    ):
+        assert "each name of an object once, got '" in refusal(post(client, body.encode(), route), 422)
+    assert alive(client)
+
+
+def test_the_page_of_another_origin_is_no_agent(service):
+    """The specification of MCP demands it, whatever the token."""
+    client, _ = client_of(service, mcp="http", allow_origin=("https://Example.org",))
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode()
+    headers = {"Accept": "application/json, text/event-stream"}
+    with client:
+        for origin in ("http://evil.com", "null", "http://127.0.0.1:9", "https://example.org.evil.com"):
+            assert "Origin: expected" in refusal(post(client, asked, "/mcp", Origin=origin, **headers), 403)
+        for origin in ("https://example.org", "http://127.0.0.1:8000"):
+            assert post(client, asked, "/mcp", Origin=origin, **headers).json()["result"] == {}
+    assert post(client, b'{"input": "dog"}', Origin="http://evil.com").status_code == 200  # CORS keeps it from the page
 
 
 def test_pages_of_allowed_origins_may_ask(service):
