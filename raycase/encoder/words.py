@@ -5,6 +5,7 @@ Shapes: T tokens that cover the text, W words.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,19 @@ import numpy as np
 from tokenizers import Encoding
 
 from raycase.encoder.tokenizer import PromptTokenizer, token_span
+
+FUNCTION_WORDS = frozenset(  # numbers are none: under "number of people" they carry
+    """
+    a an the this that these those it its itself i me my mine myself we us our ours you your yours he him his himself
+    she her hers herself they them their theirs themselves who whom whose which what when where why how there here and
+    or but nor so if then than as because while although though until unless since of in on at by for with without from
+    to into onto over under up down out off about after before between through during against is am are was were be been
+    being do does did done doing have has had having will would shall should can could may might must not no very just
+    too also only even ever never again still yet already all any some such each every both either neither more most
+    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn ll re ve
+    """.split()  # noqa: SIM905 a literal list would be 140 lines
+)
+LETTERS_APART = re.compile("[^\\W\\d]['\u2019][^\\W\\d]")
 
 
 class Word(NamedTuple):
@@ -42,6 +56,14 @@ class TextWords:
         weight_W = weight_W * (weights_T.sum() / max(weight_W.sum(), np.finfo(np.float32).tiny))
         weighed = np.unique(word_T[of_words]).tolist()
         return [Word(int(self.spans[w, 0]), int(self.spans[w, 1]), float(weight_W[w])) for w in weighed]
+
+
+def content(text: str, word: Word) -> str:
+    """A word in lower case, without punctuation around it; "" for an English function word, which says nothing of a
+    condition, for punctuation alone, and for a letter that an apostrophe leaves: wasn't, l'eau."""
+    plain = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
+    left = len(plain) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
+    return "" if left or re.split("['\u2019]", plain)[0] in FUNCTION_WORDS else plain
 
 
 def words_of(tokenize: PromptTokenizer, texts: Sequence[str]) -> list[TextWords]:

@@ -49,7 +49,7 @@ def explain(job: ExplainJob) -> dict[str, Any]:
         if text != shown:
             shown = text
             print(f'\n"{visible(text, MOST_SHOWN)}"')
-        marked = in_bold(text, looked_at(words), len(text)) if styles else in_words(text, words)
+        marked = in_bold(text, looked_at(text, words), len(text)) if styles else in_words(text, words)
         print(f"  {visible(condition, MOST_LABEL)}: {marked}")
     print()
     return {

@@ -55,7 +55,7 @@ def make_map(
     count = len(vectors_ND)
     cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, count - 1))
     facets = find_clusters(lambda: [(np.arange(count), torch.from_numpy(vectors_ND))], min(clusters, count))
-    marked = None if weighed is None else [looked_at(words) for words in weighed]
+    marked = None if weighed is None else [*map(looked_at, texts, weighed)]
     words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
     carried = score_words((((texts[row], words[row]) for row in of) for of in facets.members()), FACET_WORDS)
     return ConditionMap(

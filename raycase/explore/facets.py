@@ -10,7 +10,6 @@ Shapes: N rows in blocks of B, S rows of a sample, K clusters, D dimensions.
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.words import Word
+from raycase.encoder.words import Word, content
 from raycase.errors import check_problems, needs_package
 from raycase.index.answer_printing import weigh_answers
 from raycase.index.condition_vectors import BATCH_ROWS
@@ -38,18 +37,6 @@ NUMBERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24)  # of clusters that are 
 NEAREST = 100  # rows of a cluster among which different texts are looked for
 WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores
 WEIGHED_OF_EACH = 6, 100  # but at least and at most so many of each cluster
-FUNCTION_WORDS = frozenset(  # numbers are none: under "number of people" they carry
-    """
-    a an the this that these those it its itself i me my mine myself we us our ours you your yours he him his himself
-    she her hers herself they them their theirs themselves who whom whose which what when where why how there here and
-    or but nor so if then than as because while although though until unless since of in on at by for with without from
-    to into onto over under up down out off about after before between through during against is am are was were be been
-    being do does did done doing have has had having will would shall should can could may might must not no very just
-    too also only even ever never again still yet already all any some such each every both either neither more most
-    much many other another same own get got gets getting don didn doesn isn wasn won couldn wouldn ll re ve
-    """.split()  # noqa: SIM905 a literal list would be 140 lines
-)
-LETTERS_APART = re.compile("[^\\W\\d]['\u2019][^\\W\\d]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,11 +224,11 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
         weight_of: defaultdict[str, float] = defaultdict(float)
         texts_with: Counter[str] = Counter()
         for text, words in texts:
-            plain = [_plain(text, word) for word in words]
-            for name, word in zip(plain, words, strict=True):
-                if name and re.split("['\u2019]", name)[0] not in FUNCTION_WORDS:  # not punctuation alone
+            contents = [content(text, word) for word in words]
+            for name, word in zip(contents, words, strict=True):
+                if name:
                     weight_of[name] += word.weight
-            texts_with.update(set(plain))
+            texts_with.update(set(contents))
         total = sum(weight_of.values())
         shares.append({name: weight / total for name, weight in weight_of.items() if weight > 0})
         counts.append(texts_with)
@@ -252,10 +239,3 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
         scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
-
-
-def _plain(text: str, word: Word) -> str:
-    """In lower case, without punctuation around it; nothing of a letter that an apostrophe leaves: wasn't, l'eau."""
-    plain = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
-    left = len(plain) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
-    return "" if left else plain

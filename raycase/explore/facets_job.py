@@ -196,5 +196,5 @@ def _print_table(rows: list[dict[str, Any]], found: FoundFacets, index: Index) -
         print(f"\n{row['cluster']:>4}  {row['rows']:>10,}  {row['rows'] / total:>6.1%}  {carried}".rstrip())
         for example in row["examples"]:
             text = str(example[ID] if example["text"] is None else example["text"])
-            print(" " * 26 + in_bold(text, looked_at(marks.get(text, [])), SHOWN_CHARACTERS))
+            print(" " * 26 + in_bold(text, looked_at(text, marks.get(text, [])), SHOWN_CHARACTERS))
     print()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
-from raycase.encoder.words import Word
+from raycase.encoder.words import Word, content
 from raycase.errors import MOST_SHOWN, RequestError, visible
 from raycase.io.schema import (
     CHUNK,
@@ -40,8 +41,10 @@ AT_ONCE = 4096  # texts under conditions whose words are weighed at a time
 Weighed = tuple[pa.Table, pa.ChunkedArray | None]  # answers, and the weights of their words
 
 
-def looked_at(words: Sequence[Word]) -> list[Word]:
-    """The fewest words that hold at least half of the weight, in the order of the text; of equal ones the first."""
+def looked_at(text: str, words: Iterable[Word]) -> list[Word]:
+    """The fewest words that hold at least half of the weight of all but English function words, in the order of the
+    text; of equal ones the first."""
+    words = [word for word in words if content(text, word) or not re.search(r"\w", text[word.start : word.end])]
     total, held = sum(word.weight for word in words), 0.0
     chosen: list[Word] = []
     for word in sorted(words, key=lambda word: -word.weight):
@@ -90,7 +93,7 @@ def print_answers(
     for table, weights in answers:
         of_words = [None] * len(table) if weights is None else weights.to_pylist()
         for row, words in zip(table.to_pylist(), of_words, strict=True):
-            marked = looked_at([Word(**word) for word in words or []])
+            marked = looked_at(str(row[column]), [Word(**word) for word in words or []])
             lines.setdefault(row[QUERY], []).append(_line(row, column, marked, styles=styles))
     if isinstance(conditions, Mapping):
         conditions = [", ".join(f"{name}={weight:g}" for name, weight in conditions.items())] * len(sentences)

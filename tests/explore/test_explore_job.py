@@ -78,7 +78,7 @@ def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
             assert each["words"] is None
             continue
         weighed = index.encoder.word_weights(texts, each["condition"])
-        ends = [[end for word in looked_at(words) for end in (word.start, word.end)] for words in weighed]
+        ends = [[end for word in looked_at(*pair) for end in word[:2]] for pair in zip(texts, weighed, strict=True)]
         assert each["words"] == ends
 
 

@@ -11,8 +11,8 @@ from helpers import embed_here, embedded
 from indexed import refuse
 
 import raycase
-from raycase.explore import facets as module
-from raycase.explore.facets import FUNCTION_WORDS
+from raycase.encoder import words as module
+from raycase.encoder.words import FUNCTION_WORDS
 from raycase.explore.facets_job import FacetsJob, facets
 from raycase.index.answer_printing import BOLD
 from raycase.job.embed_job import EmbedJob

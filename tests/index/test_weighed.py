@@ -63,7 +63,7 @@ def asked(uri, **options):
 def marked(uri):
     """Each text, and the words that "color" looked at: of the same texts together, for bf16 is not exact."""
     weights = weigh_answers(pa.table({"condition": ["color"] * len(TEXTS), "text": TEXTS}), Index.open(uri), "text")
-    words = [looked_at([Word(**word) for word in row]) for row in weights.to_pylist()]
+    words = [looked_at(text, [Word(**w) for w in row]) for text, row in zip(TEXTS, weights.to_pylist(), strict=True)]
     return list(zip(TEXTS, words, strict=True))
 
 
