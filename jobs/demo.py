@@ -14,12 +14,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from raycase.demo import FOLDER, WORDS, ask
+from raycase.errors import RequestError, WorkError, note, visible
 
 ROOT = Path(__file__).parent.parent
 LOG = FOLDER / "ray.log"
+STARTS = 180  # seconds within which Ray's head and its job server listen
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -40,41 +42,65 @@ def listening(port: str) -> bool:
 
 
 def main() -> int:
-    """Exit status of the submitted job."""
-    LOG.parent.mkdir(parents=True, exist_ok=True)
-    with LOG.open("wb") as log:
-        status = embed(log)
-    if status:
-        print(LOG.read_text(errors="replace"), file=sys.stderr)
-        return status
-    print(json.dumps(ask()))
+    """Exit status: 0, or 1 after a line on standard error."""
+    try:
+        LOG.parent.mkdir(parents=True, exist_ok=True)
+        with LOG.open("wb") as log:
+            embed(log)
+        print(json.dumps(ask()))
+    except (OSError, RequestError, WorkError) as error:
+        note(f"error: {error}", always=True)
+        return 1
     return 0
 
 
-def embed(log: BinaryIO) -> int:
-    """Submit the job to a Ray head of its own; its exit status. What both print goes to the log."""
+def failed(expected: str, got: str) -> WorkError:
+    """What to raise where Ray does not do its part."""
+    lines = LOG.read_text(encoding="utf-8", errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no line of it")
+    return WorkError(
+        f"expected {expected}, got {got}: {last}; `{Path(sys.executable).with_name('raycase')} demo` shows the same "
+        f"without Ray; what Ray printed is in {LOG}"
+    )
+
+
+def embed(log: BinaryIO) -> None:
+    """Submit the job to a Ray head of its own. What both print goes to the log. Raises WorkError."""
     port, dashboard, client, agent = free_ports(4)
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")} | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",  # the job server starts `python`
         "RAY_AUTH_MODE": "token",  # whoever reaches the job server can run code
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),  # else Ray asks, and turns them on
+        "PYTHONUNBUFFERED": "1",
     }
     with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
         start = [RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--temp-dir", folder]
         start += ["--dashboard-host=127.0.0.1", "--dashboard-port", dashboard, "--dashboard-agent-listen-port", agent]
         start += ["--port", port, "--ray-client-server-port", client]
-        print(f"a Ray head starts on this machine; what it prints is in {LOG}", flush=True)
-        head = subprocess.Popen(start, env=environment, stdout=log, stderr=log)
+        print(f"a Ray head starts on this machine, about 10 s; what it prints is in {LOG}", flush=True)
+        streams: Any = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "env": environment}
+        head, latest = subprocess.Popen(start, stdout=log, **streams), time.monotonic() + STARTS
         try:
             while not all(map(listening, (dashboard, agent))):  # the agent starts submitted jobs
                 if head.poll() is not None:
-                    return 1
+                    raise failed("Ray's head to start", f"status {head.returncode}")
+                if time.monotonic() > latest:
+                    raise failed(f"Ray's head to start within {STARTS} s", "none")
                 time.sleep(0.1)
             address = f"http://127.0.0.1:{dashboard}"
             submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
             job = ["python", "jobs/embed.py", "--any-condition", "--output", WORDS, "--overwrite"]
             print(f"$ ray job submit --working-dir . -- {shlex.join(job)}", flush=True)
-            return subprocess.run([*submit, "--", *job], env=environment, stdout=log, stderr=log).returncode
+            print("  the job starts a Python of its own and loads the model; its first line comes in half a minute")
+            with subprocess.Popen([*submit, "--", *job], stdout=subprocess.PIPE, **streams) as submitted:
+                assert submitted.stdout is not None, "a pipe"
+                for line in submitted.stdout:
+                    log.write(line)
+                    log.flush()
+                    print("  " + visible(line.decode(errors="replace").rstrip()), flush=True)
+            if submitted.returncode:
+                raise failed("the job to embed the sample", f"status {submitted.returncode}")
         finally:
             head.terminate()  # with --block it stops the processes that it started
             head.wait()

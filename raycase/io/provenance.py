@@ -37,7 +37,8 @@ def commit() -> str | None:
 
 def _git(here: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(["git", "-C", str(here.parent), *arguments], capture_output=True, text=True, timeout=10)
+        command = ["git", "-C", str(here.parent), *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return None if done.returncode else done.stdout.strip()
