@@ -6,6 +6,7 @@ Starts a Ray head on free ports, submits the job, stops the head, and goes on as
 import contextlib
 import json
 import os
+import re
 import secrets
 import shlex
 import socket
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from raycase.demo import FOLDER, WORDS, ask
-from raycase.errors import RequestError, WorkError, note, visible
+from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
 
 ROOT = Path(__file__).parent.parent
 LOG = FOLDER / "ray.log"
+RAYS = re.compile(rb"\[?\d{4}-|\{|\s*$")  # lines that stay in the log: Ray's, and the JSON of the job
 STARTS = 180  # seconds within which Ray's head and its job server listen
+RAYCASE = str(Path(sys.executable).with_name("raycase"))
 RAY = str(Path(sys.executable).with_name("ray"))
 
 
@@ -47,7 +50,7 @@ def main() -> int:
         LOG.parent.mkdir(parents=True, exist_ok=True)
         with LOG.open("wb") as log:
             embed(log)
-        print(json.dumps(ask()))
+        print(json.dumps(ask(RAYCASE)))
     except (OSError, RequestError, WorkError) as error:
         note(f"error: {error}", always=True)
         return 1
@@ -59,7 +62,7 @@ def failed(expected: str, got: str) -> WorkError:
     lines = LOG.read_text(encoding="utf-8", errors="replace").split("\n")
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no line of it")
     return WorkError(
-        f"expected {expected}, got {got}: {last}; `{Path(sys.executable).with_name('raycase')} demo` shows the same "
+        f"expected {expected}, got {got}: {last}; `{RAYCASE} demo` shows the same "
         f"without Ray; what Ray printed is in {LOG}"
     )
 
@@ -72,6 +75,7 @@ def embed(log: BinaryIO) -> None:
         "RAY_AUTH_MODE": "token",  # whoever reaches the job server can run code
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0"),  # else Ray asks, and turns them on
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else the head takes half a minute to stop
         "PYTHONUNBUFFERED": "1",
     }
     with tempfile.TemporaryDirectory(prefix="rc", ignore_cleanup_errors=True) as folder:
@@ -92,13 +96,14 @@ def embed(log: BinaryIO) -> None:
             submit = [RAY, "job", "submit", "--address", address, "--working-dir", str(ROOT), "--log-style=record"]
             job = ["python", "jobs/embed.py", "--any-condition", "--output", WORDS, "--overwrite"]
             print(f"$ ray job submit --working-dir . -- {shlex.join(job)}", flush=True)
-            print("  the job starts a Python of its own and loads the model; its first line comes in half a minute")
+            print("  the job starts a Python of its own, which loads the model: half a minute; its lines:", flush=True)
             with subprocess.Popen([*submit, "--", *job], stdout=subprocess.PIPE, **streams) as submitted:
                 assert submitted.stdout is not None, "a pipe"
                 for line in submitted.stdout:
                     log.write(line)
                     log.flush()
-                    print("  " + visible(line.decode(errors="replace").rstrip()), flush=True)
+                    if not RAYS.match(line):
+                        print("  " + visible(line.decode(errors="replace").rstrip(), MOST_SHOWN), flush=True)
             if submitted.returncode:
                 raise failed("the job to embed the sample", f"status {submitted.returncode}")
         finally:

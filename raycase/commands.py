@@ -6,6 +6,7 @@ torch, transformers and Ray take seconds to import, so each subcommand imports w
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.errors import check_ranges, visible
+from raycase.errors import check_ranges, note, visible
 from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
     from raycase.evaluation.job import EvaluateJob
     from raycase.index.build import IndexJob
+    from raycase.job.embed_job import EmbedJob
     from raycase.models.push import PushJob
     from raycase.serve.serve_job import ServeJob
     from raycase.training.job import TrainingJob
@@ -41,6 +43,25 @@ class Command:
     def load(self) -> type | Mapping[str, type]:
         """Import the dataclass or dataclasses."""
         return resolve_name(self.flags)
+
+
+def embed(job: EmbedJob) -> Result:
+    """Embed a corpus under conditions."""
+    from raycase.io.reader import conditions_file
+    from raycase.placement import embed
+
+    result = embed(job)
+    if sys.stdout.isatty() and not job.dry_run:
+        output, index = shlex.quote(result["output"]), shlex.quote(job.index or f"{result['output']}.lance")
+        build = "" if job.index else f"raycase index --embeddings {output} --output {index} && "
+        said = "..." if conditions_file(job.conditions) else shlex.quote((*job.conditions, "...")[0])
+        search = f'{build}raycase search --index {index} --query "..."' + f" --condition {said}" * (
+            not job.unconditional
+        )
+        note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
+        note(f"they are in {output}" + f", and indexed in {index}" * bool(job.index))
+        note(f"next: {search if 'float' in job.dtype else f'raycase verify {output}'}")
+    return result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +176,7 @@ COMMANDS = {
     ),
     "embed": Command(
         "raycase.job.embed_job:EmbedJob",
-        _at("raycase.placement:embed", "Embed a corpus under conditions."),
+        embed,
         'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
     ),
     "verify": Command("raycase.commands:VerifyJob", verify, "raycase verify out/"),

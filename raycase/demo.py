@@ -30,12 +30,13 @@ def demo(job: DemoJob) -> dict[str, Any]:
     return ask()
 
 
-def ask() -> dict[str, Any]:
-    """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition."""
+def ask(raycase: str = "raycase") -> dict[str, Any]:
+    """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition. raycase:
+    the command, as a person calls it."""
     build(IndexJob(embeddings=(WORDS,), output=INDEX, overwrite=True))
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
     search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
-    print(f'ask it what nobody asked: raycase search --index {INDEX} --query "..." --condition "..."')
+    print(f'ask it what nobody asked: {raycase} search --index {INDEX} --query "..." --condition "..."')
     named = " ".join(f'"{condition}"' for condition in CONDITIONS)
-    print(f"see it as a map (extra: explore): raycase explore --index {INDEX} --conditions {named} --output map.html")
+    print(f"see it as a map (extra: explore): {raycase} explore --index {INDEX} --conditions {named} --output map.html")
     return {"words": WORDS, "index": INDEX}

@@ -230,6 +230,28 @@ def test_the_command_that_resumes_runs_where_it_ran(monkeypatch):
         assert resume_command() == f"{where}python jobs/embed.py --input 'a b.csv'"
 
 
+def test_a_person_at_a_terminal_is_told_where_the_rows_are_and_what_is_next(tmp_path, tiny_model, capsys, monkeypatch):
+    """In three lines before the result, by their own flags; a pipe gets the result alone."""
+    (tmp_path / "in.csv").write_text("id,text\na,a red dress\nb,\n")
+    flags = ["embed", "--input", str(tmp_path / "in.csv"), "--model", str(tiny_model), "--max-rejected", "1"]
+    out, index = str(tmp_path / "o p"), str(tmp_path / "i.lance")
+    files = {"words": ["--conditions", "the color", "place"], "plain": ["--unconditional", "--index", index]}
+    said = {}
+    for name, more in files.items():
+        assert status_of(*flags, *more, "--output", f"{out}-{name}", "--no-ray") == 0
+        assert "next: " not in capsys.readouterr().err
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.stdout, "isatty", lambda: True)
+            assert status_of(*flags, *more, "--output", f"{out}-{name}", "--no-ray") == 0
+        said[name] = capsys.readouterr().err.splitlines()[-3:]
+    first, there = f"'{out}-words'", "1 rows embedded, 1 rejected"
+    built = f"raycase index --embeddings {first} --output '{out}-words.lance'"
+    searched = f"raycase search --index '{out}-words.lance' --query \"...\" --condition 'the color'"
+    assert said["words"] == [there, f"they are in {first}", f"next: {built} && {searched}"]
+    searched = f'raycase search --index {index} --query "..."'
+    assert said["plain"] == [there, f"they are in '{out}-plain', and indexed in {index}", f"next: {searched}"]
+
+
 def test_every_subcommand_has_a_script_in_jobs():
     for name in COMMANDS.keys() - {"demo", "push"}:  # jobs/demo.py is on Ray; push takes one's own token
         script = ROOT / "jobs" / f"{name.replace('-', '_')}.py"

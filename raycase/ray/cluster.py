@@ -69,7 +69,6 @@ def _start_own(**options: Any) -> None:
     assert hasattr(ray_constants, "ENABLE_RAY_CLUSTER"), "expected the Ray of constraints.txt"
     ray_constants.ENABLE_RAY_CLUSTER = False
     own_token_file(Path.home() / ".ray" / "auth_token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     advice = "; run the same command again when the machine is less busy, or with --no-ray where it has that flag"
     # where the machine is busy, an error without a class
     with expecting("expected Ray to start for this command", Exception, advice=advice, kind=WorkError):

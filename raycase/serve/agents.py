@@ -15,7 +15,6 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.shared.message import SessionMessage
-from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool, ToolAnnotations
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.applications import Starlette
@@ -50,19 +49,19 @@ def mcp_server(engine: Engine) -> Server[Any]:
     """A server whose tools take what the routes of the same names take, under the same limits."""
     names = [name for name in TOOLS if engine.service.live is not None or name not in OF_INDEX]
 
-    async def list_tools(context: Any, asked: Any) -> ListToolsResult:
+    async def list_tools(context: Any, asked: Any) -> types.ListToolsResult:
         tools = [
-            Tool(
+            types.Tool(
                 name=name,
                 description=TOOLS[name][2],
                 input_schema={k: v for k, v in TOOLS[name][0].model_json_schema().items() if k not in OF_ROUTE},
-                annotations=ToolAnnotations(read_only_hint=True),
+                annotations=types.ToolAnnotations(read_only_hint=True),
             )
             for name in names
         ]
-        return ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=tools)
 
-    async def call_tool(context: Any, asked: Any) -> CallToolResult:
+    async def call_tool(context: Any, asked: Any) -> types.CallToolResult:
         try:
             if asked.name not in names:
                 raise RequestError(f"expected one of the tools {', '.join(names)}, got {asked.name!r}")
@@ -80,8 +79,8 @@ def mcp_server(engine: Engine) -> Server[Any]:
     return Server("raycase", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _said(text: str, *, is_error: bool = False) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)], is_error=is_error)
+def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
 
 
 def mcp_app(engine: Engine) -> Starlette:
@@ -102,26 +101,20 @@ def serve_over_stdio(settings: ServeSettings) -> None:
         async def messages() -> AsyncIterator[str]:
             """The lines that are messages; the SDK would leave the others without an answer."""
             async for line in anyio.wrap_file(wire):
-                if wrong := _wrong(line):
-                    await write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=wrong)))
-                elif line.strip():
+                try:
+                    json.loads(line, object_pairs_hook=once)
+                    types.jsonrpc_message_adapter.validate_json(line, by_name=False)
                     yield line
+                    continue
+                except ValidationError as error:
+                    wrong = types.ErrorData(code=types.INVALID_REQUEST, message=first_problem(error.errors())[1])
+                except (ValueError, RecursionError) as error:
+                    wrong = types.ErrorData(code=types.PARSE_ERROR, message=first_line(error))
+                if line.strip():
+                    await write.send(SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=None, error=wrong)))
 
         given: Any = messages()
         async with stdio_server(given) as (read, write):
             await server.run(read, write, server.create_initialization_options())
 
     asyncio.run(run())
-
-
-def _wrong(line: str) -> types.ErrorData | None:
-    """Why a line is no message; None for one that is, or is blank."""
-    try:
-        json.loads(line.strip() or "0", object_pairs_hook=once)
-        if line.strip():
-            types.jsonrpc_message_adapter.validate_json(line, by_name=False)
-    except ValidationError as error:
-        return types.ErrorData(code=types.INVALID_REQUEST, message=": ".join(first_problem(error.errors())))
-    except (ValueError, RecursionError) as error:
-        return types.ErrorData(code=types.PARSE_ERROR, message=first_line(error))
-    return None

@@ -61,29 +61,21 @@ async def ready(engine: AnyEngine) -> Response:
 
 
 @router.get("/v1/models")
-async def models(engine: AnyEngine) -> Response:
-    """The model that is loaded."""
-    return _json({"object": "list", "data": [_described(engine.service.name, None)]})
-
-
 @router.get("/v1/models/{name:path}")
-async def model(name: str, engine: AnyEngine) -> Response:
-    """The model of this name."""
-    return _json(_described(engine.service.name, name)) if name else await models(engine)
-
-
-def _described(name: str, asked: str | None) -> dict[str, Any]:
-    """The loaded model. Raises HTTPException where another was asked for."""
-    if asked not in (None, name):
-        raise HTTPException(404, f"model: expected {name}, got {asked!r}")
-    return {"id": name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
+async def models(engine: AnyEngine, name: str = "") -> Response:
+    """The model that is loaded, in a list; alone by its name."""
+    model = {"id": engine.service.name, "object": "model", "created": BEGAN, "owned_by": "raycase"}
+    if name not in ("", engine.service.name):
+        raise HTTPException(404, f"model: expected {engine.service.name}, got {name!r}")
+    return _json(model if name else {"object": "list", "data": [model]})
 
 
 @router.post("/v1/embeddings")
 async def embeddings(asked: EmbeddingRequest, request: Request, engine: AnyEngine) -> Response:
     """The vector of each text, under its condition or without one: those of `model.encode`."""
     name, conditions = engine.service.name, asked.conditions
-    _described(name, asked.model)
+    if asked.model not in (None, name):
+        raise HTTPException(404, f"model: expected {name}, got {asked.model!r}")
     engine.service.check(conditions, asked.dimensions)
     rows = await engine.embed(asked.input, conditions)
     for i, row in enumerate(rows):
@@ -133,8 +125,7 @@ async def conditions(engine: AnyEngine) -> Response:
 
 def make_app(engine: Engine, settings: ServeSettings, observe: Observe) -> FastAPI:
     """The app of a loaded model."""
-    # JSON alone is read, and only where the request says that it is: a browser asks before it sends that elsewhere
-    options: dict[str, Any] = {"docs_url": None, "redoc_url": None, "strict_content_type": True}
+    options: dict[str, Any] = {"docs_url": None, "redoc_url": None}
     paths = {route.path for route in router.routes if isinstance(route, APIRoute)}
     if settings.mcp:
         from raycase.serve.agents import mcp_app

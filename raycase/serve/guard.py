@@ -28,7 +28,7 @@ AGAIN = {"Retry-After": "1"}  # seconds after which a client that was turned awa
 OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 AGENTS = "/mcp"  # the route of the Model Context Protocol
-JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)  # a content type
+JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
 TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
 Observe = Callable[..., None]  # counts an answer: (route, status, seconds, texts=, tokens=), of what it embedded
 
@@ -125,8 +125,7 @@ class Guard:
         host = headers.get("host", "").lower()
         own = {f"http://{host}", f"https://{host}", *map(str.lower, self.settings.allow_origin)}
         if scope["path"].endswith(AGENTS) and not own.issuperset(map(str.lower, headers.getlist("origin"))):
-            said = "Origin: expected this server's, or one of --allow-origin, got"
-            raise HTTPException(403, f"{said} {', '.join(headers.getlist('origin'))}")
+            raise HTTPException(403, "Origin: expected this server's, or one of --allow-origin, got another")
         if expected is None:
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
                 raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, because no token is set")
@@ -138,8 +137,7 @@ class Guard:
 
 
 def _check_json(kind: str, body: bytes) -> None:
-    """Raise HTTPException for a body of another content type, and for one with a name twice; what is no JSON at all
-    is for the routes."""
+    """Raise HTTPException for another content type, which a browser sends without asking, and for a name twice."""
     if body and not JSON.fullmatch(kind):
         raise HTTPException(415, f"Content-Type: expected application/json, got {kind or 'none'}")
     try:
