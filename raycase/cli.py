@@ -33,7 +33,6 @@ DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `r
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 HELP = Path(__file__).with_name("help")
 RESUME = {"embed", "score", "join", "train", "tune"}  # commands that keep what is finished; others begin again
-LONG_LINE = 400  # characters of a result; in a terminal a longer one is broken into lines
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
     tyro.conf.EnumChoicesFromValues,
@@ -224,10 +223,7 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
 
 
 def _print_result(result: Result) -> None:
-    line = json.dumps(finite(result), allow_nan=False)
-    if len(line) > LONG_LINE and sys.stdout.isatty():
-        line = json.dumps(finite(result), indent=2)
-    print(line, flush=True)
+    print(json.dumps(finite(result), allow_nan=False), flush=True)
 
 
 @contextmanager

@@ -55,9 +55,8 @@ def embed(job: EmbedJob) -> Result:
         output, index = shlex.quote(result["output"]), shlex.quote(job.index or f"{result['output']}.lance")
         build = "" if job.index else f"raycase index --embeddings {output} --output {index} && "
         said = "..." if conditions_file(job.conditions) else shlex.quote((*job.conditions, "...")[0])
-        search = f'{build}raycase search --index {index} --query "..."' + f" --condition {said}" * (
-            not job.unconditional
-        )
+        under = "" if job.unconditional else f" --condition {said}"
+        search = f'{build}raycase search --index {index} --query "..."{under}'
         note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
         note(f"they are in {output}" + f", and indexed in {index}" * bool(job.index))
         note(f"next: {search if 'float' in job.dtype else f'raycase verify {output}'}")

@@ -243,7 +243,9 @@ def test_a_person_at_a_terminal_is_told_where_the_rows_are_and_what_is_next(tmp_
         with monkeypatch.context() as patch:
             patch.setattr(sys.stdout, "isatty", lambda: True)
             assert status_of(*flags, *more, "--output", f"{out}-{name}", "--no-ray") == 0
-        said[name] = capsys.readouterr().err.splitlines()[-3:]
+        shown = capsys.readouterr()
+        said[name] = shown.err.splitlines()[-3:]
+        assert json.loads(shown.out.splitlines()[-1])["rows_out"] == 1  # one line, as by contract
     first, there = f"'{out}-words'", "1 rows embedded, 1 rejected"
     built = f"raycase index --embeddings {first} --output '{out}-words.lance'"
     searched = f"raycase search --index '{out}-words.lance' --query \"...\" --condition 'the color'"

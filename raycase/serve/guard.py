@@ -100,7 +100,6 @@ class Guard:
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._check_room()  # also before 8 MiB are read
         body = [await _body(Request(scope, receive))]
-        _check_json(Headers(scope=scope).get("content-type", ""), body[0])
         self._check_room()
 
         async def read() -> Message:
@@ -136,19 +135,9 @@ class Guard:
                 raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
 
 
-def _check_json(kind: str, body: bytes) -> None:
-    """Raise HTTPException for another content type, which a browser sends without asking, and for a name twice."""
-    if body and not JSON.fullmatch(kind):
-        raise HTTPException(415, f"Content-Type: expected application/json, got {kind or 'none'}")
-    try:
-        json.loads(body or b"0", object_pairs_hook=once)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, RequestError):
-            raise HTTPException(422, str(error)) from error
-
-
 async def _body(request: Request) -> bytes:
-    """The whole body. Raises ClientDisconnect, and HTTPException for one that is too long or too slow."""
+    """The whole body. Raises ClientDisconnect, and HTTPException for one that is too long or too slow, has a name twice
+    or another content type, which a browser sends without asking. What is no JSON is for the routes."""
     too_long = HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
     said, body = request.headers.get("content-length", "0"), bytearray()
     if not said.isdecimal() or int(said[:20]) > MOST_BODY:
@@ -161,4 +150,12 @@ async def _body(request: Request) -> bytes:
                     raise too_long
     except TimeoutError as error:
         raise HTTPException(408, f"expected a whole body within {BODY_SECONDS:g} s, got a part of it") from error
+    kind = request.headers.get("content-type", "none")
+    if body and not JSON.fullmatch(kind):
+        raise HTTPException(415, f"Content-Type: expected application/json, got {kind}")
+    try:
+        json.loads(body or b"0", object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, RequestError):
+            raise HTTPException(422, str(error)) from error
     return bytes(body)

@@ -45,9 +45,7 @@ def _words(text: str) -> str:
 Text = Annotated[str, Field(max_length=MOST_CHARACTERS), AfterValidator(_words)]
 Condition = Annotated[str, Field(max_length=MOST_CONDITION), AfterValidator(_words)]
 Phrase = Annotated[tuple[Text, FiniteFloat], Field(strict=False)]  # JSON has no tuples, only lists
-Whole = Annotated[  # of JSON Schema, to which 3.0 is an integer
-    int, BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
-]
+Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]  # 3.0, too
 Where = Annotated[str, Field(max_length=MOST_WHERE)]
 ONE_OR_MANY = BeforeValidator(
     lambda value: [value] if isinstance(value, str) else value, json_schema_input_type=str | list[str]
