@@ -15,8 +15,8 @@ import tyro
 ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass alone
     """
     actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
-    dim dtype late_chunking max_rejected normalize on_long overlap pooling text_language score_column subtract
-    token_bytes candidates exact_below exact_condition shard_timeout shards
+    dim dtype late_chunking max_rejected normalize on_long on_unknown overlap pooling text_language score_column
+    subtract token_bytes candidates exact_below exact_condition shard_timeout shards
     EmbedJob.condition_column SearchJob.query_condition SearchJob.replicas SearchJob.rerank
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
     IndexJob.model OfIndex.model SearchJob.model

@@ -71,15 +71,17 @@ class AutoRunner(Runner):
 
     def __init__(self, ray: bool | None = None) -> None:
         self.ray = ray
+        self.embedding: Runner | None = None  # which then also does what follows
 
     def map(self, *work: Any, encoder_of: tuple[RunFlags, int] | None = None, **how: Any) -> Iterator[Any]:
         """`Runner.map`."""
-        several = several_encoders(*encoder_of) if encoder_of else ""
-        return self._on(several).map(*work, encoder_of=encoder_of, **how)
+        runner = self.embedding or self._on(several_encoders(*encoder_of) if encoder_of else "")
+        return runner.map(*work, encoder_of=encoder_of, **how)
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""
-        return self._on(several_encoders(request.job, plan.units)).embed(request, plan)
+        self.embedding = self._on(several_encoders(request.job, plan.units))
+        return self.embedding.embed(request, plan)
 
     def _on(self, several: str) -> Runner:
         if not why_ray(self.ray, several):

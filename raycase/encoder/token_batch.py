@@ -25,6 +25,7 @@ NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devi
 class Tokens:
     """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused.
 
+    unknown: whether the encoder knows no token of the sentence (`PromptTokenizer.is_unknown`).
     second: the first token of type 1 (a segment id: that of a pair's second text); NEVER: every token is of type 0.
     """
 
@@ -32,6 +33,7 @@ class Tokens:
     start: int
     end: int
     truncated: bool = False
+    unknown: bool = False
     refused: Reason | None = None
     second: int = NEVER
 
@@ -40,15 +42,16 @@ class Tokens:
 class TokenBatch:
     """N tokenised prompts.
 
-    sequences: their ids; start, end (N, V): the pooled tokens [start, end) of each view; truncated (N,) bool; refused
-    (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0; shared (N,):
-    equal for prompts of the same ids, which are encoded once and pooled each, None: every prompt is encoded.
+    sequences: their ids; start, end (N, V): the pooled tokens [start, end) of each view; truncated, unknown (N,) bool;
+    refused (N,): index in `REASONS`, or -1; second (N,): as in `Tokens`, None where every token is of type 0; shared
+    (N,): equal for prompts of the same ids, which are encoded once and pooled each, None: every prompt is encoded.
     """
 
     sequences: Ragged
     start: np.ndarray
     end: np.ndarray
     truncated: np.ndarray
+    unknown: np.ndarray
     refused: np.ndarray
     second: np.ndarray | None = None
     shared: np.ndarray | None = None
@@ -63,6 +66,7 @@ class TokenBatch:
             start=np.array([[t.start for t in view] for view in views], dtype=np.int64).T,
             end=np.array([[t.end for t in view] for view in views], dtype=np.int64).T,
             truncated=np.array([t.truncated for t in tokens], dtype=bool),
+            unknown=np.array([t.unknown for t in tokens], dtype=bool),
             refused=np.array([-1 if t.refused is None else REASONS.index(t.refused) for t in tokens], dtype=np.int64),
             second=second if (second != NEVER).any() else None,
         )
@@ -159,6 +163,12 @@ class Prepared:
         """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
         truncated = [*(b.truncated for b in self.of_pairs), *(b.truncated[self.sentence] for b in self.of_sentences)]
         return np.any(truncated, axis=0)
+
+    @property
+    def unknown(self) -> np.ndarray:
+        """Whether the encoder knows no token of a pair's sentence, or of one of two: (N,) bool."""
+        unknown = [*(b.unknown for b in self.of_pairs), *(b.unknown[self.sentence] for b in self.of_sentences)]
+        return np.any(unknown, axis=0)[self.rows]
 
     def take(self, rows: np.ndarray) -> Prepared:
         """The pairs of `rows`, with only the texts that they need."""

@@ -4,6 +4,7 @@ tokens."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tokenizers import Encoding, Tokenizer
@@ -14,6 +15,8 @@ from raycase.errors import RequestError
 from raycase.io.schema import Reason
 
 LONG_TEXT = 32  # characters for each token that a prompt may have; longer texts are cut before they meet in prompts
+NOWHERE = "\U0010fffd"  # a character for private use, which no vocabulary has
+BLANK = "\u2581"  # SentencePiece's piece of a space
 MOST_CHARACTERS = 2**23  # of a text: a tokenizer takes a minute and 7 GB for six times as many
 
 
@@ -31,10 +34,14 @@ class PromptTokenizer:
     end_token: str | None = None
     space_too: bool = False
     end_id: int | None = field(init=False)
+    unknown_id: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
         assert self.end_token is None or self.end_id is not None
+        with suppress(Exception):  # of a model that has no token for such a character
+            [token] = self.tokenizer.model.tokenize(NOWHERE)  # of models with bytes several, or none
+            self.unknown_id = token.id
 
     @property
     def special_tokens(self) -> tuple[list[int], list[int]]:
@@ -50,6 +57,11 @@ class PromptTokenizer:
     def known(self, ids: Sequence[int]) -> bool:
         """Whether the encoder has weights for all these tokens; some published tokenizers have more."""
         return max(ids, default=0) < self.rows
+
+    def is_unknown(self, ids: Sequence[int]) -> bool:
+        """Whether these tokens of a text all stand for what the vocabulary lacks, or for blanks beside it: its vector
+        then says nothing of the text. Never of a tokenizer without such a token."""
+        return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id(BLANK)}
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens; one that is too long has none."""
@@ -109,15 +121,17 @@ class PromptTokenizer:
             assert part is not None
             tokens_of[part] = self._span(encoding, prompt.text, *part)
         spans, over = [tokens_of[view.pooled] for view in views], len(ids) - self.max_tokens
+        first, last = (0, 0) if prompt.sentence is None else tokens_of[prompt.sentence]
         if over > 0:
-            first, last = (0, 0) if prompt.sentence is None else tokens_of[prompt.sentence]
             if prompt.sentence and encoding.offsets[last - 1][1] > prompt.sentence[1]:
                 last -= 1  # a token of the sentence's end and of what follows it, as `."`, stays
             if last - first <= over:
                 return [_refused(Reason.NO_ROOM)] * len(views)
             ids = ids[: last - over] + ids[last:]
             spans = [(a if a < last else a - over, b if b < last else b - over) for a, b in spans]
-        return [Tokens(ids=ids, start=start, end=end, truncated=over > 0) for start, end in spans]
+            last -= over
+        unknown = self.is_unknown(ids[first:last])
+        return [Tokens(ids=ids, start=a, end=b, truncated=over > 0, unknown=unknown) for a, b in spans]
 
     def _span(self, encoding: Encoding, text: str, start: int, end: int) -> tuple[int, int]:
         """Tokens [first, last) of the characters [start, end); (0, 0) where there are none."""
@@ -224,6 +238,7 @@ def _joined(
     if truncated:  # each of two texts gets half of the room, and what the other does not need
         first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
         free = [free[0][:first], *(part[: room - first] for part in free[1:])]
+    unknown = any(map(tokenize.is_unknown, free))
     first_text, *others = [*free, *fixed]
     ids = [*around.head, *first_text]
     ends = [len(ids)]
@@ -235,4 +250,7 @@ def _joined(
     spans = [(0, len(ids))]
     if apart:
         spans = [(0, 1), *((end - len(part), end) for part, end in zip([first_text, *others], ends, strict=True))]
-    return [Tokens(ids=ids, start=a, end=b, truncated=truncated, second=second) for a, b in spans[: 1 + apart]]
+    return [
+        Tokens(ids=ids, start=a, end=b, truncated=truncated, unknown=unknown, second=second)
+        for a, b in spans[: 1 + apart]
+    ]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +19,14 @@ import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from raycase.encoder.sources import load_tokenizer
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
+from raycase.index.answer_printing import text_column
 from raycase.index.index import Index, on_index, print_replaced_condition
-from raycase.index.lance_files import lance_errors
+from raycase.index.lance_files import OFFSET, lance_errors
 from raycase.index.topk import Block
+from raycase.index.vector_index import resolve_query_encoder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes
 from raycase.io.storage import locate
@@ -79,16 +83,42 @@ def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
     """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
     and whether that is its own."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    offsets_N, group_N = link(blocks, index.dataset.count_rows(), job.threshold)
+    nothing = _say_nothing(index)
+
+    def telling() -> Iterator[Block]:
+        for offsets_B, vectors_BD in blocks():
+            yield offsets_B, vectors_BD.masked_fill(torch.from_numpy(nothing[offsets_B])[:, None], torch.nan)
+
+    offsets_N, group_N = link(telling if nothing.any() else blocks, len(nothing), job.threshold)
     if not len(offsets_N):
         raise RequestError("--where: expected a filter that leaves rows to compare, got one that leaves none")
     with lance_errors(index.root):
         ids = index.dataset.take(offsets_N, columns=[ID])[ID].combine_chunks()
+    counts = pc.value_counts(ids)
+    for repeated in counts.filter(pc.greater(counts.field("counts"), 1))[:1].to_pylist():
+        raise RequestError(
+            f"--index: expected each id in one row, so that rows can be deleted by it, got {repeated['values']!r} in "
+            f"{repeated['counts']} of {index.root.uri}; build it anew from an output with unique ids (--overwrite)"
+        )
     by_id_N = pc.sort_indices(ids).to_numpy()
     _, first, place_N = np.unique(group_N[by_id_N], return_index=True, return_inverse=True)
     kept_N = np.empty(len(ids), np.int64)
     kept_N[by_id_N] = by_id_N[first[place_N]]
     return condition, pa.table({ID: ids, "group": ids.take(pa.array(kept_N)), "kept": kept_N == np.arange(len(ids))})
+
+
+def _say_nothing(index: Index) -> np.ndarray:
+    """Whether the encoder knows no token of the text of each row, (rows,) bool: the vectors of such are alike, whatever
+    the texts are. False for an index without texts, and where its model has moved."""
+    nothing, text = np.zeros(index.dataset.count_rows(), bool), text_column(index, None)
+    with suppress(RequestError), lance_errors(index.root):
+        tokenize = load_tokenizer(resolve_query_encoder(index.metadata, index.model).encoder)
+        for batch in index.dataset.to_batches(columns=[OFFSET, text]) if text else ():
+            texts = batch[text].fill_null("").dictionary_encode()  # each stands under several conditions
+            parts = tokenize.parts(texts.dictionary.to_pylist())
+            is_unknown = np.array([tokenize.is_unknown(ids[: tokenize.max_tokens]) for ids in parts])
+            nothing[batch[OFFSET].to_numpy().astype(np.int64)] = is_unknown[texts.indices.to_numpy()]
+    return nothing
 
 
 def link(blocks: Callable[[], Iterable[Block]], rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,7 @@ Shapes: R rows, C conditions, N = R C pairs, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
-from raycase.job.pair_result import read_codes
+from raycase.job.pair_result import OnUnknown, read_codes
 from raycase.job.stored_tokens import open_tokens, token_model
 from raycase.models.embedder import Embedder
 from raycase.models.registry import resolve_embedder
@@ -39,7 +39,8 @@ class Embed:
     and `embedding` is null.
 
     model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
-    condition_column: a column with each row's own condition, in place of `conditions`. Raises ValueError.
+    condition_column: a column with each row's own condition, in place of `conditions`. on_unknown: "reject" texts
+    without a token that the encoder knows, or "embed" them. Raises ValueError.
 
     Examples:
         >>> embed = raycase.Embed(conditions=["color", "number of people"])
@@ -56,9 +57,12 @@ class Embed:
         conditions: str | Iterable[str] = (),
         text_column: str = "text",
         condition_column: str | None = None,
+        on_unknown: OnUnknown = "reject",
         **options: Any,
     ) -> None:
-        self.conditions = _conditions(conditions)
+        self.conditions, self.on_unknown = _conditions(conditions), on_unknown
+        if on_unknown not in get_args(OnUnknown):
+            raise ValueError(f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}")
         if self.conditions and condition_column is not None:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
@@ -86,11 +90,12 @@ class Embed:
         vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
         if there:
             under = None if own is None else [own[i] for i in there]
-            encoded = self.encoder.encode_prepared(config.prepare([texts[i] for i in there], under))
+            prepared = config.prepare([texts[i] for i in there], under)
+            encoded = self.encoder.encode_prepared(prepared)
             vectors_ND[there], truncated_N[there] = encoded.vectors, encoded.truncated
-            for i, refused in zip(there, encoded.refused, strict=True):
-                if refused is not None or not np.isfinite(vectors_ND[i]).all():
-                    reasons[i] = refused or Reason.NOT_FINITE
+            nothing = prepared.unknown & (self.on_unknown == "reject")
+            for i, why, silent, finite in zip(there, encoded.refused, nothing, encoded.finite, strict=True):
+                reasons[i] = why or (Reason.NOTHING_KNOWN if silent else None if finite else Reason.NOT_FINITE)
         null_N = np.array([reason is not None for reason in reasons], dtype=bool)
         repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
         shown = [None] * len(row_N) if own is None else [c if c is None or is_utf8(c) else None for c in own]

@@ -7,7 +7,7 @@ import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -49,11 +49,11 @@ class Reason(StrEnum):
     NULL_TEXT = "null text"
     EMPTY_TEXT = "empty text"
     NULL_ID = "null id"
-    DUPLICATE_ID = "duplicate id"
     NULL_CONDITION = "null condition"
     EMPTY_CONDITION = "empty condition"
     DUPLICATE_CONDITION = "duplicate condition"
     TEXT_TOO_LONG = "text too long"
+    NOTHING_KNOWN = "text without a token that the encoder knows"
     TOO_MANY_CHARACTERS = "too many characters"
     UNKNOWN_CONDITION = "condition unknown to the model"
     NO_ROOM = "condition leaves no room for the sentence"
@@ -125,12 +125,13 @@ def parquet_bytes(table: pa.Table) -> bytes:
     return sink.getvalue()
 
 
-def parquet_table(data: bytes, columns: list[str] | None = None) -> pa.Table:
-    """The table of a Parquet file, with those of these columns that it has, or all.
+def parquet_table(data: bytes | BinaryIO, columns: list[str] | None = None) -> pa.Table:
+    """The table of a Parquet file, its bytes or opened, with those of these columns that it has, or all.
 
     `pq.read_table` would scan a dataset: a thread of the scan that still holds the bytes aborts Python at its end.
     """
-    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    source = pa.BufferReader(data) if isinstance(data, bytes) else data
+    file = pq.ParquetFile(source, page_checksum_verification=True)
     return file.read(columns, use_threads=False)
 
 

@@ -26,7 +26,7 @@ SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/
 SAMPLE_OUTPUT = "~/raycase/out"
 TOKEN_BYTES = 288  # of a token; 4 KB a caption
 OF_TEXTS = (  # flags that stored tokens do not take
-    "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long".split()  # noqa: SIM905
+    "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long on_unknown".split()  # noqa: SIM905
 )
 DOCUMENTS_OF_UNIT = 256  # at most, by default, of texts that are cut
 
@@ -116,7 +116,8 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
             keep=job.keep_columns,
             written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
         )
-        kind = PairResult(columns=columns, on_long=job.on_long, chunking=_chunking(job, model, conditions))
+        chunking = _chunking(job, model, conditions)
+        kind = PairResult(columns=columns, on_long=job.on_long, on_unknown=job.on_unknown, chunking=chunking)
     kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
     if job.any_condition:
         if not isinstance(model, ConditionPoolingConfig):

@@ -153,6 +153,10 @@ def encode_rows(
     text_N, conditions = pairs_of(texts, kind)
     row_N = row_T[text_N]
     reasons = rejected_rows(done, row_N, kind)
+    if prepared is not None and len(row_N) and kind.on_unknown == "reject":
+        unknown_N = prepared.unknown.reshape(-1, len(row_N)).any(axis=0)  # of pairs of sentences, either
+        nothing = {*row_N[unknown_N].tolist()} - {*row_N[~unknown_N].tolist()}  # of a document, every chunk
+        reasons = dict.fromkeys(nothing, Reason.NOTHING_KNOWN) | reasons
     pair_K = np.flatnonzero(~np.isin(row_N, list(reasons)))
     table = output_table(texts, text_N, conditions, pair_K, done, kind)
     encoded = {

@@ -17,10 +17,12 @@ from raycase.io.formats import MEND
 from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import TokenFormat
-from raycase.job.manifest import manifest_lines, read_manifest
+from raycase.job.manifest import manifest_lines, read_manifest, several_rows
 from raycase.job.output import JobFile, Output, read_job
 from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
+from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
+from raycase.job.verify import repeated_ids
 
 AHEAD = 4  # files read before they are needed
 
@@ -106,10 +108,15 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
             f"{flag}: expected vectors of {' or '.join(FLOATS)}, got {dtype} in {output.root.uri}, which is for other "
             "programs; embed again with --dtype float16"
         )
-    if read_manifest(output)["fingerprint"] != job.fingerprint:
+    manifest = read_manifest(output)
+    if manifest["fingerprint"] != job.fingerprint:
         raise WorkError(f"{flag}: expected job.json and manifest.json of one job in {output.root.uri}, got of two")
     lines = manifest_lines(output)
     names = lines["name"].to_pylist()
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
     units = tuple(map(UnitFile.parse, names))
+    if "repeated_ids" not in manifest:  # its job did not look for them
+        manifest["repeated_ids"] = repeated_ids(output, job.config, names, Runner())
+    if said := several_rows(manifest):
+        raise RequestError(f"{flag}: {output.root.uri}: expected {said}")
     return FinishedOutput(output=output, job_file=job, units=units, sums=sums, pairs_of=pairs)

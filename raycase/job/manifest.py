@@ -7,13 +7,13 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Any, NotRequired
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -111,6 +111,7 @@ class Manifest(TypedDict):
     bytes: int
     units: int
     reasons: dict[str, int]
+    repeated_ids: NotRequired[list[Any]]  # of several rows: the first of them
     fingerprint: str
     model: ManifestModel
     manifest_files_sha256: str
@@ -120,6 +121,13 @@ def read_manifest(output: Output) -> dict[str, Any]:
     """Read manifest.json. Raises RequestError where it is not one of raycase."""
     with expecting(f"{output.manifest.uri}: expected the manifest of an output", ValueError):
         return dict(from_json(Manifest, output.manifest.read_json()))
+
+
+def several_rows(manifest: Mapping[str, Any]) -> str:
+    """What is wrong with the ids of an output, as an error says it; "" where each is of one row."""
+    ids = manifest.get("repeated_ids", [])
+    named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} more' * (len(ids) > 3)}"
+    return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
 
 
 def manifest_lines(output: Output) -> pa.Table:

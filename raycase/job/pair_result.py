@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +37,7 @@ from raycase.io.storage import locate
 from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
 
+OnUnknown = Literal["reject", "embed"]
 EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
 Encode = Callable[[Any, pa.Table], Any]  # N tokenised pairs (`Prepared`), and their rows -> `models.pairs.Encoded`
 FULL_DIGITS = 0x400  # the bits of 6.1e-5, the smallest float16 with all of its digits
@@ -64,6 +65,7 @@ class PairResult:
     dtype: Dtype = "float32"
     normalize: bool = False
     on_long: str
+    on_unknown: OnUnknown = "embed"
     token_bytes: int = 0
     chunking: Chunking | None = None
 
@@ -77,6 +79,7 @@ class PairResult:
         columns, chunked = self.columns, self.chunking
         later = {
             "normalize": self.normalize,
+            "on_unknown": "" if self.on_unknown == "embed" else self.on_unknown,
             self.CHUNK: chunked and [chunked.tokens, chunked.overlap, *[1] * chunked.late],
         }
         return {name: value for name, value in later.items() if value} | {  # else as before there were these flags
@@ -248,7 +251,8 @@ def count_defects(rows: int, table: pa.Table, config: Mapping[str, Any]) -> Iter
         counts = [(CHUNK, "max"), (CHUNK, "count_distinct"), (CHUNK, "count")]
         of = table.group_by(DOCUMENT).aggregate(counts)
         last, distinct, count = (of[f"{CHUNK}_{name}"].to_numpy() for _, name in counts)
-        if len(of) != rows or (distinct != last + 1).any() or (each and (count != each * distinct).any()):
+        strays = len(of) != rows if each else len(of) > rows  # a document may have several rows with other conditions
+        if strays or (distinct != last + 1).any() or (each and (count != each * distinct).any()):
             yield f"chunks of other documents than {rows}, or not all of each"
     elif len(table) != rows * each if each else len(table) < rows:
         yield f"{len(table)} pairs of {rows} rows"

@@ -39,7 +39,6 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
             with naming(f"reading rows {start} to {end} of {uri}"):
                 read = next(units)
             for first, last, rows, rejected in bounded(files, start, end, *read, kind):
-                rows, rejected = with_unique_ids(uri, rows, rejected, kind)
                 try:
                     prepared = prepare_rows(config, rows, kind)
                 except (RequestError, WorkError, OSError, MemoryError):
@@ -77,21 +76,6 @@ def read_intervals(piece: Piece, config: Any, kind: PairResult) -> Iterator[tupl
             rows, empty = with_chunks(rows, config, kind.chunking)
             rejected = rejected_table(piece.files[0].uri, empty, rejected)
         yield rows, rejected
-
-
-def with_unique_ids(uri: str, rows: pa.Table, rejected: pa.Table, kind: PairResult) -> tuple[pa.Table, pa.Table]:
-    """A unit's rows, of which each id keeps its first, and those rejected. Pairs of sentences may share an id, and the
-    rows of stored tokens were checked before. A resumed job reads whole units, so it rejects the same rows."""
-    ids = rows[ID].to_pylist() if len(kind.columns.texts) == 1 else []
-    first_of: dict[Any, int] = {}
-    again = {row: first for row, id_ in enumerate(ids) if (first := first_of.setdefault(id_, row)) != row}
-    if not again:
-        return rows, rejected
-    at = [f"first at row {row}" for row in rows[ROW].to_pylist()]
-    if FILE in rows.column_names:
-        at = [f"{place} of {file}" for place, file in zip(at, rows[FILE].to_pylist(), strict=True)]
-    rows, rejections = without(rows, {row: at[first] for row, first in again.items()}, Reason.DUPLICATE_ID)
-    return rows, rejected_table(uri, rejections, rejected)
 
 
 def with_chunks(rows: pa.Table, config: Any, chunking: Chunking) -> tuple[pa.Table, list[Rejection]]:

@@ -17,7 +17,7 @@ from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import Folder, check_paths
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, output_folder, read_job
-from raycase.job.pair_result import PairResult
+from raycase.job.pair_result import OnUnknown, PairResult
 from raycase.models.configs import Compute
 
 ROWS_OF_UNIT = 4096  # at most, by default
@@ -38,6 +38,9 @@ class RunFlags(RayFlag, PromptFlags):
     """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
+    on_unknown: OnUnknown = "reject"
+    """What to do with texts without a token that the encoder knows, such as emoji alone for most English ones: their
+    vectors say nothing."""
     batch_tokens: int | None = None
     """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: int | None = None

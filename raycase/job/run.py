@@ -13,7 +13,7 @@ from typing import Any
 from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
-from raycase.job.manifest import Lines, read_manifest, write_manifest
+from raycase.job.manifest import Lines, read_manifest, several_rows, write_manifest
 from raycase.job.output import JobFile, check_held, write_job
 from raycase.job.plan import find_job_file, make_plan
 from raycase.job.request import Request
@@ -21,7 +21,7 @@ from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
 from raycase.job.unit_files import Units, drop_strays, finished
 from raycase.job.units import UnitLine, WrittenUnit
-from raycase.job.verify import listed_defects
+from raycase.job.verify import listed_defects, repeated_ids
 
 COUNTS = ("rows_in", "rows_out", "rows_rejected", "rows_truncated", "pairs", "distinct_pairs")
 
@@ -61,7 +61,7 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
         raise WorkError(f"{output.root.uri}: {missing} rows are missing; run the same command again")
     for stray in drop_strays(output, units, strays):
         note(f"removed {stray}: not a unit of this job")
-    return _account(request, plan.job_file, progress, units, lines)
+    return _account(request, plan.job_file, progress, units, lines, runner)
 
 
 class Progress:
@@ -113,7 +113,9 @@ class Progress:
 # ---------------------------------------------------------------------------------------------------------- account
 
 
-def _account(request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines) -> dict[str, Any]:
+def _account(
+    request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines, runner: Runner
+) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
     output, job = request.output, request.job
     progress.bar.close()
@@ -144,6 +146,7 @@ def _account(request: Request, job_file: JobFile, progress: Progress, units: Uni
         "run": this_run,
     }
     if progress.units or not output.manifest.exists():
+        values["repeated_ids"] = repeated_ids(output, job_file.config, units.names, runner)
         write_manifest(output, lines.of(units), values)
     for defect in listed_defects(output):
         raise WorkError(f"{output.root.uri}: {defect}; remove the file and run the same command again")
@@ -153,8 +156,10 @@ def _account(request: Request, job_file: JobFile, progress: Progress, units: Uni
     if cut := manifest["rows_truncated"]:
         most = request.model.encoder.max_tokens
         note(f"{cut:,} of {manifest['rows_in']:,} texts were cut at {most:,} tokens (--on-long reject: reject them)")
+    if said := several_rows(manifest):
+        raise UnfitError(f"{output.root.uri}: expected {said}", result)
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
-        raise TooManyRejectedError(
+        raise UnfitError(
             f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
             f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
             f"see {output.rejected.uri}, or pass --max-rejected"
@@ -164,8 +169,8 @@ def _account(request: Request, job_file: JobFile, progress: Progress, units: Uni
     return result
 
 
-class TooManyRejectedError(WorkError):
-    """The output is complete, but more rows are rejected than the job allows; `result` is what `run` returns."""
+class UnfitError(WorkError):
+    """The output is complete, but ids repeat or too many rows are rejected; `result` is what `run` returns."""
 
     def __init__(self, message: str, result: dict[str, Any]) -> None:
         super().__init__(message)

@@ -66,7 +66,7 @@ def check_score(job: ScoreJob) -> Request:
         job=job,
         files=found.files,
         model=model,
-        kind=ScoreResult(columns=columns, on_long=job.on_long, figures=figures),
+        kind=ScoreResult(columns=columns, on_long=job.on_long, on_unknown=job.on_unknown, figures=figures),
         output=output,
         unit_rows=job.unit_rows or ROWS_OF_UNIT,
         began=began,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -214,9 +215,10 @@ def read_checked(file: Location, sha256: str) -> bytes:
     return data
 
 
-def parsed(data: bytes, uri: str, columns: list[str] | None = None) -> pa.Table:
-    """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
-    errors = (ValueError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here
+def parsed(data: bytes | BinaryIO, uri: str, columns: list[str] | None = None) -> pa.Table:
+    """The rows of a file, its bytes or opened, with those of these columns that it has, or all. Raises DamagedError
+    where it is none."""
+    errors = (ValueError, OSError, pa.ArrowException)  # OSError: of Arrow, of bytes no store is asked
     with expecting(f"{uri}: expected the rows of a unit", *errors, kind=DamagedError):
         return parquet_table(data, columns)
 

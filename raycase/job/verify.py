@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,22 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, WorkError
-from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA, parquet_table
+from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.job.output import Output, read_job
 from raycase.job.pair_result import count_defects, kind_of
 from raycase.job.runner import Runner
-from raycase.job.unit_files import DamagedError, parsed, read_checked
+from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
 FILES_AT_ONCE = 16  # of a task
 PART_PAIRS = 2**24  # whose hashes are compared at once: 128 MB
 PAIR = [ID, CONDITION]
+MOST_REPEATED = 100  # ids that are named in a manifest
 
 
 def check_files(
     lines: pa.Table, *, uri: str, schema: pa.Schema, dim: int, basis: str | None, config: Mapping[str, Any]
-) -> tuple[list[str], np.ndarray]:
-    """The defects of some files of an output, in words, and the 64-bit hashes of the (id, condition) of their pairs.
+) -> list[str]:
+    """The defects of some files of an output, in words.
 
     schema: of the first file of units. basis: sha256 of that of stored tokens. config: of the job.
     """
@@ -40,7 +41,6 @@ def check_files(
     output = Output(uri, kind.FOLDER)
 
     defects: list[str] = []
-    hashes = [np.empty(0, np.uint64)]
     for line in lines.to_pylist():
         try:
             name = f"{output.results}/{line['name']}"
@@ -54,17 +54,15 @@ def check_files(
                 found += count_defects(line["rows_out"], table, config)
                 found += kind.defects(table, config, dim, basis)
             defects += [f"{name}: {defect}" for defect in found]
-            if kind.UNIQUE and not found:
-                hashes.append(pair_hashes(table))
             if line["rows_rejected"]:
                 defects += _rejected_defects(output, line)
         except DamagedError as error:
             defects.append(str(error))
-    return defects, np.concatenate(hashes)
+    return defects
 
 
 def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
-    """Check counts, checksums, schemas, vectors (finite) and pairs (no duplicates) of an output against its manifest.
+    """Check counts, checksums, schemas, vectors (finite) and ids (each of one row) of an output against its manifest.
 
     runner: default: this process. Returns the totals. Raises RequestError where there is no output, and WorkError that
     names the first three defects.
@@ -124,19 +122,18 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
         basis=hashlib.sha256(output.basis.read()).hexdigest() if output.basis.exists() else None,
         config=read_job(output).config,
     )
-    groups = [lines.slice(start, FILES_AT_ONCE) for start in range(0, len(lines), FILES_AT_ONCE)]
+    defects = sorted(chain.from_iterable(_of_files(runner, check, lines, output)))  # results come in any order
+    yield from defects
+    if not defects:
+        found = repeated_ids(output, check.keywords["config"], lines["name"].to_pylist(), runner)
+        yield from (f"several rows with the id {id_!r}" for id_ in found)
+
+
+def _of_files(runner: Runner, function: Callable[..., Any], files: Any, output: Output) -> Iterator[Any]:
+    """What a function gives for some of the files at a time."""
+    groups = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
     places, threads = [("output", output.root)], os.cpu_count() or 1
-    checked = runner.map(check, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
-    defects: list[str] = []
-
-    def hashes() -> Iterator[np.ndarray]:
-        for found, of_pairs in checked:
-            defects.extend(found)
-            yield of_pairs
-
-    twice = repeated(hashes(), pc.sum(lines["pairs"]).as_py())
-    yield from sorted(defects)  # results come in any order
-    yield from _duplicates(output, lines, twice)
+    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
@@ -148,6 +145,39 @@ def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------------------------------------------ pairs twice
+
+
+def repeated_ids(output: Output, config: Mapping[str, Any], units: Iterable[str], runner: Runner) -> list[Any]:
+    """Ids that several rows have under one condition, however these fell into units: at most `MOST_REPEATED`.
+
+    config: of the job; units: names of all its files, whose vectors are not read. Ids that are numbers of rows, or may
+    repeat, are not looked at. Raises WorkError for a damaged file.
+    """
+    if config["id_column"] is None or not kind_of(config).UNIQUE:
+        return []
+    rows_of = {name: rows for name in units if (rows := UnitFile.parse(name).rows_out)}
+    names, under = [*rows_of], (config["conditions"] or [None])[0]  # of several conditions, each row has all
+    pairs = partial(_pairs, uri=output.root.uri, results=output.results, under=under)
+    hashes = _of_files(runner, partial(_hashes, pairs), names, output)
+    twice = repeated(hashes, sum(rows_of.values()))[:MOST_REPEATED]
+    seen: Counter[tuple[Any, str]] = Counter()
+    for name in names if len(twice) else ():
+        table = pairs(name)
+        table = table.filter(pa.array(np.isin(pair_hashes(table), twice)))
+        seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
+    return list(dict.fromkeys(id_ for (id_, _), times in seen.items() if times > 1))
+
+
+def _pairs(name: str, *, uri: str, results: str, under: str | None) -> pa.Table:
+    """Id and condition of the pairs in a unit's file, of one condition or all (None). Raises DamagedError."""
+    with (Output(uri, results).units / name).open() as file:
+        table = parsed(file, f"{results}/{name}", PAIR)
+    return table if under is None else table.filter(pc.equal(table[CONDITION], under))
+
+
+def _hashes(pairs: Callable[[str], pa.Table], names: Sequence[str]) -> np.ndarray:
+    """`pair_hashes` of some files."""
+    return np.concatenate([pair_hashes(pairs(name)) for name in names])
 
 
 def pair_hashes(table: pa.Table) -> np.ndarray:
@@ -178,17 +208,3 @@ def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
             values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
             found.append(values[counts > 1])
     return np.concatenate(found)
-
-
-def _duplicates(output: Output, lines: pa.Table, hashes: np.ndarray) -> Iterator[str]:
-    """One defect for each pair that occurs more than once in the output, among those with these hashes."""
-    if not len(hashes):
-        return
-    seen: Counter[tuple[Any, str]] = Counter()
-    for name in lines["name"].to_pylist():
-        table = parquet_table((output.units / name).read(), PAIR)
-        table = table.filter(pa.array(np.isin(pair_hashes(table), hashes)))
-        seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
-    for (id_, condition), times in seen.items():
-        if times > 1:
-            yield f"id {id_!r} under {condition!r}: {times} times"

@@ -19,7 +19,7 @@ from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.output import Output
 from raycase.job.pair_result import SCORES, Encode, PairResult
 from raycase.job.request import Request
-from raycase.job.run import TooManyRejectedError, run
+from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
 from raycase.job.score_job import ScoreJob, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -28,7 +28,9 @@ from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 
 SENTENCE = "sentence"
-SETTINGS: dict[str, Any] = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0}  # of all jobs here
+SETTINGS: dict[str, Any] = {  # of all jobs here
+    **{"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}
+}
 Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
@@ -157,7 +159,7 @@ class VectorCache:
         """Run a job over these rows. Raises RequestError if one is rejected."""
         try:
             run(request, self.runner)
-        except TooManyRejectedError as error:
+        except UnfitError as error:
             rejected = request.output.rejected
             first = ds.dataset(rejected.path, filesystem=rejected.fs, format="parquet").head(1).to_pylist()[0]
             *sentences, condition = (text[:80] for text in rows[int(first["id"])])

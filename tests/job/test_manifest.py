@@ -10,7 +10,7 @@ from helpers import embed_here, swap_rows
 
 from raycase.errors import RequestError, WorkError
 from raycase.job.output import Output
-from raycase.job.run import TooManyRejectedError
+from raycase.job.run import UnfitError
 from raycase.job.verify import verify
 
 
@@ -29,7 +29,7 @@ def test_read_back_as_plain_columns(job):
 def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"text": "a dog"}\nnot json\n{"text": "a cat"}\n')
     job = replace(job, input=str(tmp_path / "in.jsonl"))
-    with pytest.raises(TooManyRejectedError, match="line does not parse") as error:
+    with pytest.raises(UnfitError, match="line does not parse") as error:
         embed_here(job)
     assert error.value.result["rows_rejected"] == 1
     assert verify(job.output)["rows_out"] == 2
