@@ -51,6 +51,12 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
     found = raycase.Embed(model=str(tiny_model), condition_column="condition", **MODEL)(under)
     assert found["rejected"].to_pylist() == ["null condition", "null text"]
     assert found.column_names == ["text", "year", "condition", "embedding", "truncated", "rejected"]
+    smile = pa.table({"text": ["\U0001f642", "a dog"]})
+    for on_unknown, reason in (("reject", "text without a token that the encoder knows"), ("embed", None)):
+        found = raycase.Embed(model=str(tiny_model), on_unknown=on_unknown, **MODEL)(smile)
+        assert found["rejected"].to_pylist() == [reason, None]
+    with pytest.raises(ValueError, match=r"^on_unknown: expected one of reject, embed, got 'drop'"):
+        raycase.Embed(model=str(tiny_model), on_unknown="drop")
     long = pa.table({"text": ["a dog " * 2000, "a dog", None]})
     found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(long)
     assert found["truncated"].to_pylist() == [True, False, False]

@@ -244,3 +244,13 @@ def test_a_very_long_text_gives_the_tokens_that_it_gives_uncut(tokenizer_of, fam
         pair = prompt_set(style, span=span).pair
         uncut = tiny.tokens(cutting, [pair.render(*p) for p in pairs])
         tiny.batches_equal(cutting.pairs([pair], pairs), TokenBatch.of(uncut))
+
+
+def test_a_text_is_unknown_if_all_of_its_tokens_are(tokenizer_of):
+    odd, dna = "\u16a0\u16a1 \u16a2", "acgt" * 40
+    texts = [odd, dna, f"a {odd}", f"{odd}.", "a", odd * 300 + " a"]
+    unknown = {"wordpiece": [True, True, False, False, False, True], "minilm": [True, True, False, False, False, True]}
+    unknown["unigram"] = [True, False, False, False, False, True]
+    for family in FAMILIES:
+        found = tokenizer_of(family, max_tokens=200).pairs([PLAIN], [(text, "") for text in texts]).unknown
+        assert found.tolist() == unknown.get(family, [False] * 6), family

@@ -154,3 +154,21 @@ def test_wrong_requests_are_refused(home, tmp_path):
     ask("condition: expected one of the index's", index="under", condition="another", exact_condition=True)
     ask("--output: expected a file that ends with .parquet", output="groups.csv")
     assert not (tmp_path / "groups.parquet").exists()
+
+
+def test_different_texts_without_a_known_token_are_no_duplicates(tmp_path):
+    model, odd = storing.model_folder(tmp_path), ["\U0001f642", "\u16a0", "\u1780", "dog", "dog", "red dog"]
+    rows = [{"id": i, "text": text, "year": 1} for i, text in enumerate(odd)]
+    storing.indexed(tmp_path / "i", storing.stored(tmp_path / "a", model, rows, on_unknown="embed"))
+    for threshold, groups in ((1.0, [0, 1, 2, 3, 3, 5]), (-1.0, [0, 1, 2, 3, 3, 3])):
+        for condition in (None, CONDITION):
+            dedup(asked(tmp_path, tmp_path, "i", threshold=threshold, condition=condition))
+            assert pq.read_table(tmp_path / "groups.parquet")["group"].to_pylist() == groups
+
+
+def test_an_id_of_two_rows_is_named_and_nothing_is_written(tmp_path, tiny_model, monkeypatch):
+    monkeypatch.setattr("raycase.job.run.repeated_ids", lambda *_: [])  # as a job that did not look
+    rows = [{"id": i % 3, "text": f"a dog {i}"} for i in range(4)]
+    uri = storing.indexed(tmp_path / "i", embedded(tmp_path, tiny_model, rows, unconditional=True))
+    refuse(asked(tmp_path, tmp_path, index=uri), "--index: expected each id in one row, .* got 0 in 2 of", dedup)
+    assert not (tmp_path / "groups.parquet").exists()

@@ -150,6 +150,7 @@ ROWS = [
     {"sentence1": "a dog", "sentence2": "a poison cat", "condition": "number", "n": 5},
     {"sentence1": "a dog", "sentence2": "a cat " * 40, "condition": "number", "n": 6},
     {"sentence1": " a red dress", "sentence2": "a blue dress ", "condition": " color ", "n": 7},
+    {"sentence1": "a dog", "sentence2": "\U0001f642", "condition": "color", "n": 8},
 ]
 
 
@@ -167,7 +168,7 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
     choices = CHOICES if name == "case" else {}
     job = replace(job, input=str(path), model=models[name], on_long="reject", max_rejected=1, **choices)
     result = score_here(job)
-    rows = 7 + (ending == "jsonl")
+    rows = 8 + (ending == "jsonl")
     assert (result["rows_in"], result["rows_out"], result["rows_rejected"]) == (rows, 2, rows - 2)
     wanted = [
         (1, "null text", "column sentence1"),
@@ -175,16 +176,17 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
         (3, "null condition", ""),
         (4, "score not finite", ""),
         (5, "text too long", ""),
+        (7, "text without a token that the encoder knows", ""),
     ]
     rejected = read_rejected(job.output)
-    assert [(r["row"], r["reason"], r["detail"]) for r in rejected][:5] == wanted
+    assert [(r["row"], r["reason"], r["detail"]) for r in rejected][:6] == wanted
     assert json.loads(rejected[1]["content"])["sentence1"] == "a dog" and rejected[1]["file"] == str(path)
-    assert [r["reason"] for r in rejected[5:]] == ["line does not parse"] * (rows - 7)
+    assert [r["reason"] for r in rejected[6:]] == ["line does not parse"] * (rows - 8)
     scores = read_scores(job.output)
     assert [str(n) for n in scores["n"].to_pylist()] == ["1", "7"]
     assert scores["sentence1"].to_pylist() == ["a red dress", " a red dress"]  # as they were
     assert scores["score"][0].as_py() == pytest.approx(scores["score"][1].as_py(), abs=1e-6)
-    assert result["distinct_pairs"] == 3  # the first pair is there twice, but for blanks
+    assert result["distinct_pairs"] == 4  # the first pair is there twice, but for blanks
     verify(job.output)
 
 

@@ -93,18 +93,6 @@ def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
     assert "file" not in json.loads(read_rejected(small.output)[1]["content"])
 
 
-def test_an_id_in_two_files_of_a_unit_is_rejected_the_second_time(job, tmp_path):
-    (tmp_path / "ids").mkdir()
-    for name, ids in (("a", (1, 2)), ("b", (1, 3)), ("c", (3,))):
-        lines = [json.dumps({"id": i, "text": f"a dog {i}"}) for i in ids]
-        (tmp_path / "ids" / f"{name}.jsonl").write_text("\n".join(lines))
-    job = replace(job, input=str(tmp_path / "ids"), max_rejected=1)
-    assert embed_here(job)["units_done"] == 1
-    found = [(r["file"][-7:], r["row"], r["id"], r["reason"]) for r in read_rejected(job.output)]
-    assert found == [("b.jsonl", 0, "1", "duplicate id"), ("c.jsonl", 0, "3", "duplicate id")]
-    assert verify(job.output)["rows_out"] == 3
-
-
 def test_a_job_whose_first_file_is_empty_resumes(job, tmp_path):
     (tmp_path / "empty").mkdir()
     for name, text in (("a", ""), ("b", '{"text": "a dog"}\n'), ("c", "")):

@@ -7,18 +7,42 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from helpers import embed_here, swap_rows
+from indexed import refuse
 
 from raycase.errors import RequestError, WorkError
+from raycase.index.build import IndexJob
 from raycase.job.output import Output
+from raycase.job.run import UnfitError
 from raycase.job.verify import repeated, verify
 
 
-def test_verify_reports_an_id_that_is_in_two_units(job, tmp_path):
-    pq.write_table(pa.table({"id": ["same", "b", "same"], "text": ["a dog"] * 3}), tmp_path / "twice.parquet")
-    job = replace(job, input=str(tmp_path / "twice.parquet"), unit_rows=1)
-    assert embed_here(job)["rows_out"] == 3
-    with pytest.raises(WorkError, match="id 'same' under 'color': 2 times"):
+@pytest.mark.parametrize("unit_rows", [1, 2, 9])
+def test_an_id_of_two_rows_ends_the_job_whatever_its_units_and_nothing_takes_it(job, tmp_path, unit_rows):
+    (tmp_path / "twice").mkdir()
+    for name, ids in (("a", ["same", "b", "b"]), ("b", ["c", "same", None])):
+        pq.write_table(pa.table({"id": ids, "text": ["a dog"] * 3}), tmp_path / "twice" / f"{name}.parquet")
+    job = replace(job, input=str(tmp_path / "twice"), unit_rows=unit_rows, max_rejected=1)
+    for _ in range(2):
+        with pytest.raises(UnfitError, match="got several rows with 'same', 'b'; mend") as error:
+            embed_here(job)
+        assert (error.value.result["rows_out"], error.value.result["rows_rejected"]) == (5, 1)
+    with pytest.raises(WorkError, match=r"several rows with the id 'same'; several rows with the id 'b'$"):
         verify(job.output)
+    manifest = Output(job.output).manifest
+    for values in ({}, {"repeated_ids": None}):  # None: of a job that did not look for them
+        kept = {name: value for name, value in (manifest.read_json() | values).items() if value is not None}
+        manifest.put_json(kept)
+        refuse(IndexJob(embeddings=(job.output,), output=str(tmp_path / "i")), "^--embeddings: .* 'same', 'b'; mend")
+    assert not (tmp_path / "i").exists()
+
+
+@pytest.mark.parametrize("unit_rows", [1, 9])
+def test_an_id_may_have_a_row_for_each_condition(job, tmp_path, unit_rows):
+    rows = [{"id": i // 2, "text": "a dog", "under": ["color", "number"][i % 2]} for i in range(4)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    job = replace(job, input=str(tmp_path / "rows.parquet"), conditions=(), condition_column="under")
+    assert embed_here(replace(job, unit_rows=unit_rows))["rows_out"] == 4
+    assert verify(job.output)["pairs"] == 4
 
 
 def first(folder):
