@@ -23,9 +23,9 @@ NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devi
 
 @dataclass(frozen=True, kw_only=True)
 class Tokens:
-    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, or why it was refused.
+    """One tokenised prompt: ids, the pooled tokens [start, end), whether it was truncated, whether the encoder knows no
+    token of its sentence (`PromptTokenizer.is_unknown`), or why it was refused.
 
-    unknown: whether the encoder knows no token of the sentence (`PromptTokenizer.is_unknown`).
     second: the first token of type 1 (a segment id: that of a pair's second text); NEVER: every token is of type 0.
     """
 

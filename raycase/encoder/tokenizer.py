@@ -15,8 +15,6 @@ from raycase.errors import RequestError
 from raycase.io.schema import Reason
 
 LONG_TEXT = 32  # characters for each token that a prompt may have; longer texts are cut before they meet in prompts
-NOWHERE = "\U0010fffd"  # a character for private use, which no vocabulary has
-BLANK = "\u2581"  # SentencePiece's piece of a space
 MOST_CHARACTERS = 2**23  # of a text: a tokenizer takes a minute and 7 GB for six times as many
 
 
@@ -40,7 +38,7 @@ class PromptTokenizer:
         self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
         assert self.end_token is None or self.end_id is not None
         with suppress(Exception):  # of a model that has no token for such a character
-            [token] = self.tokenizer.model.tokenize(NOWHERE)  # of models with bytes several, or none
+            [token] = self.tokenizer.model.tokenize("\U0010fffd")  # in no vocabulary; where there are bytes, several
             self.unknown_id = token.id
 
     @property
@@ -59,9 +57,9 @@ class PromptTokenizer:
         return max(ids, default=0) < self.rows
 
     def is_unknown(self, ids: Sequence[int]) -> bool:
-        """Whether these tokens of a text all stand for what the vocabulary lacks, or for blanks beside it: its vector
-        then says nothing of the text. Never of a tokenizer without such a token."""
-        return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id(BLANK)}
+        """Whether these tokens of a text all stand for what the vocabulary lacks, or for SentencePiece's
+        blanks: its vector then says nothing of the text. Never of a tokenizer without such a token."""
+        return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id("\u2581")}
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens; one that is too long has none."""
@@ -238,7 +236,6 @@ def _joined(
     if truncated:  # each of two texts gets half of the room, and what the other does not need
         first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
         free = [free[0][:first], *(part[: room - first] for part in free[1:])]
-    unknown = any(map(tokenize.is_unknown, free))
     first_text, *others = [*free, *fixed]
     ids = [*around.head, *first_text]
     ends = [len(ids)]
@@ -251,6 +248,6 @@ def _joined(
     if apart:
         spans = [(0, 1), *((end - len(part), end) for part, end in zip([first_text, *others], ends, strict=True))]
     return [
-        Tokens(ids=ids, start=a, end=b, truncated=truncated, unknown=unknown, second=second)
+        Tokens(ids=ids, start=a, end=b, truncated=truncated, unknown=any(map(tokenize.is_unknown, free)), second=second)
         for a, b in spans[: 1 + apart]
     ]

@@ -97,8 +97,8 @@ def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
     counts = pc.value_counts(ids)
     for repeated in counts.filter(pc.greater(counts.field("counts"), 1))[:1].to_pylist():
         raise RequestError(
-            f"--index: expected each id in one row, so that rows can be deleted by it, got {repeated['values']!r} in "
-            f"{repeated['counts']} of {index.root.uri}; build it anew from an output with unique ids (--overwrite)"
+            f"--index: expected each id in one row, to delete it by, got {repeated['values']!r} in {repeated['counts']}"
+            f" of {index.root.uri}; build it with --overwrite from an output whose ids are unique"
         )
     by_id_N = pc.sort_indices(ids).to_numpy()
     _, first, place_N = np.unique(group_N[by_id_N], return_index=True, return_inverse=True)

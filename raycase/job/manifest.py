@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -123,10 +123,9 @@ def read_manifest(output: Output) -> dict[str, Any]:
         return dict(from_json(Manifest, output.manifest.read_json()))
 
 
-def several_rows(manifest: Mapping[str, Any]) -> str:
-    """What is wrong with the ids of an output, as an error says it; "" where each is of one row."""
-    ids = manifest.get("repeated_ids", [])
-    named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} more' * (len(ids) > 3)}"
+def several_rows(ids: Sequence[Any]) -> str:
+    """What is wrong with an output in which these ids are of several rows, as an error says it; "" for none."""
+    named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} or more others' * (len(ids) > 3)}"
     return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
 
 

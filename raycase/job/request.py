@@ -39,8 +39,7 @@ class RunFlags(RayFlag, PromptFlags):
     on_long: Literal["truncate", "reject"] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     on_unknown: OnUnknown = "reject"
-    """What to do with texts without a token that the encoder knows, such as emoji alone for most English ones: their
-    vectors say nothing."""
+    """What to do with texts without a token that the encoder knows, such as emoji: their vectors say nothing."""
     batch_tokens: int | None = None
     """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: int | None = None

@@ -156,7 +156,7 @@ def _account(
     if cut := manifest["rows_truncated"]:
         most = request.model.encoder.max_tokens
         note(f"{cut:,} of {manifest['rows_in']:,} texts were cut at {most:,} tokens (--on-long reject: reject them)")
-    if said := several_rows(manifest):
+    if said := several_rows(manifest.get("repeated_ids", [])):
         raise UnfitError(f"{output.root.uri}: expected {said}", result)
     if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
         raise UnfitError(

@@ -123,17 +123,15 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
         config=read_job(output).config,
     )
     defects = sorted(chain.from_iterable(_of_files(runner, check, lines, output)))  # results come in any order
-    yield from defects
-    if not defects:
-        found = repeated_ids(output, check.keywords["config"], lines["name"].to_pylist(), runner)
-        yield from (f"several rows with the id {id_!r}" for id_ in found)
+    ids = [] if defects else repeated_ids(output, check.keywords["config"], lines["name"].to_pylist(), runner)
+    yield from defects or (f"several rows with the id {id_!r}" for id_ in ids)
 
 
 def _of_files(runner: Runner, function: Callable[..., Any], files: Any, output: Output) -> Iterator[Any]:
     """What a function gives for some of the files at a time."""
     groups = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
-    places, threads = [("output", output.root)], os.cpu_count() or 1
-    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
+    here = {"places": [("output", output.root)], "threads": os.cpu_count() or 1}
+    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", **here)
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
@@ -156,13 +154,12 @@ def repeated_ids(output: Output, config: Mapping[str, Any], units: Iterable[str]
     if config["id_column"] is None or not kind_of(config).UNIQUE:
         return []
     rows_of = {name: rows for name in units if (rows := UnitFile.parse(name).rows_out)}
-    names, under = [*rows_of], (config["conditions"] or [None])[0]  # of several conditions, each row has all
+    under = (config["conditions"] or [None])[0]  # of several, each row has all
     pairs = partial(_pairs, uri=output.root.uri, results=output.results, under=under)
-    hashes = _of_files(runner, partial(_hashes, pairs), names, output)
+    hashes = _of_files(runner, partial(_hashes, pairs), [*rows_of], output)
     twice = repeated(hashes, sum(rows_of.values()))[:MOST_REPEATED]
     seen: Counter[tuple[Any, str]] = Counter()
-    for name in names if len(twice) else ():
-        table = pairs(name)
+    for table in map(pairs, rows_of if len(twice) else ()):
         table = table.filter(pa.array(np.isin(pair_hashes(table), twice)))
         seen.update(zip(table[ID].to_pylist(), table[CONDITION].to_pylist(), strict=True))
     return list(dict.fromkeys(id_ for (id_, _), times in seen.items() if times > 1))

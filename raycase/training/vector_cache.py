@@ -28,9 +28,7 @@ from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 
 SENTENCE = "sentence"
-SETTINGS: dict[str, Any] = {  # of all jobs here
-    **{"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}
-}
+SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
