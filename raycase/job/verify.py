@@ -130,8 +130,8 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
 def _of_files(runner: Runner, function: Callable[..., Any], files: Any, output: Output) -> Iterator[Any]:
     """What a function gives for some of the files at a time."""
     groups = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
-    here = {"places": [("output", output.root)], "threads": os.cpu_count() or 1}
-    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", **here)
+    places, threads = [("output", output.root)], os.cpu_count() or 1
+    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
 
 
 def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
