@@ -22,8 +22,8 @@ from raycase.index.index import Index
 from raycase.index.search_job import SearchJob, search
 from raycase.job import read_step
 from raycase.job.embed_job import EmbedJob
-from raycase.job.run import UnfitError
 from raycase.job.pair_result import count_defects
+from raycase.job.run import UnfitError
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
 
