@@ -91,9 +91,10 @@ def index(job: IndexJob) -> Result:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
     kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
-    only_tokens = result["rows_with_tokens"] and not result["conditions"]
-    under = "for any condition" if only_tokens else f"under {result['conditions']} conditions"
-    print(f"{result['rows']:,} rows {under}, {kind}: {visible(result['output'])}")
+    rows, tokens = result["rows"], result["rows_with_tokens"]
+    under = f" under {result['conditions']} conditions" if result["conditions"] or not tokens else ""
+    under += (" for any condition" if tokens == rows else f", {tokens:,} of them for any condition") if tokens else ""
+    print(f"{rows:,} rows{under}, {kind}: {visible(result['output'])}")
     return result
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import LEAST_STATED, Index, on_index, print_replaced_condition
+from raycase.index.index import LEAST_STATED, Index, note_left_out, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import conditions_file, read_conditions, read_files
@@ -68,7 +68,8 @@ def classify(job: ClassifyJob) -> dict[str, Any]:
     print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
     counted = {row["values"]: row["counts"] for row in table[LABEL].value_counts().to_pylist()}
     counts, unlabelled = {label: counted.get(label, 0) for label in labels}, counted.get(None, 0)
-    shown = sorted(counts.items(), key=lambda item: -item[1]) + [("not stated", unlabelled)] * job.stated
+    rest = "not stated" if "not stated" not in counts else "without a label"
+    shown = sorted(counts.items(), key=lambda item: -item[1]) + [(rest, unlabelled)] * job.stated
     for label, count in shown:
         print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
     print()
@@ -130,6 +131,7 @@ def _label(
     """The condition that is taken, and the labelled rows of an open index."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     index.check_conditional([job.condition], phrases=True, stated=job.stated)
+    note_left_out(index, [condition], job.where)
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables = pa.array(labels), []
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))

@@ -23,7 +23,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import text_column
-from raycase.index.index import Index, on_index, print_replaced_condition
+from raycase.index.index import Index, note_left_out, on_index, print_replaced_condition
 from raycase.index.lance_files import OFFSET, lance_errors
 from raycase.index.topk import Block
 from raycase.index.vector_index import resolve_query_encoder
@@ -58,8 +58,7 @@ def dedup(job: DedupJob) -> dict[str, Any]:
     check_paths(opens=job.opens, writes={"--output": File(job.output, PARQUET)})
     check_ranges(job, {"threshold": (-1 <= job.threshold <= 1, "a cosine from -1 to 1")})
     index, (condition, table) = on_index(job.open, partial(_group, job))
-    if job.condition is not None:
-        print_replaced_condition(index, job.condition, condition)
+    print_replaced_condition(index, job.condition, condition)
     locate(job.output).put(parquet_bytes(table))
     rows, kept = len(table), pc.sum(table["kept"]).as_py()
     sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
@@ -83,6 +82,7 @@ def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
     """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
     and whether that is its own."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
+    note_left_out(index, [condition], job.where)
     nothing = _say_nothing(index)
 
     def telling() -> Iterator[Block]:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
@@ -20,13 +21,11 @@ from raycase.explore.facets import import_sklearn, weigh_texts
 from raycase.explore.of_index import OfIndex
 from raycase.explore.page import MOST_CHARACTERS, map_page
 from raycase.index.answer_printing import text_column, why_unweighed
-from raycase.index.filters import checked_filter
 from raycase.index.index import Index, on_index, print_replaced_condition
-from raycase.index.lance_files import OFFSET, lance_errors, offsets_of, sql_equals
+from raycase.index.lance_files import lance_errors, offsets_of
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate
-from raycase.io.stored_tokens import BASIS
 
 MOST_MAPS = 12
 MOST_ROWS = 200_000
@@ -47,7 +46,7 @@ class ExploreJob(OfIndex):
     clusters: int = 8
     """Number of facets of each map, clusters of its rows. There are eight colors."""
     text_column: str | None = None
-    """The kept column with the texts. Default: text, if the index has it, else ids are shown."""
+    """The kept column with the texts. Default: the one that was embedded, else text; without one, ids are shown."""
 
 
 def explore(job: ExploreJob) -> dict[str, Any]:
@@ -88,8 +87,7 @@ def _make(job: ExploreJob, index: Index) -> tuple[list[ConditionMap], MapRows]:
     conditions: dict[str | None, None] = {}
     for name in [*([None] if index.metadata.plain else []), *(job.conditions or index.metadata.conditions)]:
         condition, _ = index.blocks(name, exact_condition=job.exact_condition)
-        if name is not None:
-            print_replaced_condition(index, name, condition)
+        print_replaced_condition(index, name, condition)
         conditions[condition] = None
     if not conditions.keys() - {None}:
         raise RequestError("--conditions: expected at least one, got none; the index has only unconditional vectors")
@@ -135,24 +133,24 @@ def choose_rows(job: ExploreJob, index: Index, conditions: Sequence[str | None],
     Raises RequestError for fewer rows than a map has.
     """
     most = job.most_rows
-    passing = None if job.where is None else checked_filter(index.dataset, index.root, job.where, "where")
-    also = "" if passing is None else f" AND {passing}"
-    has_words = f"{BASIS} IS NOT NULL"  # of which vectors are pooled
-    filters = [(has_words if index.is_pooled(each) else sql_equals(CONDITION, each)) + also for each in conditions]
-    tables = {each: index.dataset.to_table(columns=[ID, OFFSET], filter=each) for each in dict.fromkeys(filters)}
-    own = tables[filters[0]][ID].combine_chunks()  # then, by filter, the place of each of these ids, or -1
-    places = {each: pc.index_in(own, value_set=table[ID].combine_chunks()) for each, table in tables.items()}
-    place_of = {each: place.fill_null(-1).to_numpy() for each, place in places.items()}
-    is_common = np.logical_and.reduce([place >= 0 for place in place_of.values()])
+    tables = []
+    for each in conditions:
+        table = index.ids([each], job.where)
+        is_stored_N = pc.is_valid(table[CONDITION]).to_numpy() == (each is not None)
+        tables.append(table.filter(pa.array(is_stored_N | index.vectors.is_pooled(each, offsets_of(table)))))
+    own = tables[0][ID].combine_chunks()  # then, under each condition, the place of each of these ids, or -1
+    places = (pc.index_in(own, value_set=table[ID].combine_chunks()) for table in tables)
+    places_CN = np.stack([place.fill_null(-1).to_numpy() for place in places])
+    is_common = (places_CN >= 0).all(axis=0)
     of = int(is_common.sum())
     if of < LEAST_ROWS:
         got = "the filter leaves" if job.where else "there are"
         raise RequestError(f"--index: expected at least {LEAST_ROWS} rows under all conditions, {got} {of}")
     chosen = np.sort(np.random.default_rng(0).choice(of, most, replace=False)) if of > most else np.arange(of)
-    offsets = [offsets_of(tables[each])[place_of[each][is_common]][chosen] for each in filters]
+    offsets = [offsets_of(table)[place_N[is_common]][chosen] for table, place_N in zip(tables, places_CN, strict=True)]
     taken = index.dataset.take(offsets[0], columns=[ID, *([text] if text else [])])
     ids = [str(each) for each in taken[ID].to_pylist()]
-    every = pc.count_distinct(index.dataset.to_table(columns=[ID], filter=passing)[ID]).as_py()
+    every = pc.count_distinct(index.ids(None, job.where)[ID]).as_py()
     return MapRows(
         offsets=offsets,
         texts=[each or "" for each in taken[text].to_pylist()] if text else ids,

@@ -25,7 +25,7 @@ from raycase.explore.facets import (
 )
 from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
-from raycase.index.index import LEAST_STATED, TELLING, Index, on_index, print_replaced_condition
+from raycase.index.index import LEAST_STATED, TELLING, Index, note_left_out, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
@@ -47,7 +47,7 @@ class FacetsJob(OfIndex):
     clusters: int | None = None
     """Number of clusters. Default: the best by silhouette on a sample, at most 24."""
     text_column: str | None = None
-    """Kept column with the texts, for examples and words. Default: text, if the index has it."""
+    """Kept column with the texts, for examples and words. Default: the one that was embedded, else text."""
     output: str | None = None
     """Parquet file for the clusters, local or on object storage, beside the table."""
     assignments: str | None = None
@@ -67,6 +67,7 @@ def facets(job: FacetsJob) -> dict[str, Any]:
 
     def find(index: Index) -> tuple[FoundFacets, pa.Table, pa.Table | None]:
         found = find_facets(job, index)
+        note_left_out(index, [found.condition], job.where)
         with lance_errors(index.root):
             return found, facet_table(found, index), assignment_table(found, index) if job.assignments else None
 

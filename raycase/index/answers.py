@@ -32,7 +32,7 @@ def answer_table(
     query_H: np.ndarray,
     asked: str | None,
     condition: str | None,
-    pooled: bool,
+    pooled_H: np.ndarray,
     rank_H: np.ndarray,
     scores_H: np.ndarray,
     offsets_H: np.ndarray,
@@ -40,7 +40,7 @@ def answer_table(
 ) -> pa.Table:
     """The rows at these offsets as answers, with id and kept columns.
 
-    `asked`: the requested condition; `condition`: the one that was searched; `pooled`: from stored tokens; `more`:
+    `asked`: the requested condition; `condition`: the one that was searched; `pooled_H`: from stored tokens; `more`:
     columns of these names.
     """
     names = returned_columns(dataset)
@@ -49,7 +49,7 @@ def answer_table(
         QUERY: pa.array(query_H, pa.int64()),
         ASKED: pa.array([asked] * len(query_H), pa.string()),
         CONDITION: pa.array([condition] * len(query_H), pa.string()),
-        POOLED: pa.array([pooled] * len(query_H), pa.bool_()),
+        POOLED: pa.array(pooled_H),
         RANK: pa.array(rank_H + 1, pa.int32()),
         SCORE: pa.array(scores_H, pa.float32()),
     }

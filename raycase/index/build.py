@@ -118,7 +118,9 @@ def build(job: IndexJob) -> dict[str, Any]:
         dataset = _append(job, sources, dataset, metadata, root)
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
-        has_new_words = bool(job.text_index or job.text_language) and update_text_index(dataset, job.text_language)
+        has_new_words = bool(job.text_index or job.text_language) and update_text_index(
+            dataset, job.text_language, metadata.text_column
+        )
         if added or deleted or has_new_words or settings != (metadata.kind, metadata.exact_below):
             if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
                 most = fragment_rows(metadata.rows, metadata.shards)

@@ -29,12 +29,12 @@ from raycase.heads.token_pooling import (
     unpack_tokens,
 )
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_equals, vectors_of
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_equals, sql_in, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
 from raycase.index.topk import Block, joined
-from raycase.io.schema import CONDITION, PLAIN, VECTOR
+from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, StoredTokens
+from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, PLAIN_PART, StoredTokens
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -44,6 +44,7 @@ FEW = 8  # where a filter leaves at most one in so many rows, these alone are po
 TOKEN_ROWS, SKETCHED_ROWS = 8192, 2**16  # rows whose tokens or sketches are read at a time
 CONDITIONS = 1024  # whose axes are remembered: more than there is room for vectors along them
 POOLERS = 16  # that are remembered, of a basis and a condition: a few megabytes each
+UNCOVERED = 64  # conditions of which it is remembered which rows have tokens alone
 
 RowBatch = tuple[np.ndarray, str, UnpackedTokens]  # row offsets (B,), basis, tokens
 Ask = Callable[[str], tuple[ConditionQueries, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
@@ -78,7 +79,7 @@ class StoredRows:
             return
         kept: list[RowBatch] = []
         size = 0
-        rows = {"columns": [OFFSET, self.column, PLAIN_PART, BASIS], "filter": f"{BASIS} IS NOT NULL"}
+        rows = {"columns": [OFFSET, self.column, PLAIN_PART, BASIS], "filter": HAS_TOKENS}
         at_once = TOKEN_ROWS if self.column == CODES else SKETCHED_ROWS
         for read in scan(self.dataset, self.fragments, **rows, batch_size=at_once).to_batches():
             for batch in self._by_basis(pa.table(read)):
@@ -203,8 +204,8 @@ class RememberedVectors:
 class ConditionVectors:
     """The unit vectors of an index under one condition or another, read once and cached up to `memory_bytes`.
 
-    pooled: gives them for a condition that the index does not have; of those the oldest leave the cache first. Where
-    some rows alone are pooled, these are remembered in what room is left.
+    pooled: gives them for a condition that the index does not have, and for rows that lack one which others have; of
+    those the oldest leave the cache first. Where some rows alone are pooled, these are remembered in what room is left.
     """
 
     def __init__(
@@ -218,40 +219,87 @@ class ConditionVectors:
         """fragments: whose rows alone are there; None: all."""
         self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
         self.scan = partial(scan, dataset, fragments)
-        self.cached: dict[str | None, Block] = {}
+        self.cached: dict[tuple[str | None, bool], Block] = {}  # by condition, and whether they are pooled
         self.remembered = RememberedVectors()
+        self.uncovered = lru_cache(UNCOVERED)(partial(_uncovered, dataset, self.scan))
+
+    def to_pool(self, condition: str | None) -> np.ndarray | None:
+        """The offsets, ascending, of the rows that are pooled under a condition: with stored tokens, and an id that has
+        no row under it. None: all with stored tokens, for the index does not have the condition."""
+        metadata = self.metadata
+        if metadata.lacks(condition):
+            return None
+        is_some = metadata.words and condition is not None and condition not in metadata.kept
+        return self.uncovered(condition) if is_some else np.empty(0, np.int64)
+
+    def pooled_rows(self, condition: str | None) -> int:
+        """How many rows are pooled under a condition."""
+        rows = self.to_pool(condition)
+        return self.metadata.words if rows is None else len(rows)
+
+    def is_pooled(self, condition: str | None, offsets_B: np.ndarray) -> np.ndarray:
+        """Which of some rows under a condition are pooled: (B,) bool."""
+        rows = self.to_pool(condition)
+        return np.ones(len(offsets_B), bool) if rows is None else np.isin(offsets_B, rows)
+
+    def kinds(self, conditions: Sequence[str | None]) -> str:
+        """The filter for the rows under some conditions (None: unconditional), and those with stored tokens where some
+        are pooled: an id may have a row of each kind."""
+        stored = [name for name in conditions if name in self.metadata.conditions]
+        kinds = [sql_equals(CONDITION, None)] * (None in conditions) + [sql_in(CONDITION, stored)] * bool(stored)
+        return f"({' OR '.join(kinds + [HAS_TOKENS] * any(map(self.pooled_rows, conditions)))})"
 
     def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
-        pooled ones. One block where the vectors are cached; else they are read or pooled again, batch by batch."""
-        of_kind = f"{BASIS} IS NOT NULL" if self.metadata.lacks(condition) else sql_equals(CONDITION, condition)
-        passing = f"{of_kind} AND {where}" if where else of_kind
-        if condition not in self.cached and not self.metadata.lacks(condition):
-            column = PLAIN if condition is None else VECTOR
-            size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
-            if size > self._room:
-                rows = self.scan(columns=[OFFSET, column], filter=passing, batch_size=BATCH_ROWS)
-                yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
-                return
+        pooled ones, which come last. One block of each kind where the vectors are cached; else they are read or pooled
+        again, batch by batch."""
+        yield from self.stored(condition, where)
+        if condition is not None and self.pooled_rows(condition):
+            selected = self.to_pool(condition)
+            if where:
+                passing = self.offsets(HAS_TOKENS, where)
+                selected = passing if selected is None else np.intersect1d(passing, selected)
+            if (condition, True) in self.cached:
+                yield only(self.cached[condition, True], selected)
+            else:
+                yield from self._pooled(condition, selected)
+
+    def stored(self, condition: str | None, where: Filter | None) -> Iterator[Block]:
+        """`blocks`, without those that are pooled."""
+        if self.metadata.lacks(condition):
+            return
+        of_kind, part = sql_equals(CONDITION, condition), (condition, False)
+        column = PLAIN if condition is None else VECTOR
+        size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
+        if part not in self.cached and size > self._room:
+            passing = f"{of_kind} AND {where}" if where else of_kind
+            rows = self.scan(columns=[OFFSET, column], filter=passing, batch_size=BATCH_ROWS)
+            yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
+            return
+        selected = self.offsets(of_kind, where) if where else None
+        if selected is not None and not len(selected):
+            return
+        if part not in self.cached:
             table = self.scan(columns=[OFFSET, column], filter=of_kind).to_table()
-            self.cached[condition] = offsets_of(table), vectors_of(table[column])
+            self.cached[part] = offsets_of(table), vectors_of(table[column])
             self.remembered.forget(self._room)
-        selected = offsets_of(self.scan(columns=[OFFSET], filter=passing).to_table()) if where else None
-        if condition in self.cached:
-            yield _among(self.cached[condition], selected)
-        elif condition is not None:
-            yield from self._pooled(condition, selected)
+        yield only(self.cached[part], selected)
+
+    def offsets(self, of_kind: str, where: Filter | None) -> np.ndarray:
+        """The offsets, ascending, of the rows of a kind that pass a filter: (N,)."""
+        passing = f"{of_kind} AND {where}" if where else of_kind
+        return offsets_of(self.scan(columns=[OFFSET], filter=passing).to_table())
 
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
-        """The unit vectors of rows under a condition that the index has, at these offsets, in float64: (B, D)."""
-        if condition in self.cached:
-            offsets_N, vectors_ND = self.cached[condition]
+        """The unit vectors of rows that are stored under a condition, at these offsets, in float64: (B, D)."""
+        if (condition, False) in self.cached:
+            offsets_N, vectors_ND = self.cached[condition, False]
             return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
         column = PLAIN if condition is None else VECTOR
         return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
 
     def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
-        """Offsets and vectors of some rows, by offsets ascending, under a condition that the index does not have."""
+        """Offsets and vectors of some rows with stored tokens, by offsets ascending, pooled under a condition."""
         is_remembered_B, found = self.remembered.of(condition, offsets_B)
         yield from found
         for block in self.pooled.blocks(condition, offsets_B[~is_remembered_B]):
@@ -260,7 +308,7 @@ class ConditionVectors:
             yield block
 
     def _pooled(self, condition: str, selected: np.ndarray | None) -> Iterator[Block]:
-        """The blocks of a condition that the index does not have; cached where all rows are pooled, and fit."""
+        """The blocks of those that are pooled; cached where all rows with stored tokens are, and fit."""
         if selected is not None and len(selected) * FEW <= self.metadata.words:
             yield from self.pooled_at(condition, np.sort(selected))
             return
@@ -271,13 +319,13 @@ class ConditionVectors:
             blocks.append(block)
             if size > self.memory_bytes:
                 blocks.clear()
-            yield _among(block, selected)
-        others = [name for name in self.cached if self.metadata.lacks(name)]
+            yield only(block, selected)
+        others = [part for part in self.cached if part[1]]
         while others and size > self._room:
             del self.cached[others.pop(0)]
         if blocks and size <= self._room:
             offsets, vectors = zip(*blocks, strict=True)
-            self.cached[condition] = np.concatenate(offsets), torch.cat(vectors)
+            self.cached[condition, True] = np.concatenate(offsets), torch.cat(vectors)
             self.remembered.forget(self._room)
 
     @property
@@ -286,7 +334,14 @@ class ConditionVectors:
         return self.memory_bytes - sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
 
 
-def _among(block: Block, selected: np.ndarray | None) -> Block:
+def _uncovered(dataset: LanceDataset, scan: Callable[..., Any], condition: str) -> np.ndarray:
+    """The offsets, ascending, of the rows with stored tokens whose ids have no row under a condition of the index."""
+    stored = dataset.to_table(columns=[ID], filter=sql_equals(CONDITION, condition))[ID]
+    tokens = scan(columns=[ID, OFFSET], filter=HAS_TOKENS).to_table()
+    return offsets_of(tokens.filter(pc.invert(pc.is_in(tokens[ID], value_set=stored))))
+
+
+def only(block: Block, selected: np.ndarray | None) -> Block:
     """The rows of a block with these offsets; all for None."""
     if selected is None:
         return block

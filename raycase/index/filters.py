@@ -16,7 +16,9 @@ import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, first_line, needs_package, visible
 from raycase.index.lance_files import lance_errors, returned_columns
-from raycase.io.lance_dataset import import_lance
+from raycase.io.json_values import loads
+from raycase.io.lance_dataset import METADATA_KEY, import_lance
+from raycase.io.schema import ID
 from raycase.io.storage import Location
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
     anything else than one condition on these columns.
     """
     columns = returned_columns(dataset)
-    schema = pa.schema([dataset.schema.field(name) for name in columns])
+    schema = pa.schema([dataset.schema.field(name) for name in columns], dataset.schema.metadata)
     try:
         sql = _written(_parsed(where), schema)
         with lance_errors(root):
@@ -176,6 +178,8 @@ def _check_parts(parsed: Any, exp: Any) -> None:
 def _named(identifier: Any, schema: pa.Schema) -> str:
     """The column of this name; without quotes also in another case, if there is only one. Raises ValueError."""
     name, is_quoted = identifier.this, bool(identifier.args.get("quoted"))
+    if name not in schema.names and name == loads(schema.metadata[METADATA_KEY.encode()]).get("id_column"):
+        return ID
     in_any_case = [other for other in schema.names if other.lower() == name.lower() and not is_quoted]
     found = [name] if name in schema.names else in_any_case
     if len(found) != 1:

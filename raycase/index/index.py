@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raycase.errors import RequestError, WorkError, note
 from raycase.index.answers import answer_table, distinct_answers
@@ -24,7 +25,7 @@ from raycase.index.topk import Nearest
 from raycase.index.vector_index import VectorIndex
 from raycase.index.weighted_search import Term, Weighted, check_weights, parts_column
 from raycase.io.locks import exclusive
-from raycase.io.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
+from raycase.io.schema import ID, PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import as_texts
@@ -185,12 +186,12 @@ class Index(VectorIndex):
             groups[question.asked[query]].append(query)
         most = fused_ranks(k) if question.hybrid else k
         tables = [each for asked, own in groups.items() for each in self._under(question, own, asked, most)]
-        none = answer_table(self.dataset, np.empty(0), None, None, False, *np.empty((3, 0)))
+        none = answer_table(self.dataset, np.empty(0), None, None, np.empty(0, bool), *np.empty((3, 0)))
         table = pa.concat_tables([none, *tables], promote_options="default")
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
         if not question.hybrid:
             return table
-        return fused(self.dataset, self.metadata, table, question.sentences, question.where, k, kind=question.kind)
+        return fused(self.dataset, self.vectors, table, question.sentences, question.where, k, kind=question.kind)
 
     def _under(
         self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int
@@ -201,20 +202,21 @@ class Index(VectorIndex):
         candidates, at_once = None, QUERIES
         if len(asked) > 1 or asked[0].weight < 0:
             candidates = self._combined_candidates(question, asked, len(queries), k)
-            rows = max(map(self.metadata.rows_under, names))
+            rows = max(map(self.rows, names))
             at_once = max(1, min(QUERIES, COSINES // rows)) if candidates is None else 1
         searched = (None, None) if question.kind in ("weights", "mean") else (asked[0].asked, names[0])
-        pooled = any(map(self.metadata.lacks, names))
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
             terms = self._terms(question, asked, [question.sentences[i] for i in batch])
             scores_Qk, offsets_Qk, row_PQk = self._best(question, terms, k, candidates)
             query_H, rank_H = (offsets_Qk >= 0).nonzero()
-            more, offsets_H = {}, offsets_Qk[query_H, rank_H]
+            more, offsets_H, row_PH = {}, offsets_Qk[query_H, rank_H], row_PQk[:, query_H, rank_H]
             if question.stated:
                 more[STATED] = pa.array(self.stated_at(str(names[0]), offsets_H), pa.float32())
             if question.kind == "weights":
-                more[PARTS] = parts_column(asked, terms, query_H, row_PQk[:, query_H, rank_H], self.all_rows.at)
+                more[PARTS] = parts_column(asked, terms, query_H, row_PH, self.all_rows.at)
+            pooled_PH = [self.vectors.is_pooled(*each) for each in zip(names, row_PH, strict=True)]
+            pooled = (pooled_PH & (row_PH >= 0)).any(axis=0)
             found = rank_H, scores_Qk[query_H, rank_H], offsets_H
             yield answer_table(self.dataset, np.array(batch)[query_H], *searched, pooled, *found, **more)
 
@@ -237,10 +239,10 @@ class Index(VectorIndex):
                 f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(asked):,}"
             )
         names, options = [one.condition for one in asked], question.options
-        rows = max(map(self.metadata.rows_under, names))
+        rows = max(map(self.rows, names))
         if options.exact or not self.metadata.is_approximate(rows):
             return None
-        if any(map(self.metadata.lacks, names)) or (question.kind == "weights" and self.metadata.words):
+        if any(map(self.vectors.pooled_rows, names)) or (question.kind == "weights" and self.metadata.words):
             factor = options.factor * (AWAY if any(one.weight < 0 for one in asked) else 1)
             return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
         return 0
@@ -256,7 +258,7 @@ class Index(VectorIndex):
             best = find(terms[0].vectors, terms[0].condition, k, where, options)
             return *best, best[1][None]
         stored = [term for term in terms if not self.metadata.lacks(term.condition)]
-        k = min(k, sum(self.metadata.rows_under(term.condition) for term in terms))
+        k = min(k, sum(self.rows(term.condition) for term in terms))
         if not stored:
             scores_Qk, offsets_Qk = self._compare(terms, k, where, candidates)
             return scores_Qk, offsets_Qk, np.broadcast_to(offsets_Qk, (len(terms), *offsets_Qk.shape))
@@ -303,11 +305,21 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
     return index, work(index)
 
 
-def print_replaced_condition(index: Index, asked: str, condition: str | None) -> None:
+def print_replaced_condition(index: Index, asked: str | None, condition: str | None) -> None:
     """Say which condition was searched in place of one that the index lacks. One of stored tokens alone has none."""
     if index.metadata.lacks(condition):
         if index.metadata.conditions:
             note(f"no {asked!r} in the index; pooled from its stored tokens")
-    elif asked != condition:
+    elif asked is not None and asked != condition:
         cosine = index.nearest_condition(asked)[1]
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")
+
+
+def note_left_out(index: Index, conditions: Sequence[str | None], where: str | None) -> None:
+    """Say how many rows that pass a filter have no vector under any of some conditions (None: unconditional)."""
+    if index.metadata.rows in map(index.rows, conditions):
+        return
+    every, there = (pc.count_distinct(index.ids(each, where)[ID]).as_py() for each in (None, conditions))
+    under = " or ".join("without a condition" if each is None else f"under {each!r}" for each in conditions)
+    if every > there:
+        note(f"{every - there:,} of {every:,} rows are left out: the index has no vector of theirs {under}")

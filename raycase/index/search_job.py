@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -19,14 +19,14 @@ from raycase.flags import RayFlag
 from raycase.index.answer_printing import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
-from raycase.index.index import Index, on_index, print_replaced_condition
+from raycase.index.index import MOST_COMBINED, Index, note_left_out, on_index, print_replaced_condition
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
 from raycase.io.model_files import model_folder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import read_columns
-from raycase.io.schema import ASKED, CONDITION, ID, PARTS, QUERY, SCORE, TEXT, WEIGHTS, parquet_options
+from raycase.io.schema import CONDITION, ID, QUERY, SCORE, TEXT, WEIGHTS, parquet_options
 from raycase.io.storage import locate
 
 Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions
@@ -87,7 +87,8 @@ class SearchJob(RayFlag):
     candidates: int | None = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
     text_column: str | None = None
-    """The kept column that holds the texts: shown in answers, and used by --rerank and --explain. Default: text."""
+    """The kept column that holds the texts: shown in answers, and used by --rerank and --explain. Default: the one that
+    was embedded, else text."""
     explain: bool | None = None
     """Show the words that decided each answer (condition-pooling): in bold in a terminal, else as a list; with --output
     in a column `weights`. Default: on in a terminal, off with --output."""
@@ -105,7 +106,6 @@ class _Answered:
 
     answers: int = 0
     unscored: int = 0
-    replaced: dict[tuple[str, str | None], None] = field(default_factory=dict)  # conditions: asked, searched
     file: io.BytesIO = field(default_factory=io.BytesIO)
     shown: list[Weighed] = field(default_factory=list)
 
@@ -133,20 +133,17 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
         return shard(index) if shard else index
 
     index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
-    for asked, condition in done.replaced:
-        print_replaced_condition(index, asked, condition)
     if done.unscored:
         note(f"{done.unscored} of {done.answers} answers have no text to score and come last")
     if job.output:
         locate(job.output).put(done.file.getvalue())
     else:
-        schema = index.dataset.schema
+        schema, text = index.dataset.schema, text_column(index, job.text_column)
         strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
-        if not job.text_column and TEXT not in index.columns and strings:
-            others = ", ".join(strings)
-            note(f"ids are shown, for the index keeps no column {TEXT!r}; --text-column names another: {others}")
-        column = job.text_column or (TEXT if TEXT in index.columns else ID)
-        print_answers(done.shown, column, sentences, conditions)
+        if text is None and strings:
+            others, known = ", ".join(strings), index.metadata.text_column or TEXT
+            note(f"ids are shown, for the index keeps no column {known!r}; --text-column names another: {others}")
+        print_answers(done.shown, text or ID, sentences, conditions)
     return {
         "queries": len(sentences),
         "answers": done.answers,
@@ -160,8 +157,7 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
 def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> _Answered:
     """Answer the queries on an open index, some at a time."""
     done, writer = _Answered(), None
-    text, weighted = job.text_column or TEXT, isinstance(conditions, dict)
-    text_column(index, job.text_column)  # checks it
+    text, weighted = text_column(index, job.text_column) or TEXT, isinstance(conditions, dict)
     if job.rerank:
         check_answers(index.columns, text)
     scorer = find_scorer(job.rerank, conditional=isinstance(conditions, list)).load() if job.rerank else None
@@ -189,8 +185,6 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
             per=job.per,
             options=EFFORTS[job.effort],
         )
-        each = pa.Table.from_struct_array(table[PARTS].combine_chunks().flatten()) if weighted else table
-        done.replaced |= dict.fromkeys(zip(each[ASKED].to_pylist(), each[CONDITION].to_pylist(), strict=True))
         if scorer:
             table = rerank(table, some, scorer, text=text, k=job.k)
             done.unscored += table[SCORE].null_count
@@ -207,7 +201,20 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
             done.shown.append((table, weights))
     if writer:
         writer.close()
+    _say_searched(job, conditions, index)
     return done
+
+
+def _say_searched(job: SearchJob, conditions: Asked, index: Index) -> None:
+    """Say which conditions were searched in place of others, and how many rows could not be looked at."""
+    every: Iterable[str | None] = (not job.unconditional and index.metadata.conditions) or [None]
+    searched = {one: index.query_encoder.condition_for(one, job.exact_condition) for one in conditions or every}
+    for one, condition in searched.items():
+        print_replaced_condition(index, one, condition)
+    names = [*dict.fromkeys(searched.values())]
+    apart = isinstance(conditions, list) and len(names) <= MOST_COMBINED  # a search each
+    for each in [[name] for name in names] if apart else [names]:
+        note_left_out(index, each, job.where)
 
 
 def _queries(job: SearchJob) -> tuple[list[str], Asked]:

@@ -6,23 +6,24 @@ Shapes: N rows, B of some of them, Q queries, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
+from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows, only
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_in
 from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets
 from raycase.index.weighted_search import Term, best_ids, candidate_rows
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, SKETCH
+from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, SKETCH
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -67,16 +68,20 @@ class Shard:
         their sketches. One condition, or several that are all pooled: an id may have its rows under others in several
         shards."""
         vectors, first = self.vectors, terms[0]
-        if all(term.condition in vectors.cached for term in terms) or not vectors.metadata.words:
+        parts = {(term.condition, vectors.pooled_rows(term.condition) > 0) for term in terms}
+        if parts <= vectors.cached.keys() or not vectors.metadata.words:
             candidates = None
         if len(terms) > 1 or first.share != 1:
             among = None if candidates is None else self.candidates(terms, where, candidates)
             return self.combined(terms, k, where, among)[:2]
-        blocks = partial(vectors.blocks, first.condition, where)
-        if candidates is not None and first.condition is not None and vectors.metadata.lacks(first.condition):
+        blocks: Callable[[], Iterable[Block]] = partial(vectors.blocks, first.condition, where)
+        if candidates is not None and first.condition is not None and vectors.pooled_rows(first.condition):
             projected_QA = first.vectors @ self.sketched.axes(first.condition).numpy()
-            _, best_Qk = nearest_offsets(projected_QA, self.sketch_vectors.blocks(first.condition, where), candidates)
-            blocks = partial(vectors.pooled_at, first.condition, np.unique(best_Qk[best_Qk >= 0]))
+            of_all = self.sketch_vectors.blocks(first.condition, where)
+            sketches = (only(block, vectors.to_pool(first.condition)) for block in of_all)
+            best_Qk = nearest_offsets(projected_QA, sketches, candidates)[1]
+            pooled = partial(vectors.pooled_at, first.condition, np.unique(best_Qk[best_Qk >= 0]))
+            blocks = lambda: chain(vectors.stored(first.condition, where), pooled())  # noqa: E731
         return exact_top_k(first.vectors, blocks, k, partial(self.at, first.condition))
 
     def combined(
@@ -86,11 +91,10 @@ class Shard:
         named = [str(term.condition) for term in terms]
         stored = [name for name in named if not self.vectors.metadata.lacks(name)]
         if not stored:  # an id has one row with stored tokens
-            offsets = self._with_tokens(where) if among is None else among
+            offsets = self.vectors.offsets(HAS_TOKENS, where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
         else:
-            kinds = [sql_in(CONDITION, stored), f"{BASIS} IS NOT NULL"][: 1 + (len(stored) < len(terms))]
-            passing = [f"({' OR '.join(kinds)})"] + ([where] if where else [])
+            passing = [self.vectors.kinds(named)] + ([where] if where else [])
             if among is not None:
                 passing.append(sql_in(ID, self.vectors.dataset.take(among, columns=[ID])[ID].unique().to_pylist()))
             rows = self.vectors.scan(columns=[ID, CONDITION, OFFSET], filter=" AND ".join(passing)).to_table()
@@ -98,10 +102,11 @@ class Shard:
             under = rows[CONDITION].fill_null("").to_numpy()
 
         def of_some(condition: str) -> Iterator[Block]:
-            if condition not in stored:
-                yield from self.vectors.pooled_at(condition, offsets[under == ""])
-            elif len(own_B := offsets[under == condition]):
+            if len(own_B := offsets[under == condition]):
                 yield own_B, self.vectors.at(condition, own_B).float()
+            others_B = offsets[under == ""]
+            if len(others_B := others_B[self.vectors.is_pooled(condition, others_B)]):
+                yield from self.vectors.pooled_at(condition, others_B)
 
         blocks = partial(self.vectors.blocks, where=where) if among is None else of_some
         return best_ids(terms, offsets, ids, blocks, self.at, k)
@@ -110,18 +115,15 @@ class Shard:
         """The offsets of rows with stored tokens that, by their sketches under all conditions, are best: (N,)."""
         projected = [replace(term, vectors=term.vectors @ self.sketched.axes(term.condition).numpy()) for term in terms]
         blocks = partial(self.sketch_vectors.blocks, where=where)
-        return candidate_rows(projected, self._with_tokens(where), blocks, most)
+        return candidate_rows(projected, self.vectors.offsets(HAS_TOKENS, where), blocks, most)
 
-    def _with_tokens(self, where: Filter | None) -> np.ndarray:
-        """The offsets of the rows with stored tokens that pass the filter, ascending: (N,)."""
-        passing = f"{BASIS} IS NOT NULL" + (f" AND {where}" if where else "")
-        return offsets_of(self.vectors.scan(columns=[OFFSET], filter=passing).to_table())
-
-    def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
-        """The unit vectors of rows under a condition, at these offsets, ascending, in float64: (B, D)."""
-        if condition is not None and self.vectors.metadata.lacks(condition):
-            return joined(self.pooled.blocks(condition, offsets_B, dtype=torch.float64))[1]
-        return self.vectors.at(condition, offsets_B)
+    def at(self, condition: str | None, offsets_B: np.ndarray, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The unit vectors of rows under a condition, stored or pooled, at these offsets, ascending: (B, D)."""
+        is_pooled_B = self.vectors.is_pooled(condition, offsets_B)
+        parts = [*self.pooled.blocks(str(condition), offsets_B[is_pooled_B], dtype=dtype)]
+        if len(stored_B := offsets_B[~is_pooled_B]):
+            parts.append((stored_B, self.vectors.at(condition, stored_B).to(dtype)))
+        return joined(parts)[1]
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:

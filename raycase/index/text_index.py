@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, returned_columns, sql_equals, sql_in
+from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_in
 from raycase.io.schema import ASKED, CONDITION, ID, PARTS, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
-from raycase.io.stored_tokens import BASIS
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+    from raycase.index.condition_vectors import ConditionVectors
 
 Language = Literal[
     "none", "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian",
@@ -30,11 +31,12 @@ RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet
 LEAST_FUSED = 10  # ranks of each kind; many more, and rows far down in both push out the nearest (results/hybrid.md)
 
 
-def update_text_index(dataset: LanceDataset, language: Language | None) -> bool:
-    """Index the column of texts, `text` or the only kept one of strings, unless it is indexed in this language (None:
-    in any); returns whether it was not. Raises RequestError where there is no such column."""
+def update_text_index(dataset: LanceDataset, language: Language | None, text: str | None) -> bool:
+    """Index the column of texts, that which was embedded (text), `text`, or the only kept one of strings, unless it is
+    indexed in this language (None: in any); returns whether it was not. Raises RequestError where there is none."""
     strings = [name for name in returned_columns(dataset) if pa.types.is_string(dataset.schema.field(name).type)]
-    texts = [TEXT] if TEXT in strings else [name for name in strings if name != ID]
+    known = [name for name in (text, TEXT) if name in strings]
+    texts = known[:1] or [name for name in strings if name != ID]
     if len(texts) != 1:
         kept = ", ".join(returned_columns(dataset))
         raise RequestError(f"--text-index: expected a kept column {TEXT!r}, or only one of strings, got {kept}")
@@ -79,7 +81,7 @@ def fused_ranks(k: int) -> int:
 
 def fused(
     dataset: LanceDataset,
-    metadata: IndexMetadata,
+    vectors: ConditionVectors,
     answers: pa.Table,
     sentences: Sequence[str],
     where: Filter | None,
@@ -99,17 +101,11 @@ def fused(
     for query in answers[QUERY].unique().to_pylist():
         own = answers.filter(pc.equal(answers[QUERY], query))
         first = own.slice(0, 1).to_pylist()[0]
-        kinds = [f"{BASIS} IS NOT NULL"] if first[POOLED] else []
-        if kind == "plain" or (first[CONDITION] is not None and not kinds):
-            kinds = [sql_equals(CONDITION, first[CONDITION])]
-        elif kind == "weights":
-            weighted = [part[CONDITION] for part in first[PARTS] if part["weight"]]
-            stored = [name for name in weighted if not metadata.lacks(name)]
-            kinds = [sql_in(CONDITION, stored)] + [f"{BASIS} IS NOT NULL"] * (len(stored) < len(weighted))
-        elif first[CONDITION] is None:
-            kinds.append(f"{CONDITION} IS NOT NULL")
-        passing = f"({' OR '.join(kinds)})" + (f" AND {where}" if where else "")
-        copies = len(metadata.conditions) + 1  # rows that an id may have
+        searched = [*vectors.metadata.conditions] if kind == "mean" else [first[CONDITION]]
+        if kind == "weights":
+            searched = [part[CONDITION] for part in first[PARTS] if part["weight"]]
+        passing = vectors.kinds(searched) + (f" AND {where}" if where else "")
+        copies = len(vectors.metadata.conditions) + 1  # rows that an id may have
         hits = _hits(dataset, sentences[query], passing, limit=fused_ranks(k) * copies, every=False)
         hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))
         offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))

@@ -10,6 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pyarrow as pa
+import torch
 from torch import Tensor
 
 from raycase.errors import RequestError, expecting, is_words
@@ -17,14 +19,14 @@ from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.condition_vectors import FEW
 from raycase.index.filters import Filter, checked_filter
-from raycase.index.lance_files import CUT, IndexMetadata, lance_errors, open_ready, returned_columns
+from raycase.index.lance_files import CUT, OFFSET, IndexMetadata, lance_errors, open_ready, returned_columns
 from raycase.index.shard import Limits, Shard
-from raycase.index.topk import Block, Nearest, joined
+from raycase.index.topk import Block, Nearest, merge_top_k
 from raycase.index.weighted_search import Term
 from raycase.io.locks import Shared, exclusive
-from raycase.io.schema import PLAIN, VECTOR
+from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.io.stored_tokens import BASIS
+from raycase.io.stored_tokens import HAS_TOKENS
 from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig, check_room
 from raycase.models.embedder import Embedder
@@ -155,11 +157,21 @@ class VectorIndex(Shared):
         return self.query_encoder.encoder
 
     def rows(self, condition: str | None) -> int:
-        """How many rows there are under a condition, those with stored tokens for one to be pooled; None: without."""
-        return self.metadata.rows_under(condition)
+        """How many rows there are under a condition, stored or pooled from stored tokens; None: without."""
+        rows = self.metadata.rows_under(condition)
+        return rows if self.metadata.lacks(condition) else rows + self.vectors.pooled_rows(condition)
+
+    @exclusive
+    def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
+        """Id, condition and offset of the rows that pass a filter: all, or those of `ConditionVectors.kinds`. Raises
+        RequestError."""
+        passing = [self.vectors.kinds(conditions)] if conditions else []
+        passing += [checked_filter(self.dataset, self.root, where, "where")] if where is not None else []
+        with lance_errors(self.root):
+            return self.dataset.to_table(columns=[ID, CONDITION, OFFSET], filter=" AND ".join(passing) or None)
 
     def is_pooled(self, condition: str | None) -> bool:
-        """Whether vectors under a condition are pooled from stored tokens, for the index does not have them."""
+        """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
         return self.metadata.words > 0 and self.metadata.lacks(condition)
 
     @exclusive
@@ -200,19 +212,23 @@ class VectorIndex(Shared):
     ) -> tuple[np.ndarray, np.ndarray]:
         """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
         stored tokens, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
-        rows, candidates = self.metadata.rows_under(condition), None
-        k = min(k, rows)
+        rows, candidates = self.rows(condition), None
+        k, term, stored = min(k, rows), Term(condition=condition, share=1.0, vectors=vectors_QD), []
         if self.metadata.is_approximate(rows) and not options.exact:
-            if self.is_pooled(condition):
-                candidates = self._candidates(len(vectors_QD), rows, k, where, options)
-            elif is_coded(self.dataset, self.metadata, PLAIN if condition is None else VECTOR):
-                return approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)
-        return self._compare([Term(condition=condition, share=1.0, vectors=vectors_QD)], k, where, candidates)
+            if pooled := self.vectors.pooled_rows(condition):
+                candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
+            if not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, VECTOR if condition else PLAIN):
+                stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
+                where = Filter(f"({HAS_TOKENS} AND {where})" if where else f"({HAS_TOKENS})")
+                if not pooled:
+                    return stored[0]
+        found = self._compare([term], k, where, candidates)
+        return merge_top_k([*stored, found]) if stored else found
 
     def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
         """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
-        if where and (few := self.dataset.count_rows(f"{BASIS} IS NOT NULL AND {where}")) * FEW <= rows:
+        if where and (few := self.dataset.count_rows(f"{HAS_TOKENS} AND {where}")) * FEW <= rows:
             rows = few  # which alone are pooled
         return None if queries * candidates >= rows / 4 else candidates
 
@@ -246,10 +262,8 @@ class VectorIndex(Shared):
         """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
         from their stored tokens: (N, D) float32. Raises RequestError and WorkError."""
         with lance_errors(self.root):
-            if condition is None or not self.is_pooled(condition):
-                return self.vectors.at(condition, offsets_N).float().numpy()
             offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
-            return joined(self.pooled.blocks(condition, offsets_M))[1].numpy()[row_N]
+            return self.all_rows.at(condition, offsets_M, torch.float32).numpy()[row_N]
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""

@@ -20,6 +20,7 @@ STATES = "states"  # the column: large_binary, little-endian float16
 STATE_TYPE = np.dtype("<f2")
 CODES, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
+HAS_TOKENS = f"{BASIS} IS NOT NULL"  # the filter for rows of an index
 TOKEN_COLUMNS = (CODES, PLAIN_PART, BASIS, SKETCH)
 TOKENS_KEY = b"raycase_words"  # in the metadata of the column CODES
 MOST_TOKEN_BYTES = 4096  # of a token

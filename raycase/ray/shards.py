@@ -169,7 +169,7 @@ class ShardedIndex(Index):
     def _compare(self, terms: Sequence[Term], k: int, where: Filter | None, candidates: int | None) -> Nearest:
         asked = {}
         for condition in [term.condition for term in terms]:
-            if condition is not None and self.is_pooled(condition):
+            if condition is not None and self.vectors.pooled_rows(condition):
                 questions, temperatures = self.query_encoder.ask(condition)
                 asked[condition] = questions.cpu(), temperatures.cpu()
         version = self.dataset.version

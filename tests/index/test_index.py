@@ -1,6 +1,7 @@
 """Searches of an index: against brute force over the written vectors; approximate ones, filters, conditions."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,17 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from helpers import embedded, read_output, sentences, vectors
-from indexed import CONDITIONS, QUERIES, brute, rows, same
+from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
 from nested_models import save_case
 from storing import indexed
 
 import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.index import approximate, lance_files
+from raycase.index.answer_printing import text_column
 from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
 from raycase.index.lance_files import IndexMetadata
+from raycase.index.search_job import SearchJob, search
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import Term
 from raycase.io.lance_dataset import METADATA_KEY
@@ -274,3 +277,32 @@ def test_a_vector_that_is_not_finite_ends_a_search():
 def test_what_lance_says_of_a_damaged_file_is_one_line(tmp_path, said, kind, words):
     with pytest.raises(kind, match=words), lance_files.lance_errors(locate(str(tmp_path))):
         raise RuntimeError(said)
+
+
+def test_an_index_knows_the_columns_that_were_embedded(tiny_model, tmp_path, capsys):
+    """`message` and `key` have texts and ids without being named again; an index without this record opens."""
+    texts = [{"key": f"t{i}", "message": f"dog {i}", "kind": "a note", "text": "another"} for i in range(9)]
+    options = {"text_column": "message", "id_column": "key", "keep_columns": ("kind", "text", "message")}
+    output = embedded(tmp_path / "a", tiny_model, texts, conditions=("color",), **options)
+    uri = indexed(tmp_path / "i.lance", output, text_index=True)
+    asked = {"query": ("a dog",), "condition": ("color",), "index": uri}
+    search(SearchJob(**asked, match="dog", where="key = 't5'"))
+    printed = capsys.readouterr()
+    assert re.search(r"\n   1  +-?0\.\d{3}  dog 5\n", printed.out) and printed.err == ""
+    index = Index.open(uri)
+    assert text_column(index, None) == "message" and text_column(index, "kind") == "kind"
+    assert build(IndexJob(output=uri, delete="key IN ('t7', 't8') OR id = 't6'"))["rows_deleted"] == 3
+    refuse(SearchJob(**asked, where="kye = 't5'"), "^where: expected a filter in SQL on id, .* no column 'kye'", search)
+    dataset = lance.dataset(uri)
+    record = json.loads(dataset.schema.metadata[METADATA_KEY.encode()])
+    assert (record.pop("text_column"), record.pop("id_column")) == ("message", "key")
+    dataset.update_schema_metadata({METADATA_KEY: json.dumps(record)})
+    dataset.tags.update("ready", dataset.version)
+    assert text_column(Index.open(uri), None) == "text"
+    refuse(SearchJob(**asked, where="key = 't5'"), "^where: .* no column 'key'", search)
+    none = embedded(tmp_path / "b", tiny_model, texts, conditions=("color",), **options | {"keep_columns": ("kind",)})
+    search(SearchJob(**asked | {"index": indexed(tmp_path / "n.lance", none)}))
+    assert (
+        "ids are shown, for the index keeps no column 'message'; --text-column names another: kind"
+        in capsys.readouterr().err
+    )
