@@ -63,7 +63,7 @@ def figures_of(model, column, texts, plain_ND, under_ND, shots, draw):
 
     found = []
     for given in (None, examples):
-        for vectors_ND, condition in ((plain_ND, None), (under_ND, column.wordings[0])):
+        for vectors_ND, condition in ((plain_ND, None), (under_ND, column.conditions[0])):
             labels_LD = label_vectors(vectors_of(vectors_ND, condition), [*examples], condition, given)
             found.append(macro_f1(nearest_labels(vectors_ND[left_n], labels_LD)[0], label_n, len(names)))
     return found
@@ -86,7 +86,7 @@ def main():
         if len(table) > args.most_rows:
             table = table.take(np.sort(draw.choice(len(table), args.most_rows, replace=False)))
         plain_ND = l2_normalize(model.embed(table.texts, None))
-        vectors_NCD = model.encode_grid(table.texts, [column.wordings[0] for column in table.columns])
+        vectors_NCD = model.encode_grid(table.texts, [column.conditions[0] for column in table.columns])
         for column, vectors_ND in zip(table.columns, vectors_NCD.swapaxes(0, 1), strict=True):
             found = figures_of(model, column, table.texts, plain_ND, l2_normalize(vectors_ND), args.shots, draw)
             if found:

@@ -62,8 +62,8 @@ def main():
         told = [column for column in table.columns if column.said is not None]
         if not told:
             continue
-        vectors_NCD = model.encode_grid(table.texts, [column.wordings[0] for column in told])
-        asked = [column.wordings[0] for column in told for _ in table.texts]
+        vectors_NCD = model.encode_grid(table.texts, [column.conditions[0] for column in told])
+        asked = [column.conditions[0] for column in told for _ in table.texts]
         states_CN = np.split(model.stated([*table.texts] * len(told), asked), len(told))
         for column, unit_ND, states_N in zip(told, l2_normalize(vectors_NCD).swapaxes(0, 1), states_CN, strict=True):
             said_N = np.array(column.said)

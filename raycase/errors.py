@@ -15,6 +15,7 @@ from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
+from unicodedata import normalize
 
 Args = ParamSpec("Args")
 Given = TypeVar("Given")
@@ -161,6 +162,12 @@ def is_utf8(text: str) -> bool:
 def is_words(value: object) -> bool:
     """Whether a value is a text that `is_utf8`, and not white space alone."""
     return isinstance(value, str) and bool(value.strip()) and is_utf8(value)
+
+
+def normal_words(text: str) -> str:
+    """A condition, label, wording or phrase as it is compared and stored: in NFC, stripped, with one blank for each run
+    of white space. Two that are equal then are one; case counts."""
+    return " ".join(normalize("NFC", text).split())
 
 
 def at_least(least: int, flags: object, *names: str, most: int | None = None) -> dict[str, tuple[bool, str]]:

@@ -85,12 +85,15 @@ def classify(job: ClassifyJob) -> dict[str, Any]:
 
 
 def read_examples(uri: str, labels: Sequence[str]) -> dict[str, list[str]]:
-    """The texts of each label in a file or folder. Raises RequestError for another label, and one without texts."""
+    """The texts of each label. Raises RequestError for another label, a text of two, and a label without texts."""
     texts: dict[str, list[str]] = {label: [] for label in labels}
+    label_of: dict[str, str] = {}
     for where, read in read_files(uri, (TEXT, LABEL), "--examples", words=(TEXT, LABEL)):
         for text, label in zip(read[TEXT], read[LABEL], strict=True):
             if label not in texts:
                 raise RequestError(f"{where}: expected labels of --labels, got {visible(label, MOST_LABEL)!r}")
+            if (other := label_of.setdefault(text, label)) != label:
+                raise RequestError(f"{where}: expected one label of {text!r:.80}, got {other!r} and {label!r}")
             texts[label].append(text)
     if lacks := [label for label, of_label in texts.items() if not of_label]:
         raise RequestError(f"--examples: expected texts of every label, got none of {visible(lacks[0], MOST_LABEL)!r}")

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv as arrow_csv
 
-from raycase.errors import WorkError
-from raycase.io.json_values import loads
+from raycase.errors import WorkError, is_utf8
+from raycase.io.json_values import Several, loads
 from raycase.io.schema import INT64, Columns, Reason, check_columns
 from raycase.io.source import CODECS, Line, Source, Span, SpanRows
 
@@ -198,12 +198,31 @@ def _csv_parts(stream: io.BufferedReader, header: Sequence[str], names: Sequence
 
 
 class _Quotes(io.BufferedReader):
-    """A stream, and how many quotes were read from it."""
+    """A stream, and how many quotes were read from it.
+
+    A last CR or backslash comes with the next bytes: of a quoted CR LF in two blocks pyarrow would keep the CR alone.
+    Raises ValueError for a quote behind a backslash outside quoted fields, as is every second one that backslashes
+    escape; then no row is certain.
+    """
 
     count = 0
+    held = b""
 
     def read(self, size: int | None = -1) -> bytes:
-        data = super().read(size)
+        more = -1 if size is None or size < 0 else size - len(self.held)
+        fresh = super().read(more)
+        data = self.held + fresh
+        self.held = data[-1:] if len(fresh) == more and data[-1:] in (b"\r", b"\\") else b""  # nothing at the end
+        data = data[: len(data) - len(self.held)]
+        if b'\\"' in data:
+            bytes_N = np.frombuffer(data, np.uint8)
+            at_Q = np.flatnonzero(bytes_N == ord('"'))
+            outside_Q = (self.count + np.arange(len(at_Q))) % 2 == 0
+            for at in at_Q[outside_Q & (at_Q > 0) & (bytes_N[at_Q - 1] == ord("\\"))][:1]:
+                near = data[max(0, at - 30) : at + 30].decode("utf-8", "replace")
+                raise ValueError(
+                    f'a quote behind a backslash outside quoted fields, in {near!r}; write quotes twice: ""'
+                )
         self.count += data.count(b'"')
         return data
 
@@ -220,10 +239,11 @@ class Jsonl(TextFile):
             for row, raw in enumerate(islice(_rows(stream), PEEK_ROWS)):
                 if not row and raw.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
                     raise ValueError("a JSON array, and no object on each line; convert it: jq -c '.[]'")
-                for name, value in (_line(raw).values or {}).items():
+                of_row = _line(raw).values or {}
+                for name, value in ((name, of_row[name]) for name in filter(is_utf8, of_row)):  # no flag holds others
                     is_long = type(value) is int and value not in INT64
                     values.setdefault(name, set()).add(Decimal if is_long else type(value))
-        return pa.schema([(name, _type(kinds - {type(None)})) for name, kinds in values.items()])
+        return pa.schema([(name, _type(kinds - {type(None), Several})) for name, kinds in values.items()])
 
     def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
         with self.stream() as stream:
@@ -276,7 +296,7 @@ def _rows(stream: BinaryIO) -> Iterator[bytes]:
 def _line(raw: bytes) -> Line:
     content = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
     try:
-        values = loads(raw.decode("utf-8-sig"))
+        values = loads(raw.decode("utf-8-sig"), once=True)
         if isinstance(values, dict):
             return Line(raw=content, values=values)
     except UnicodeError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
@@ -16,25 +18,45 @@ T = TypeVar("T")
 UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
 
 
-def loads(text: str | bytes) -> Any:
-    """JSON of a stranger's bytes. Raises ValueError for what is none, and for nesting without end."""
+@dataclass(frozen=True)
+class Several:
+    """The values of a name that an object has twice: no type has it, so that whoever reads the name refuses it."""
+
+    name: str
+
+
+def loads(text: str | bytes, *, once: bool = False) -> Any:
+    """JSON of a stranger's bytes; of a name that an object has twice the last value, or with `once` `Several`. Raises
+    ValueError for what is none, and for nesting without end."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_each_once if once else None)
     except RecursionError as error:
         raise ValueError("objects nested too deeply") from error
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        found |= {name: Several(name) for name, count in Counter(name for name, _ in pairs).items() if count > 1}
+    return found
+
+
+def not_json(value: object) -> Any:
+    """`default` of json.dumps for values that `loads` gave."""
+    raise TypeError(f"expected each name of an object once, got {value!r}")
 
 
 def from_json(kind: type[T], values: Any) -> T:
     """Values of a JSON file in the type that is expected.
 
     A dataclass has no other fields; a TypedDict may have more. Raises ValueError, with the field, for one that is
-    missing, unknown or of another type, and for numbers that are not finite.
+    missing, unknown or of another type, and for numbers that are not finite; TypeError for `Several`.
     """
     from pydantic import ValidationError  # slow to import
 
     hashable: Any = kind
     try:
-        found: T = _reader(hashable).validate_json(json.dumps([values]))[0]
+        found: T = _reader(hashable).validate_json(json.dumps([values], default=not_json))[0]
     except ValidationError as error:
         raise ValueError(_first(error.errors()[0])) from error
     return found

@@ -3,22 +3,22 @@
     {"columns": {"tone": {"conditions": ["tone", "how it sounds"], "groups": {"furious": "negative"},
                           "answers": {"furious": ["very angry"]}, "soft_nulls": true}}}
 
-Only `conditions`, the wordings, is needed. Without a JSON a column's name is its condition.
+Only `conditions`, the wordings, is needed; `kind` and `licence` may stand beside `columns`. Without a JSON a column's
+name is its condition. Labels, wordings and answers are taken as `normal_words`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import PurePosixPath
-from typing import Any, NotRequired
 
 import numpy as np
-from typing_extensions import TypedDict
 
-from raycase.errors import RequestError, expecting, is_words, note
+from raycase.errors import RequestError, expecting, is_utf8, normal_words, note
 from raycase.io.inputs import list_input, peek
 from raycase.io.json_values import from_json, loads
 from raycase.io.rated_pairs import texts_sha256
@@ -30,39 +30,39 @@ LEAST_UNSAID = 0.05  # share of a column's texts
 Label = frozenset[str]  # the labels of a cell; empty where the text says nothing
 
 
-class About(TypedDict):
-    """What a JSON says of a column."""
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What a JSON says of a column.
 
-    conditions: list[str]
-    groups: NotRequired[dict[str, str]]
-    answers: NotRequired[dict[str, list[str]]]
-    soft_nulls: NotRequired[bool]
+    conditions: wordings, the first is the usual one. groups: label -> coarser class. answers: label -> phrases.
+    soft_nulls: an empty cell does not mean that the text says nothing.
+    """
 
-
-class _Described(TypedDict):
-    columns: dict[str, About]
+    conditions: tuple[str, ...]
+    groups: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    soft_nulls: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelledColumn:
-    """What N texts say under one condition.
+class _Described:
+    columns: dict[str, About]
+    kind: str = ""
+    licence: str = ""
 
-    wordings: of the condition, the first is the usual one. groups: label -> coarser class. answers: label -> phrases.
-    says_known: an empty cell means that the text says nothing.
-    """
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledColumn(About):
+    """What N texts say under one condition, and what is said about the column."""
 
     name: str
-    wordings: tuple[str, ...]
     labels: tuple[Label, ...]
-    groups: Mapping[str, str]
-    answers: Mapping[str, tuple[str, ...]]
-    says_known: bool
 
     @property
     def said(self) -> np.ndarray | None:
         """Whether each text says something of the condition, (N,); None where that is not known, or of nearly all."""
         said_N = np.array([bool(labels) for labels in self.labels])
-        return said_N if self.says_known and (~said_N).mean() >= LEAST_UNSAID else None
+        return said_N if not self.soft_nulls and (~said_N).mean() >= LEAST_UNSAID else None
 
     def coarse(self, labels: Label) -> Label:
         """The groups of labels; those of a label without one are itself."""
@@ -89,7 +89,13 @@ class LabelledTexts:
     def data_sha256(self) -> str:
         """Hash of everything that is learned from."""
         columns = [
-            (c.name, *c.wordings, str(sorted(c.groups.items())), str(sorted(c.answers.items())), str(c.says_known))
+            (
+                c.name,
+                *c.conditions,
+                str(sorted(c.groups.items())),
+                str(sorted(c.answers.items())),
+                str(not c.soft_nulls),
+            )
             for c in self.columns
         ]
         cells = [(text, *("|".join(sorted(c.labels[i])) for c in self.columns)) for i, text in enumerate(self.texts)]
@@ -99,47 +105,44 @@ class LabelledTexts:
 def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
     """Read a .csv, .jsonl or .parquet file, or a folder of them; several labels of a cell stand between bars.
 
-    labels: the JSON, without which every other column is taken. Left out, with a note, are later rows of a text, and
-    columns without two labels that two texts have each. Raises RequestError for a missing column, an empty text, a JSON
-    without wordings or with a wording twice, and where no column is left.
+    labels: the JSON, without which every other column is taken. Left out, with a note, are later rows of a text,
+    columns without two labels that two texts have each, and what the JSON says of labels that no text has. Raises
+    RequestError for a missing column, an empty text, a cell that is no label, a JSON without wordings or with an
+    unknown name, a name or wording twice, and where no column is left.
     """
-    described = None if labels is None else _described(labels)
-    names = (
-        [n for n in peek(list_input(uri, flag).files[0]).names if n != TEXT] if described is None else list(described)
-    )
-    cells: dict[str, list[Any]] = {name: [] for name in (TEXT, *names)}
-    for _, read in read_files(uri, list(cells), flag, words=[TEXT]):
+    if labels is None:
+        others = [name for name in peek(list_input(uri, flag).files[0]).names if name != TEXT]
+        described = {name: About(conditions=(normal_words(name.replace("_", " ")),)) for name in others}
+    else:
+        described = _described(labels)
+    texts: list[str] = []
+    cells: dict[str, list[Label]] = {name: [] for name in described}
+    for where, read in read_files(uri, [TEXT, *cells], flag, words=[TEXT]):
+        texts += read[TEXT]
         for name in cells:
-            cells[name] += read[name]
+            cells[name] += [_label(value, f"{where}, row {row}: {name!r}") for row, value in enumerate(read[name])]
     first: dict[str, int] = {}
-    for row, text in enumerate(cells[TEXT]):
+    for row, text in enumerate(texts):
         first.setdefault(text, row)
     rows, left_out = list(first.values()), []
-    if again := len(cells[TEXT]) - len(rows):
+    if again := len(texts) - len(rows):
         left_out.append(f"{again:,} rows whose text stands in an earlier row")
     columns = []
-    for name in names:
-        found = tuple(_label(cells[name][row]) for row in rows)
+    for name, about in described.items():
+        found = tuple(cells[name][row] for row in rows)
         texts_with = Counter(label for cell in found for label in cell)
         if sum(count > 1 for count in texts_with.values()) < 2:
             left_out.append(f"column {name!r}: fewer than two labels with two texts each")
             continue
-        about: About = {"conditions": [name.replace("_", " ")]} if described is None else described[name]
-        columns.append(
-            LabelledColumn(
-                name=name,
-                wordings=tuple(about["conditions"]),
-                labels=found,
-                groups=about.get("groups", {}),
-                answers={label: tuple(phrases) for label, phrases in about.get("answers", {}).items()},
-                says_known=not about.get("soft_nulls", False),
-            )
-        )
+        if unknown := sorted({*about.groups, *about.answers} - texts_with.keys()):
+            left_out.append(f"column {name!r}: groups and answers of labels that no text has: {', '.join(unknown)}")
+        columns.append(LabelledColumn(**vars(about), name=name, labels=found))
+    _once([word for column in columns for word in column.conditions], f"{flag}: expected each condition once in {uri}")
     if not columns:
         raise RequestError(f"{flag}: expected a column with two labels of two texts each in {uri}, got none")
     for reason in left_out:
         note(f"{uri}: left out {reason}")
-    return LabelledTexts(uri=uri, texts=[cells[TEXT][row] for row in rows], columns=columns, left_out=left_out)
+    return LabelledTexts(uri=uri, texts=list(first), columns=columns, left_out=left_out)
 
 
 def labels_of(tables: Sequence[str], labels: Sequence[str]) -> list[str | None]:
@@ -156,20 +159,40 @@ def labels_of(tables: Sequence[str], labels: Sequence[str]) -> list[str | None]:
     return [by_name.get(stem) for stem in stems]
 
 
-def _label(value: object) -> Label:
-    return frozenset(part.strip() for part in str("" if value is None else value).split(SEPARATOR)) - {""}
+def _label(value: object, where: str) -> Label:
+    """The labels of a cell. Raises RequestError for a value that has no one way to be written as a text."""
+    if value is None or value != value:  # NaN, as pandas writes an empty cell of numbers
+        return frozenset()
+    if isinstance(value, float) and value.is_integer():  # as pandas writes the numbers beside it
+        value = int(value)
+    if not isinstance(value, (str, int)) or not is_utf8(str(value)):
+        advice = "write it as text (a|b), or leave the column out by --labels"
+        raise RequestError(f"{where}: expected a text or a whole number, got {value!r:.80}; {advice}")
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return frozenset(map(normal_words, text.split(SEPARATOR))) - {""}
 
 
 def _described(uri: str) -> dict[str, About]:
     """What the JSON says of each column. Raises RequestError."""
     expected = '{"columns": {"tone": {"conditions": ["tone"]}}}'
-    with expecting(f"--labels: expected JSON as {expected} in {uri}", OSError, ValueError):
-        found = from_json(_Described, loads(locate(uri).read()))["columns"]
-    for name, about in found.items():
-        phrases = [*about["conditions"], *(phrase for of in about.get("answers", {}).values() for phrase in of)]
-        if not about["conditions"] or not all(map(is_words, phrases)):
-            raise RequestError(f"--labels: expected wordings and answers with words in {uri}, got none in {name!r}")
-    wordings = Counter(word for about in found.values() for word in about["conditions"])
-    if twice := [word for word, count in wordings.items() if count > 1]:
-        raise RequestError(f"--labels: expected each wording once in {uri}, got {twice[0]!r} twice")
+    with expecting(f"--labels: expected JSON as {expected} in {uri}", OSError, ValueError, TypeError):
+        described = from_json(_Described, loads(locate(uri).read(), once=True)).columns
+    found = {}
+    for name, about in described.items():
+        where = f"--labels: expected wordings, labels and answers with words, each once, in {name!r} of {uri}"
+        groups = dict(zip(_once(about.groups, where), map(normal_words, about.groups.values()), strict=True))
+        phrases = [tuple(map(normal_words, of_label)) for of_label in about.answers.values()]
+        answers = dict(zip(_once(about.answers, where), phrases, strict=True))
+        if not about.conditions or not all([*groups.values(), *phrases, *chain(*phrases)]):
+            raise RequestError(f"{where}, got none")
+        found[name] = replace(about, conditions=_once(about.conditions, where), groups=groups, answers=answers)
+    return found
+
+
+def _once(words: Iterable[str], expected: str) -> tuple[str, ...]:
+    """The words in their normal form. Raises RequestError for two that are one then, and for none."""
+    found = tuple(map(normal_words, words))
+    for word, count in Counter(found).items():
+        if count > 1 or not word:
+            raise RequestError(f"{expected}, got {word!r} {'twice' if count > 1 else ''}".rstrip())
     return found

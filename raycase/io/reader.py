@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, is_words
+from raycase.errors import RequestError, is_words, normal_words
+from raycase.io.formats import Csv
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
+from raycase.io.json_values import not_json
 from raycase.io.schema import ID, INT64, TEXT, Columns, Reason, Rejection, check_once, plain_type
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
@@ -117,7 +119,13 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
             conditions = []
             for part in find_input(file, flag):
                 names = peek(part).names
-                column = names[0] if len(names) == 1 else name
+                is_named = not isinstance(source_of(part), Csv) or normal_words("".join(names)).lower() in (
+                    name,
+                    f"{name}s",
+                )
+                column = names[0] if len(names) == 1 and is_named else name
+                advice = f"; if its first line is a {name} and no header, put the line {name} above it"
+                check_once(column, names, f"{flag}: {part.uri}", advice)
                 conditions += read_columns(part, [column], flag)[column]
         if not conditions:
             raise RequestError(f"{flag}: expected at least one {name} in {file}, got none")
@@ -222,7 +230,7 @@ def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
     if value is None:
         return None
     if kind == pa.string() and own not in TEXTS and not isinstance(value, str):
-        value = json.dumps(value, ensure_ascii=False)
+        value = json.dumps(value, ensure_ascii=False, default=not_json)
     if not (kind in FITS and FITS[kind](value)):
         wanted = "a string" if kind == pa.string() else f"{kind} as in the first rows"
         raise TypeError(f"column {name}: expected {wanted}, got {value!r}")

@@ -57,9 +57,9 @@ def prepare(
     by_sentence = Indexed.of(sentences)
     by_condition = Indexed.of(conditions or [""] * len(sentences))
     count = max(1, len(by_condition.values))
-    pair_M, row_N = _distinct(by_sentence.codes * count + by_condition.codes)
-    sentence_S, sentence_M = _distinct(pair_M // count)
-    condition_C, condition_M = _distinct(pair_M % count)
+    pair_M, row_N = distinct(by_sentence.codes * count + by_condition.codes)
+    sentence_S, sentence_M = distinct(pair_M // count)
+    condition_C, condition_M = distinct(pair_M % count)
     distinct_sentences = [by_sentence.values[i] for i in sentence_S.tolist()]
     distinct_conditions = [by_condition.values[i] for i in condition_C.tolist()]
     texts = [
@@ -105,7 +105,7 @@ class Indexed(Sequence[str]):
         return Indexed(values=self.values, codes=self.codes[rows])
 
 
-def _distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def distinct(values_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values in the order of their first occurrence, and the index of each value among them: (N,)."""
     encoded = pa.array(values_N).dictionary_encode()
     return encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, Says
 from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.models.pairs import distinct
 from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
 from raycase.training.loop import Batches, BatchLoss, computed_rows, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
@@ -47,24 +48,26 @@ class HeadCosine(nn.Module):
 def head_pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray, pool: PoolPairs | None = None) -> Tensor:
     """Vectors of the first sentences of these pairs, then of the second ones: (2 B, D); or what `pool` makes of them.
 
-    Each distinct sentence and each distinct condition goes through its half of the head once.
+    Each distinct sentence, each distinct condition and each distinct pair of these goes through its part of the head
+    once: pairs drawn from labels are all pairs of a few texts, whose keys and values would be copied for each.
     """
     device = head.temperatures.device
     sentences, sentence_2B = np.unique(pairs.sentence_index[rows].T.reshape(-1), return_inverse=True)
     conditions, condition_B = np.unique(pairs.condition_index[rows], return_inverse=True)
     questions = head.ask(torch.from_numpy(pairs.conditions[conditions]).to(device))
-    condition_2B = np.tile(condition_B, 2)
+    under_U, under_2B = distinct(sentence_2B * len(conditions) + np.tile(condition_B, 2))
+    sentence_U, condition_U = np.divmod(under_U, len(conditions))
     parts, order = [], []
     for members, *part in pairs.states(sentences):
         words = head.read(*(tensor.to(device) for tensor in part))
         place = np.full(len(sentences), -1)
         place[members] = np.arange(len(members))
-        there = np.flatnonzero(place[sentence_2B] >= 0)
-        pair_questions = questions.take(torch.from_numpy(condition_2B[there])[:, None].to(device))
-        pair_words = words.take(torch.from_numpy(place[sentence_2B[there]]).to(device))
+        there = np.flatnonzero(place[sentence_U] >= 0)
+        pair_questions = questions.take(torch.from_numpy(condition_U[there])[:, None].to(device))
+        pair_words = words.take(torch.from_numpy(place[sentence_U[there]]).to(device))
         parts.append((pool or head.pool)(pair_words, pair_questions)[:, 0])
         order.append(there)
-    return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))).to(device)]
+    return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))[under_2B]).to(device)]
 
 
 def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int = 0) -> Batches:

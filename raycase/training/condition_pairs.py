@@ -97,25 +97,29 @@ CLUSTERS, OF_TEXTS, LEAST_CLUSTERS = 4, 150, 512
 
 
 def with_pairs_of(rated: RatedPairs | None, sets: Sequence[LabelledTexts], epochs: int, seed: int) -> RatedPairs:
-    """The rated pairs, then those drawn for each of these epochs, in a random order of their clusters, then `SAYS`."""
+    """The rated pairs, then those drawn for each of these epochs, in a random order of their clusters, then `SAYS`.
+    Raises RequestError where all are drawn and rated alike."""
     if not sets:
         assert rated is not None
         return rated
     rows: list[tuple[str, str, str, float, int]] = []  # two texts, condition, rating, epoch
     columns = [_Column.of(column, labelled.texts) for labelled in sets for column in labelled.columns]
     each = np.array([CLUSTERS * (len(column.texts) / OF_TEXTS) ** (1 / 3) for column in columns])
-    each = np.ceil(each * max(1.0, LEAST_CLUSTERS / each.sum())).astype(int)
+    each = np.ceil(each * max(1.0, LEAST_CLUSTERS / max(each.sum(), 1.0))).astype(int)
     for epoch in range(1, epochs + 1):
         random = np.random.default_rng([seed, epoch])
         for number in random.permutation(np.repeat(np.arange(len(columns)), each)):
-            wordings = columns[number].column.wordings
+            wordings = columns[number].column.conditions
             wording = wordings[random.integers(len(wordings))]
             rows += [(a, b, wording, rating, epoch) for a, b, rating in columns[number].cluster(random)]
+    if rated is None and len({row[3] for row in rows}) < 2:
+        got = f"none among {sum(map(len, sets))} texts; a fifth is held out: add texts, or give --validation"
+        raise RequestError(f"--labelled: expected two labels in a column, one of them of two texts, got {got}")
     random = np.random.default_rng(seed)
     for column in columns:
         if (said_N := column.column.said) is not None:
             for text, said in zip(column.texts, said_N.tolist(), strict=True):
-                rows.append((text, text, str(random.choice(column.column.wordings)), float(said), SAYS))
+                rows.append((text, text, str(random.choice(column.column.conditions)), float(said), SAYS))
     if rated is not None:
         before = zip(rated.sentences1, rated.sentences2, rated.conditions, rated.ratings.tolist(), strict=True)
         rows = [(*row, 0) for row in before] + rows

@@ -22,6 +22,7 @@ from raycase.io.storage import Location, fingerprint, locate
 from raycase.models.configs import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
 from raycase.training.loop import FitState
+from raycase.training.losses import LEAST_PAIRS, Loss
 from raycase.training.trainer import Track, Tracker, Trainer, check_track
 from raycase.training.vector_cache import VectorCache
 
@@ -127,7 +128,9 @@ class TrainingJob(RayFlag, ABC):
     def ranges(self) -> Ranges:
         """Whether each flag of the recipe is in its range, and what is expected."""
         rate = (0 < self.learning_rate < float("inf"), "a number above 0")
-        return {"learning_rate": rate, **at_least(1, self, "batch_size", "epochs")}
+        size = (self.batch_size >= LEAST_PAIRS, f"at least {LEAST_PAIRS} with --loss pearson")
+        correlated = {"batch_size": size} if getattr(self, "loss", None) == Loss.PEARSON else {}
+        return {"learning_rate": rate, **at_least(1, self, "batch_size", "epochs")} | correlated
 
     @property
     def loop(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ from raycase.evaluation.metrics import pearson, spearman
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.vectors import pair_cosines
 
+LEAST_PAIRS = 3  # of a correlation that says something: that of two is 1 or -1
+
 
 class Loss(StrEnum):
     """Losses over ratings."""
@@ -37,7 +39,9 @@ def squared_error(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
 
 
 def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
-    """1 - Pearson's correlation over the batch (CASE, section 4.4)."""
+    """1 - Pearson's correlation over the batch (CASE, section 4.4); of one or two pairs 1, which teaches nothing."""
+    if len(cosines_B) < LEAST_PAIRS:
+        return 1 + 0 * cosines_B.sum()
     cosines, targets = cosines_B - cosines_B.mean(), targets_B - targets_B.mean()
     # clamp before the square root, whose gradient at 0 is infinite
     norms = (cosines.square().sum() * targets.square().sum()).clamp(min=1e-24).sqrt()

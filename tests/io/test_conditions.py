@@ -18,7 +18,8 @@ def test_conditions_as_strings():
         ("c.txt", "color\n\n  number of people \r\n"),
         ("C.TXT", "\ufeffcolor\nnumber of people"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
-        ("c.csv", "aspect\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        ("c.csv", "Conditions\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
+        ("c.jsonl", '{"aspect": "color"}\n{"aspect": "number of people"}\n'),  # the only column has a name for certain
         ("c.jsonl", '{"id": 1, "condition": "color"}\n{"id": 2, "condition": "number of people"}\n'),
         ("c.parquet", ("id", "condition")),
         ("folder.parquet", ["color", "number of people"]),  # one in each file of it
@@ -60,6 +61,11 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
         ("c.txt", b"\n \n", "expected at least one condition in .*, got none"),
         ("c.csv", b'condition\ncolor\n"number\nsize\n', None),
         ("c.csv", b"a,b\n1,2\n", ".*expected the column 'condition', got a, b"),
+        (
+            "c.csv",
+            b"color\nsize\n",
+            ".*expected the column 'condition', got color; if",
+        ),
         ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
         ("c.txt", b"color\xff\n", None),
         ("c.parquet", b"no parquet", None),
@@ -70,3 +76,14 @@ def test_files_without_conditions_are_refused(tmp_path, name, data, message):
     said = f"--conditions: {message}" if message else f"{name}: expected a readable {name[2:]} file, got: "
     with pytest.raises(RequestError, match=said):
         read_conditions([str(tmp_path / name)])
+
+
+@pytest.mark.parametrize(("flag", "header"), [("--labels", "label"), ("--conditions", "condition")])
+def test_the_first_line_of_a_csv_file_is_a_header_where_it_says_so(tmp_path, flag, header):
+    (tmp_path / "c.csv").write_text("beach\nstreet\n")
+    with pytest.raises(
+        RequestError, match=f"{flag}: .*: expected the column '{header}', got beach; if .* put the line {header} above"
+    ):
+        read_conditions([str(tmp_path / "c.csv")], flag)
+    (tmp_path / "c.csv").write_text(f"{header}s\nbeach\nstreet\n")
+    assert read_conditions([str(tmp_path / "c.csv")], flag) == ["beach", "street"]

@@ -1,5 +1,7 @@
 """Rows of CSV and JSONL, plain and compressed: good and bad, and that no file gives fewer than it has."""
 
+import csv
+import io
 import json
 import random
 
@@ -82,6 +84,61 @@ def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monk
             assert rejected == [(n, Reason.UNPARSED, line) for n, line in bad.items() if n in asked]
 
 
+@pytest.mark.parametrize("count", [300, pytest.param(30_000, marks=pytest.mark.long)])
+def test_random_files_in_small_blocks_are_read_as_by_pythons_csv_module(tmp_path, monkeypatch, count):
+    pieces = ["a", "b,", '"', '""', "\r", "\n", "\r\n", "é", "😀", " ", "\\", ",", 'x\\"', "", "\\\\", "\u2028"]
+    path = tmp_path / "x.csv"
+
+    def field(draw, alone):
+        text = "".join(draw.choices(pieces, k=draw.randrange(7)))
+        quoted = set(text) & {*',"\r\n'} or (alone and not text) or draw.random() < 0.3
+        return '"' + text.replace('"', '""') + '"' if quoted else text
+
+    for seed in range(count):
+        draw = random.Random(seed)
+        names = ["text", "b", "c"][: draw.choice([1, 2, 3])]
+        rows = [",".join(field(draw, len(names) == 1) for _ in names) for _ in range(draw.randrange(1, 40))]
+        content = draw.choice(["\n", "\r\n"]).join([",".join(names), *rows, *draw.choice([[], [""]])])
+        path.write_bytes((draw.choice(["", "\ufeff"]) + content).encode())
+        monkeypatch.setattr(room, "BLOCK_BYTES", draw.choice([150, 200, 10**6]))
+        wanted = zip(*list(csv.reader(io.StringIO(content, newline="")))[1:], strict=True)
+        assert read_columns(the_file(path), names, "--train") == dict(zip(names, map(list, wanted), strict=True)), seed
+
+
+@pytest.mark.parametrize("end", ["\n", "", "\\"])
+def test_a_line_end_in_quotes_is_whole_wherever_a_block_ends(tmp_path, monkeypatch, end):
+    """And a last backslash is no block of its own."""
+    (tmp_path / "x.csv").write_bytes(b'text\n"ab\r\ncd\\"\n"e\r\n\r\n"\nlast or not' + end.encode())
+    wanted = ["ab\r\ncd\\", "e\r\n\r\n", "last or not" + end.strip()]
+    for size in range(16, 60):
+        monkeypatch.setattr(room, "BLOCK_BYTES", size)
+        assert read_columns(the_file(tmp_path / "x.csv"), ["text"], "--train")["text"] == wanted
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['a "quoted" word'],
+        ['5"', '6"'],
+        ['a ",\nb" c', "d"],
+        ['",', "x", '",'],
+        ["\\", '\\"', '"'],
+        ['"\n', "a", '"\n'],
+    ],
+)
+@pytest.mark.parametrize("size", [60, 10**6])
+def test_quotes_escaped_by_backslashes_are_refused(tmp_path, monkeypatch, texts, size):
+    """Though every row has as many fields as the header, or the quotes are even."""
+    monkeypatch.setattr(room, "BLOCK_BYTES", size)
+    with (tmp_path / "x.csv").open("w", newline="") as handle:
+        how = {"doublequote": False, "escapechar": "\\", "quoting": csv.QUOTE_ALL, "lineterminator": "\n"}
+        csv.writer(handle, **how).writerows([["text"], *([text] for text in texts)])
+    with pytest.raises(
+        RequestError, match=r"x\.csv: .*(a quote behind a backslash outside quoted fields, in '|odd number)"
+    ):
+        read_columns(the_file(tmp_path / "x.csv"), ["text"], "--train")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -130,6 +187,20 @@ def test_a_bad_line_of_jsonl_costs_itself_alone(read_bytes, bad, reason):
     rows, rejected = read_bytes("x.jsonl", b'{"text": "a"}\n' + bad + b'\n{"text": "b"}\n')
     assert [(row[ROW], row[TEXT]) for row in rows] == [(0, "a"), (2, "b")]
     assert rejected == [(1, reason, bad.decode("utf-8", "backslashreplace"))]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_name_twice_or_of_half_a_pair_costs_at_most_its_row(read_bytes, first):
+    """A name that is not read costs nothing."""
+    good = '{"text": "a", "n": 1}\n'
+    bad = ['{"text": "b", "text": "c", "n": 1}', '{"text": "d", "n": 1, "n": 2}', '{"text": "e", "n": 1, "\\ud83d": 1}']
+    bad += ['{"text": "f", "n": 1, "m": 1, "m": 2}', '{"text": "g", "n": {"m": 1, "m": 2}}']
+    content = "\n".join([*bad, good] if first else [good * 1000, *bad])
+    rows, rejected = read_bytes("x.jsonl", content, keep=["text", "n"])
+    assert {row[TEXT] for row in rows} == {"a", "e", "f"}
+    assert [(reason, json.loads(raw)["text"]) for _, reason, raw in rejected] == [
+        (Reason.WRONG_TYPE, text) for text in "cdg"
+    ]
 
 
 # ------------------------------------------------------------------------------------------------------ compressed

@@ -40,6 +40,16 @@ def test_the_vectors_of_a_batch_are_those_of_each_pair(head):
     np.testing.assert_allclose(np.stack([first[rows], second[rows]]), found.detach(), atol=1e-5)
 
 
+def test_a_sentence_under_a_condition_is_pooled_once_however_many_pairs_have_it():
+    head, data = head_of(), pairs(600, sentences=5)
+    pooled = []
+    found = head_pair_vectors(
+        head, data, np.arange(600), lambda *both: pooled.append(len(both[0].real)) or head.pool(*both)
+    )
+    assert sum(pooled) == len({*zip(data.sentence_index.T.reshape(-1), np.tile(data.condition_index, 2), strict=True)})
+    torch.testing.assert_close(found.unflatten(0, (2, -1))[:, ::100], by_row(head, data, np.arange(0, 600, 100)))
+
+
 def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
     """With threads, which else add gradients in any order."""
     torch.set_num_threads(2)

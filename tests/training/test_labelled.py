@@ -1,11 +1,15 @@
 """Labelled texts: what is read and left out, pairs drawn by hand-worked rules, a model that learns from them alone."""
 
 import json
+import math
 import random
+from datetime import datetime
 from functools import partial
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tiny
 from helpers import WORDS, open_trainer, to_csv, vectors_of
@@ -60,7 +64,7 @@ def test_without_a_json_columns_are_conditions_and_what_teaches_nothing_is_left_
     read = read_labelled(to_csv(frame, tmp_path / "t.csv"), None, "--labelled")
     assert read.texts == list("abcde")
     [column] = read.columns
-    assert column.wordings == ("time of day",)
+    assert column.conditions == ("time of day",)
     assert column.labels == tuple(map(frozenset, ["xy", "x", "", "y", "y"]))
     assert len(read.left_out) == 2 and "'id'" in capsys.readouterr().err
 
@@ -72,15 +76,77 @@ def test_without_a_json_columns_are_conditions_and_what_teaches_nothing_is_left_
         ({"color": {"conditions": [" "]}}, "with words"),
         ({"color": {"conditions": ["a"], "answers": {"red": [""]}}}, "with words"),
         ({"color": {"conditions": ["a", "a"]}}, "'a' twice"),
+        ({"color": {"conditions": ["a b"]}, "number": {"conditions": ["a  b "]}}, "'a b' twice"),
+        ({"color": {"conditions": ["a"], "soft_null": True}}, "columns.color.soft_null: expected no such name"),
+        ({"color": {"conditions": ["a"], "groups": {"red": "x", "red ": "y"}}}, "'red' twice"),
+        ({"color": {"conditions": ["a"], "answers": {"red": []}}}, "with words"),
+        (
+            '{"columns": {"color": {"conditions": ["a"], "groups": {"red": "x", "red": "y"}}}}',
+            r"Several\(name='red'\)",
+        ),
         ({"color": {"groups": {}}}, "conditions"),
         ({"shape": {"conditions": ["a"]}}, "shape"),
         ([], "columns"),
     ],
 )
 def test_bad_json(tables, tmp_path, about, said):
-    (tmp_path / "b.json").write_text(json.dumps({"columns": about}))
+    (tmp_path / "b.json").write_text(about if isinstance(about, str) else json.dumps({"columns": about}))
     with pytest.raises(RequestError, match=said):
         read_labelled(tables[0], str(tmp_path / "b.json"), "--labelled")
+
+
+def test_labels_of_a_json_that_no_text_has_are_named(tables, tmp_path, capsys):
+    about = {"color": {"conditions": ["color"], "groups": {" red": "warm", "rad": "warm"}, "answers": {"gren": ["g"]}}}
+    (tmp_path / "b.json").write_text(json.dumps({"columns": about, "kind": "a", "licence": "b"}))
+    read = read_labelled(tables[0], str(tmp_path / "b.json"), "--labelled")
+    assert read.columns[0].coarse(frozenset({"red"})) == {"warm"}
+    assert read.left_out == ["column 'color': groups and answers of labels that no text has: gren, rad"]
+    assert "gren, rad" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cells", "wanted"),
+    [
+        ([1.0, math.nan, 2.0, 1.0, 2.0], ["1", "", "2", "1", "2"]),
+        ([1, None, 2, 1, 2], ["1", "", "2", "1", "2"]),
+        ([True, None, False, True, False], ["true", "", "false", "true", "false"]),
+        (["a  b", "a\u00a0b ", "x|cafe\u0301 ", "caf\u00e9", ""], ["a b", "a b", "x|caf\u00e9", "caf\u00e9", ""]),
+        ([["a", "b"]] * 5, r"got \['a', 'b'\]"),
+        ([{"a": 0}] * 5, r"got \{'a': 0\}"),
+        ([b"a"] * 5, "got b'a'"),
+        ([0.5] * 5, "got 0.5"),
+        ([math.inf] * 5, "got inf"),
+        ([datetime(2024, 1, 1)] * 5, "got datetime"),
+    ],
+)
+def test_cells_are_texts_or_whole_numbers(tmp_path, cells, wanted):
+    file = str(tmp_path / "t.parquet")
+    pq.write_table(pa.table({"text": list("abcde"), "it": cells}), file)
+    if isinstance(wanted, list):
+        [column] = read_labelled(file, None, "--labelled").columns
+        assert column.labels == tuple(frozenset(cell.split("|")) - {""} for cell in wanted)
+    else:
+        with pytest.raises(RequestError, match=f"row 0: 'it': expected a text or a whole number, {wanted}"):
+            read_labelled(file, None, "--labelled")
+
+
+@pytest.mark.parametrize("names", [["a_b", "a b"], ["tone", " tone"]])
+def test_columns_of_one_condition_are_refused(tmp_path, names):
+    frame = pd.DataFrame({"text": list("abcd"), names[0]: list("xxyy"), names[1]: list("xyxy")})
+    with pytest.raises(RequestError, match=r"expected each condition once in .* twice"):
+        read_labelled(to_csv(frame, tmp_path / "t.csv"), None, "--labelled")
+
+
+@pytest.mark.parametrize("labels", ["xxyy", "xxxyy", "xxxxyyyy", "x" * 6 + "y" * 6, "x" * 58 + "yy"])
+def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp_path, few, labels):
+    frame = pd.DataFrame({"text": [f"a {i}" for i in range(len(labels))], "tone": list(labels)})
+    job = ConditionPoolingJob(labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m"))
+    count = len(labels) // 5
+    with pytest.raises(
+        RequestError, match=f"expected two labels in a column, one of them of two texts, got none among {count} texts"
+    ):
+        job.read_parts()
+    with_pairs_of(None, [read_labelled(job.labelled[0], None, "--labelled")], 1, 0)
 
 
 def test_pairs_are_rated_by_labels_and_groups(tables, few):

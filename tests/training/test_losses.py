@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+import small
 import torch
 from scipy.stats import pearsonr
 
+from raycase.errors import RequestError
+from raycase.training.catalogue import TRAIN_JOBS
 from raycase.training.losses import LOSSES, Loss, pearson_loss
 
 
@@ -27,3 +30,19 @@ def test_a_batch_without_spread_has_a_finite_gradient(loss, cosines, wanted):
     value = LOSSES[loss](cosines, torch.tensor(wanted))
     value.backward()
     assert torch.isfinite(value) and torch.isfinite(cosines.grad).all()
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_correlation_of_one_or_two_pairs_teaches_nothing(rows):
+    cosines = torch.tensor([0.31, 0.57][:rows], requires_grad=True)
+    pearson_loss(cosines, torch.tensor([0.25, 1.0][:rows])).backward()
+    assert not cosines.grad.any()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in TRAIN_JOBS.values() if hasattr(kind, "loss")])
+def test_pearson_needs_batches_of_three(kind):
+    for size in (1, 2):
+        with pytest.raises(RequestError, match=f"--batch-size: expected at least 3 with --loss pearson, got {size}"):
+            small.job(kind, loss="pearson", batch_size=size).check_flags()
+    for job in (small.job(kind, loss="pearson", batch_size=3), small.job(kind, loss="squared", batch_size=1)):
+        assert all(fits for fits, _ in job.ranges.values())

@@ -73,7 +73,7 @@ def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[s
         return None
     loaded, found = model.config.load(), []
     for table in tables:
-        told = [(column.wordings[0], said) for column in table.columns if (said := column.said) is not None]
+        told = [(column.conditions[0], said) for column in table.columns if (said := column.said) is not None]
         if told:  # in one call, since each text is encoded once in a call
             asked = [condition for condition, _ in told for _ in table.texts]
             stated = np.split(loaded.stated([*table.texts] * len(told), asked), len(told))
@@ -86,7 +86,7 @@ def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator
     """`MEASURES` of each text that has a label in a column, column after column: (N, M) each."""
     rows = [np.flatnonzero([bool(labels) for labels in column.labels]) for column in table.columns]
     if conditional:
-        wordings = [column.wordings[0] for column in table.columns]
+        wordings = [column.conditions[0] for column in table.columns]
         pairs = [(table.texts[row], word) for word, of in zip(wordings, rows, strict=True) for row in of]
         vectors = np.split(model.project(model.embed(pairs)), np.cumsum([len(of) for of in rows])[:-1])
     else:
