@@ -178,12 +178,12 @@ def test_two_documents_of_one_id_are_the_same_rows_after_a_stop(tiny_model, tmp_
     places = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "a"), "model": str(tiny_model)}
     job = EmbedJob(conditions=CONDITIONS, **places, unit_rows=20, max_rejected=1, **CUT)
     monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
-    with pytest.raises(UnfitError, match="several rows with '1#0'; mend"):
+    with pytest.raises(UnfitError, match="several rows with '1#0', '2#0'; mend"):
         embed_here(job)
     units = files(tmp_path / "a")
     assert len(units) == 2
     Path(tmp_path, "a", "embeddings", max(units)).unlink()
-    with pytest.raises(UnfitError, match="several rows with '1#0'; mend"):
+    with pytest.raises(UnfitError, match="several rows with '1#0', '2#0'; mend"):
         embed_here(job)
     assert files(tmp_path / "a") == units
 
