@@ -226,10 +226,18 @@ class ConditionPooling(Embedder):
 
     @torch.inference_mode()
     def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:
-        """What the head keeps of sentences, batch after batch; those that cannot be encoded are left out."""
+        """What the head keeps of sentences, batch after batch; those that cannot be encoded, or not in finite numbers,
+        are left out."""
         prepared, found = self.config.prepare(sentences, None), []
         texts = prepared.of_sentences[0].take(prepared.sentence[accepted_pairs(prepared)])
-        self.reader.read(texts, lambda _, states: found.append(self._keys_values(states)))
+
+        def keep(_: np.ndarray, states: TokenStates) -> None:
+            tokens = self._keys_values(states)
+            finite_B = tokens.keys.isfinite().flatten(1).all(1) & tokens.values.isfinite().flatten(1).all(1)
+            if finite_B.any():
+                found.append(tokens.take(finite_B.nonzero()[:, 0]))
+
+        self.reader.read(texts, keep)
         return found
 
     @torch.inference_mode()

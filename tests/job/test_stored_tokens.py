@@ -3,8 +3,9 @@
 import shutil
 
 import pytest
+import small
 import storing
-from helpers import cosines, embed_here, read_output, vectors
+from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 from raycase.errors import RequestError
 from raycase.index.build import IndexJob, build
@@ -101,3 +102,14 @@ def test_an_output_that_began_with_one_row_codes_later_rows_as_well(home, tmp_pa
     embed_here(job(home, tmp_path / "m", input=flags["output"]))
     near = cosines(vectors(read_output(str(tmp_path / "m"))), vectors(read_output(str(home / "out"))))
     assert near.mean() > 0.999 and near.min() > 0.98
+
+
+def test_a_text_whose_states_are_not_finite_spoils_the_basis_of_no_other(tmp_path):
+    model, folder, rows = storing.model_folder(tmp_path), tmp_path / "bert", storing.texts(40)
+    encoder = small.stock(folder)
+    encoder.embeddings.word_embeddings.weight.data[small.tokenizer(folder).convert_tokens_to_ids("bar")] = float("nan")
+    encoder.save_pretrained(folder)
+    bad = [row["id"] for row in rows if "bar" in row["text"]]
+    words = storing.stored(tmp_path, model, rows, max_rejected=1)
+    assert 0 < len(bad) < 30 and [int(each["id"]) for each in read_rejected(words)] == bad
+    assert len(read_output(words)) == len(rows) - len(bad)
