@@ -123,16 +123,19 @@ def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Loca
 
 
 def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: IndexMetadata) -> None:
-    """Raise RequestError where the index has a row's id under the same condition, from another job."""
+    """Raise RequestError where the index has a row's id, or any chunk of its document, under the same condition, from
+    another job."""
     there: set[str | None] = {*metadata.conditions, *([None] if metadata.plain else [])}
     common = there & {*([None] if source.unconditional else source.job_file.config["conditions"] or there)}
     if not common:
         return
     update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
-    for table in source.tables([ID, CONDITION]):
+    is_cut = metadata.chunk and "words" not in source.job_file.config  # of a pooled output, units may cut documents
+    of = DOCUMENT if is_cut else ID
+    for table in source.tables([of, CONDITION]):
         for condition in common.intersection(table[CONDITION].unique().to_pylist()):
-            ids = table[ID].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).to_pylist()
-            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(ID, ids)}"
+            ids = table[of].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).unique().to_pylist()
+            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(of, ids)}"
             rows = dataset.to_table(columns=[ID], filter=same, limit=1)
             if len(rows):
                 raise RequestError(

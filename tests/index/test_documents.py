@@ -213,7 +213,7 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
     uri, kept = storing.indexed(tmp_path / "i.lance", home / "out"), {"keep_columns": ("text", "year")}
     kept |= {"conditions": CONDITIONS}
     old = Index.open(uri)
-    chunks = {d: old.dataset.count_rows(f"document = {d}") for d in (0, 1, 2, 3)}
+    chunks = {d: old.dataset.count_rows(f"document = {d}") for d in range(7)}
     assert max(chunks.values()) > 2
     new = [{"id": d, "text": "A short one.", "year": 1} for d in (0, 1, 2)]
     embedded(tmp_path / "n", tiny_model, new, output=str(tmp_path / "new"), **kept, **CUT)
@@ -225,6 +225,10 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
     assert index.dataset.count_rows() == index.metadata.rows == old.metadata.rows - result["rows_deleted"] + 6
     assert index.dataset.count_rows("document < 3") == 6
     assert build(IndexJob(output=uri, delete="document = 3"))["rows_deleted"] == chunks[3]
+    two = next(d for d, count in chunks.items() if d > 3 and count > 2)
+    build(IndexJob(output=uri, delete=f"document = {two} AND chunk = 0"))  # what is left is of the former text
+    changed = embedded(tmp_path / "x", tiny_model, [{"id": two, "text": "Dogs.", "year": 1}], **kept, **CUT)
+    refuse(IndexJob(embeddings=(changed,), output=uri), f"new to the index, got id '{two}#[1-9]'")
     embedded(tmp_path / "o", tiny_model, new, output=str(tmp_path / "other"), **kept, chunk=9)
     embedded(tmp_path / "w", tiny_model, new, output=str(tmp_path / "whole"), **kept)
     for other in ("other", "whole"):
