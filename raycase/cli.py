@@ -31,6 +31,7 @@ from raycase.io.json_values import finite
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
+OVERWRITE, AGAIN = "--overwrite", "run the same command again"  # of those that have it; what errors advise
 HELP = Path(__file__).with_name("help")
 RESUME = {"embed", "score", "join", "train", "tune"}  # commands that keep what is finished; others begin again
 SETTINGS = (
@@ -80,8 +81,8 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
                 os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
             assert name is not None, "parse exits without a subcommand"
             resumes = name in RESUME and not getattr(job, "FROZEN", False)
-            with stopping_at_once("to resume" if resumes else "to run it again"):
-                result = _run(work or COMMANDS[name].work, job)
+            with stopping_at_once(resumes=resumes):
+                result = _run(work or COMMANDS[name].work, job, resumes=resumes)
         _print_result(result)
 
 
@@ -209,7 +210,7 @@ def help_page(arguments: Sequence[str]) -> Path | None:
     return next((page for name in names if (page := HELP / f"{name}.txt").is_file()), None)
 
 
-def _run(work: Callable[[Any], Result], job: Any) -> Result:
+def _run(work: Callable[[Any], Result], job: Any, *, resumes: bool) -> Result:
     try:
         return work(job)
     except RequestError as error:
@@ -217,9 +218,12 @@ def _run(work: Callable[[Any], Result], job: Any) -> Result:
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             _print_result(error.result)
-        _fail(error, 1)
+        said = str(error)
     except OSError as error:
-        _fail(f"{type(error).__name__}: {error}; run the same command again", 1)
+        said = f"{type(error).__name__}: {error}; run the same command again{' to resume' if resumes else ''}"
+    if resumes and getattr(job, "overwrite", False):
+        said = said.replace(AGAIN, f"{AGAIN} without {OVERWRITE}")
+    _fail(said, 1)
 
 
 def _print_result(result: Result) -> None:
@@ -227,7 +231,7 @@ def _print_result(result: Result) -> None:
 
 
 @contextmanager
-def stopping_at_once(next_run: str = "to resume") -> Iterator[None]:
+def stopping_at_once(*, resumes: bool = True) -> Iterator[None]:
     """SIGINT and SIGTERM print how to go on and end the process: shutting Ray and threads down takes seconds, and
     `ray job stop` gives 3.
 
@@ -235,7 +239,9 @@ def stopping_at_once(next_run: str = "to resume") -> Iterator[None]:
     """
 
     def stop(number: int, frame: Any) -> NoReturn:
-        print(f"error: stopped; {next_run}: {visible(resume_command())}", file=sys.stderr, flush=True)
+        next_run = "to resume" if resumes else "to run it again"
+        command = visible(resume_command(resumes=resumes))
+        print(f"error: stopped; {next_run}: {command}", file=sys.stderr, flush=True)
         os._exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -246,12 +252,12 @@ def stopping_at_once(next_run: str = "to resume") -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def resume_command() -> str:
-    """This process's command as it resumes: without --overwrite, which would begin again."""
+def resume_command(*, resumes: bool = True) -> str:
+    """This process's command as it goes on: where it resumes, without --overwrite, which would begin again."""
     where = f"RAY_ADDRESS={address} " if (address := os.environ.get("RAY_ADDRESS")) else ""
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:  # which sets an address of its own
         where = "ray job submit --working-dir . -- "
-    return where + command_line([word for word in sys.argv if word != "--overwrite"])
+    return where + command_line([word for word in sys.argv if word != OVERWRITE or not resumes])
 
 
 def _fail(error: Exception | str, status: int) -> NoReturn:

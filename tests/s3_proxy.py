@@ -1,15 +1,18 @@
 """The S3 server of the tests, and a proxy before it: counts what is asked, and fails some of it on purpose."""
 
 import contextlib
+import html
 import http.client
 import os
 import random
+import re
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 ERROR = '<?xml version="1.0"?><Error><Code>{}</Code><Message>{}</Message></Error>'
 FAULTS = ((500, "InternalError"), (503, "SlowDown"), "reset", "cut", "stall")
@@ -35,11 +38,12 @@ class Proxy:
     """Listens on 127.0.0.1; of all requests the share `failing` meets one of `faults`, drawn with a seed.
 
     A fault is an error of S3 (status, code), "reset" (the connection is torn down), "cut" (half of the answer comes)
-    or "stall" (no answer comes at all).
+    or "stall" (no answer comes at all). Deletions are shown `late` seconds later, as are new names in listings.
     """
 
-    def __init__(self, server, *, failing=0.0, faults=(), seed=0):
+    def __init__(self, server, *, failing=0.0, faults=(), seed=0, late=0.0):
         self.target = urlsplit(server).netloc
+        self.late, self.going, self.new = late, {}, {}  # what is deleted later, and when what was put, by path
         self.failing, self.faults, self.random = failing, faults, random.Random(seed)
         self.asked, self.failed = Counter(), Counter()  # (method, path), fault
         self.lock, self.ended = threading.Lock(), threading.Event()
@@ -65,6 +69,27 @@ class Proxy:
                 self.failed[fault] += 1
             return fault
 
+    def delete_late(self, path, headers):
+        """Delete an object a little later, unless it is put again until then."""
+        moment = self.going[path] = time.monotonic()
+
+        def delete():
+            if self.going.get(path) == moment:
+                with contextlib.closing(http.client.HTTPConnection(self.target, timeout=60)) as connection:
+                    connection.request("DELETE", quote(path), headers=headers)
+                    connection.getresponse().read()
+
+        threading.Timer(self.late, delete).start()
+
+    def listed_late(self, bucket, listing):
+        """A listing without the objects that were put a moment ago."""
+
+        def shown(entry):
+            path = f"{bucket}/{unquote(html.unescape(re.search('<Key>(.*?)</Key>', entry[0])[1]))}"
+            return "" if self.new.get(path, -self.late) + self.late > time.monotonic() else entry[0]
+
+        return re.sub("<Contents>.*?</Contents>", shown, listing.decode(), flags=re.DOTALL).encode()
+
     def _handler(self):
         proxy = self
 
@@ -82,8 +107,22 @@ class Proxy:
                 elif isinstance(fault, tuple):
                     status, code = fault
                     self.answer(status, {"Content-Type": "application/xml"}, ERROR.format(code, "on purpose").encode())
+                elif proxy.late and self.command in ("DELETE", "POST") and self.deletes(body):
+                    answer = b"<DeleteResult></DeleteResult>" if self.command == "POST" else b""
+                    self.answer(200 if answer else 204, {"Content-Type": "application/xml"}, answer)
                 else:
                     self.forward(body, cut=fault == "cut")
+
+            def deletes(self, body):
+                """Whether the request deletes objects, which are then deleted later."""
+                at = urlsplit(self.path)
+                path, keys = unquote(at.path).rstrip("/"), re.findall("<Key>(.*?)</Key>", body.decode())
+                if self.command == "POST" and not at.query.startswith("delete"):
+                    return False
+                signed = {"Authorization": self.headers["Authorization"]}
+                for each in [f"{path}/{html.unescape(key)}" for key in keys] or [path]:
+                    proxy.delete_late(each, signed)
+                return True
 
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_one  # noqa: N815 (names of http.server)
 
@@ -100,6 +139,12 @@ class Proxy:
                 finally:
                     connection.close()
                 kept = {k: v for k, v in found.getheaders() if k.lower() not in HOPS}
+                path = unquote(urlsplit(self.path).path)
+                if self.command == "PUT":
+                    proxy.going.pop(path, None)
+                    proxy.new[path] = time.monotonic()
+                elif self.command == "GET" and proxy.late and b"<ListBucketResult" in data[:200]:
+                    data = proxy.listed_late(path.rstrip("/"), data)
                 size = found.getheader("Content-Length") if self.command == "HEAD" else None
                 self.answer(found.status, kept, data, size=size, cut=cut)
 

@@ -213,13 +213,24 @@ def test_a_signal_ends_at_once_and_says_how_to_resume(number, status, monkeypatc
 
     monkeypatch.setattr(cli.os, "_exit", exit_at_once)
     before = signal.getsignal(number)
-    again, resumes = "to run it again", "to resume"
-    for system, said in (("case", again), ("condition-pooling", again), ("bi-encoder", resumes)):
-        assert status_of("train", system, *FILES, work=lambda job: signal.raise_signal(number)) == status
+    again = "to run it again"
+    for name, said in (("case", again), ("condition-pooling", again), ("bi-encoder", "to resume"), ("index", again)):
+        arguments = ("train", name, *FILES) if name != "index" else (name, "--output", "o")
+        assert status_of(*arguments, work=lambda job: signal.raise_signal(number)) == status
         assert signal.getsignal(number) is before
-        assert capsys.readouterr().err == f"error: stopped; {said}: raycase train case --train 'a b.csv'\n"
-    status_of("verify", "out", work=lambda job: signal.raise_signal(number))
-    assert capsys.readouterr().err.startswith("error: stopped; to run it again: ")
+        command = "raycase train case --train 'a b.csv'" + " --overwrite" * (said == again)
+        assert capsys.readouterr().err == f"error: stopped; {said}: {command}\n"
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite",)])
+@pytest.mark.parametrize("error", [OSError("full"), WorkError("full; run the same command again to resume")])
+def test_what_to_do_after_an_error_loses_nothing(flags, error, capsys):
+    """A job that overwrote goes on without the flag; without it, an index would get the rows beside its former ones."""
+    assert status_of("embed", "--output", "o", *flags, work=raising(error)) == 1
+    without = " without --overwrite" if flags else ""
+    assert capsys.readouterr().err.endswith(f"full; run the same command again{without} to resume\n")
+    assert status_of("index", "--output", "o", *flags, work=raising(OSError("full"))) == 1
+    assert capsys.readouterr().err.endswith("full; run the same command again\n")
 
 
 def test_the_command_that_resumes_runs_where_it_ran(monkeypatch):

@@ -10,6 +10,7 @@ import json
 import os
 import posixpath
 import re
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ PACKAGE = "package:raycase/"  # files that ship with raycase, wherever it is ins
 S3 = ("s3", "s3a")
 BUCKETS = (*S3, "gs", "gcs", "az", "abfs", "abfss")
 TIMEOUT = float(os.environ.get("RAYCASE_S3_TIMEOUT", "30"))  # seconds without an answer of a store
+SHOWN_LATE = (0.1, 0.4, 1.5, 0)  # seconds after which a store is asked again for what it lists late
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")  # the temporary names of `put`
 
 
@@ -131,8 +133,12 @@ class Location:
         else:  # which `rm` would take for a glob
             for name in self.fs.find(self.path):
                 self.fs.rm_file(name)
-        if not self.is_local and self.exists():  # S3 answers that all is well and lists what it refused to delete
-            raise OSError(f"{self.uri}: expected everything in it removed, got files that stay")
+        for wait in SHOWN_LATE:
+            if self.is_local or not self.exists():
+                return
+            time.sleep(wait)
+        # S3 answers that all is well and lists what it refused to delete
+        raise OSError(f"{self.uri}: expected everything in it removed, got files that stay")
 
 
 def locate(uri: str) -> Location:

@@ -13,6 +13,7 @@ from typing import Any
 from raycase.encoder.token_batch import Work
 from raycase.errors import TO_UTF8, WorkError, expecting, note
 from raycase.io.schema import Reason
+from raycase.io.storage import SHOWN_LATE
 from raycase.job.manifest import Lines, read_manifest, several_rows, write_manifest
 from raycase.job.output import JobFile, check_held, write_job
 from raycase.job.plan import find_job_file, make_plan
@@ -55,9 +56,13 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
         lines.begin(plan.done)
         for unit in embedding:
             lines.add(progress.add(unit))
-    units, strays = finished(output.units.list(), plan.job_file.fingerprint8)
+    for wait in SHOWN_LATE:
+        units, strays = finished(output.units.list(), plan.job_file.fingerprint8)
+        if not (missing := units.missing(plan.rows)):
+            break
+        time.sleep(wait)
     check_held(output, plan.job_file)  # what another job wrote into the output is seen with its record
-    if missing := units.missing(plan.rows):
+    if missing:
         raise WorkError(f"{output.root.uri}: {missing} rows are missing; run the same command again")
     for stray in drop_strays(output, units, strays):
         note(f"removed {stray}: not a unit of this job")
