@@ -47,8 +47,12 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
-def _several(values: str | Iterable[str]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else tuple(values)
+def _several(values: Place | Iterable[Place], name: str) -> tuple[str, ...]:
+    """One or several strings or paths. Raises RequestError, also for a set or a dictionary."""
+    from raycase.models.embedder import as_texts
+
+    plain: Any = _plain(values) if isinstance(values, (list, tuple, PathLike)) else values
+    return tuple(as_texts(plain, name))
 
 
 @names_arguments
@@ -110,7 +114,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
     from raycase.job.embed_job import EmbedJob
     from raycase.placement import embed as run
 
-    return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions), **options))
+    return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
 
 
 @names_arguments
@@ -139,7 +143,12 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
 
 
 @names_arguments
-def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options: Any) -> dict[str, Any]:
+def evaluate(
+    model: Place | Iterable[Place],
+    data: Place,
+    output: Place,
+    **options: Any,
+) -> dict[str, Any]:
     """Measure models on a task's judgements, as `raycase evaluate` does, and write a report.
 
     Args:
@@ -159,8 +168,7 @@ def evaluate(model: Place | Iterable[str], data: Place, output: Place, **options
     from raycase.placement import AutoRunner
     from raycase.training.vector_cache import VectorCache
 
-    models = _several(fspath(model) if isinstance(model, PathLike) else model)
-    job = _job(EvaluateJob, model=models, data=data, output=output, **options)
+    job = _job(EvaluateJob, model=_several(model, "model"), data=data, output=output, **options)
     return run(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
 
 

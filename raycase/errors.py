@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
+from inspect import getcallargs
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, NoneType
 from typing import Any, ParamSpec, TypeVar
 from unicodedata import normalize
 
@@ -92,6 +93,7 @@ _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\
 _FLAGS = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
+_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
@@ -103,13 +105,33 @@ def with_arguments(message: str) -> str:
     return _FLAGS.sub(lambda flag: flag[1].replace("-", "_"), message)
 
 
+def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:
+    """Raise RequestError for an argument of another type than its hint has, where that names classes alone. A bool is
+    no number, and NumPy's numbers are Python's."""
+
+    @wraps(function)
+    def call(*args: Args.args, **options: Args.kwargs) -> Given:
+        for name, value in getcallargs(function, *args, **options).items():
+            hint = function.__annotations__.get(name, "Any").replace("Place", "str | PathLike")
+            names = [part.partition("[")[0] for part in hint.split(" | ")]
+            kinds: list[Any] = [_KINDS.get(kind) or function.__globals__.get(kind) for kind in names]
+            plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+            known = all(isinstance(kind, (type, tuple)) and kind is not Any for kind in kinds)
+            if known and not any(isinstance(plain, of) and isinstance(plain, bool) == (of is bool) for of in kinds):
+                raise RequestError(f"{name}: expected {hint}, got {visible(repr(value), MOST_LABEL)}")
+        return function(*args, **options)
+
+    return call
+
+
 def names_arguments(function: Callable[Args, Given]) -> Callable[Args, Given]:
-    """Name arguments, not flags, in what the function raises."""
+    """`checks_types`, and name arguments, not flags, in what the function raises."""
+    checked = checks_types(function)
 
     @wraps(function)
     def call(*args: Args.args, **options: Args.kwargs) -> Given:
         try:
-            return function(*args, **options)
+            return checked(*args, **options)
         except (RequestError, WorkError) as error:
             error.args = tuple(with_arguments(str(arg)) for arg in error.args)
             raise

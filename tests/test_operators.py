@@ -34,6 +34,14 @@ def test_vectors_are_those_of_the_job(job):
     assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
 
 
+def test_conditions_that_look_alike_are_one(tiny_model):
+    under = pa.table({"text": ["a dog"] * 2, "under": ["the color", " the\u00a0color"]})
+    found = raycase.Embed(model=str(tiny_model), condition_column="under", **MODEL)(under)
+    assert found["condition"].to_pylist() == ["the color"] * 2
+    with pytest.raises(ValueError, match="conditions: expected texts that the model reads differently"):
+        raycase.Embed(model=str(tiny_model), conditions=["dress", "Dress"], **MODEL)
+
+
 def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
     invalid = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raycase.encoder.words import Word
-from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, visible
+from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, normal_words, visible
 from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
 from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
@@ -33,7 +33,8 @@ def explain(job: ExplainJob) -> dict[str, Any]:
     check_paths(opens={"--model": model_folder(job.model)})
     given = {name: (bool(getattr(job, name)), "at least one") for name in ("text", "condition")}
     check_ranges(job, given)
-    pairs = [(text, condition) for text in dict.fromkeys(job.text) for condition in dict.fromkeys(job.condition)]
+    asked = dict.fromkeys(map(normal_words, job.condition))
+    pairs = [(text, condition) for text in dict.fromkeys(job.text) for condition in asked]
     config: Any = resolve(job.model)
     if not config.weighs_words:
         raise RequestError(

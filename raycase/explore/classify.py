@@ -24,6 +24,7 @@ from raycase.io.reader import conditions_file, read_conditions, read_files
 from raycase.io.schema import ID, SCORE, STATED, parquet_bytes
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
+from raycase.models.pairs import check_alike
 
 TEXT, LABEL, MARGIN = "text", "label", "margin"
 AT_ONCE = 2**22  # cosines of rows and labels that are held
@@ -135,6 +136,7 @@ def _label(
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     index.check_conditional([job.condition], phrases=True, stated=job.stated)
     note_left_out(index, [condition], job.where)
+    check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables = pa.array(labels), []
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, WorkError, note
+from raycase.errors import RequestError, WorkError, check_problems, checks_types, is_words, normal_words, note
 from raycase.index.answers import answer_table, distinct_answers
 from raycase.index.approximate import DEFAULT_OPTIONS, Options
 from raycase.index.filters import Filter
@@ -28,7 +28,7 @@ from raycase.io.locks import exclusive
 from raycase.io.schema import ID, PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import check_conditions
-from raycase.models.embedder import as_texts
+from raycase.models.embedder import Texts, as_texts
 
 LEAST_STATED = 0.5  # probability
 TELLING = (
@@ -65,10 +65,11 @@ class Index(VectorIndex):
     """An open index, for any number of threads. Its model is loaded with the first sentence."""
 
     @exclusive
+    @checks_types
     def search(
         self,
-        sentences: Sequence[str],
-        conditions: Sequence[str] | str | Mapping[str, Any] | None = None,
+        sentences: Texts,
+        conditions: Texts | Mapping[str, Any] | None = None,
         k: int = 10,
         where: str | None = None,
         *,
@@ -121,9 +122,15 @@ class Index(VectorIndex):
         if isinstance(conditions, str):
             conditions = [conditions] * len(sentences)
         elif conditions is not None and not isinstance(conditions, Mapping):
-            conditions = [*conditions]  # of an array or a series
-        if k < 1:
-            raise RequestError(f"k: expected at least 1, got {k}")
+            conditions = as_texts(conditions, "conditions")
+        query_condition = None if query_condition is None else normal_words(query_condition)
+        problems = {
+            f"k: expected at least 1, got {k}": k < 1,
+            "hybrid: expected no stated beside it, got both: words do not tell what a text states": hybrid and stated,
+            f"query_condition: expected words, got {query_condition!r}": query_condition is not None
+            and not is_words(query_condition),
+        }
+        check_problems(problems)
         kind, asked = self._asked(conditions, len(sentences), unconditional)
         own = phrases or any(one.phrase is not None for each in {*asked} for one in each)
         self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
@@ -154,11 +161,11 @@ class Index(VectorIndex):
         kind: _Kind = "plain"
         asked: list[tuple[Weighted, ...]] = [(Weighted(None),)] * count
         if isinstance(conditions, Mapping):
-            kind, asked = "weights", [check_weights(conditions)] * count
+            kind, asked = "weights", [check_weights(conditions, self.query_encoder.spelled)] * count
         elif conditions is not None:
             kind, asked = "conditions", [(Weighted(name),) for name in conditions]
         elif self.metadata.conditions and not unconditional:
-            kind, asked = "mean", [check_weights(dict.fromkeys(self.metadata.conditions, 1))] * count
+            kind, asked = "mean", [check_weights(dict.fromkeys(self.metadata.conditions, 1), str)] * count
         if len(asked) != count or (unconditional and kind != "plain"):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         return kind, asked
@@ -310,7 +317,7 @@ def print_replaced_condition(index: Index, asked: str | None, condition: str | N
     if index.metadata.lacks(condition):
         if index.metadata.conditions:
             note(f"no {asked!r} in the index; pooled from its stored tokens")
-    elif asked is not None and asked != condition:
+    elif asked is not None and normal_words(asked) != normal_words(condition or ""):
         cosine = index.nearest_condition(asked)[1]
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")
 

@@ -25,7 +25,7 @@ from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
 from raycase.io.model_files import model_folder
 from raycase.io.places import PARQUET, File, check_paths
-from raycase.io.reader import read_columns
+from raycase.io.reader import distinct_words, read_columns
 from raycase.io.schema import CONDITION, ID, QUERY, SCORE, TEXT, WEIGHTS, parquet_options
 from raycase.io.storage import locate
 
@@ -221,11 +221,10 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
     """The sentences, and the condition of each, or the weights of conditions. Raises RequestError."""
     given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
     weights = weights_of(job.condition) if "=" in "".join(job.condition) else {}
-    beside = "rerank" if job.rerank else "stated"
     problems = {
         f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}": len(given) != 1,
         "--phrase: expected the --condition that it answers, got none": job.phrase and not job.condition,
-        f"--hybrid: expected no --{beside} beside it, got both": job.hybrid and (job.stated or job.rerank),
+        "--hybrid: expected no --rerank beside it, got both": job.hybrid and job.rerank,
         "--explain: expected one condition for each query, got conditions with weights": weights and job.explain,
     }
     check_problems(problems)
@@ -238,6 +237,7 @@ def _queries(job: SearchJob) -> tuple[list[str], Asked]:
         return sentences, conditions
     if weights:
         return sentences, weights
+    distinct_words(job.condition, "--condition")
     return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
 
 

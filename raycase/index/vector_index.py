@@ -14,7 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from raycase.errors import RequestError, expecting, is_words
+from raycase.errors import RequestError, check_problems, checks_types, expecting, is_words, normal_words, note
 from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.condition_vectors import FEW
@@ -28,8 +28,9 @@ from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import HAS_TOKENS
 from raycase.io.vectors import l2_normalize
-from raycase.models.configs import EmbedderConfig, check_room
+from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder
+from raycase.models.pairs import check_room
 from raycase.models.registry import resolve_embedder
 
 if TYPE_CHECKING:
@@ -91,6 +92,15 @@ class QueryEncoder:
                 del self._asked[next(iter(self._asked))]
         return self._asked[condition]
 
+    def spelled(self, asked: str | None) -> str | None:
+        """A condition as the index has it: as it was asked, else one of the same normal form, which is that of one that
+        the index lacks."""
+        names = self.metadata.conditions
+        if asked is None or asked in names:
+            return asked
+        normal = normal_words(asked)
+        return normal if normal in names else next((one for one in names if normal_words(one) == normal), normal)
+
     def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
         """The condition of the index that is searched for the one that was asked. Raises RequestError for none."""
         if asked is None and not self.metadata.plain:
@@ -98,16 +108,19 @@ class QueryEncoder:
                 f"unconditional: expected unconditional vectors in {self.uri}, got none; embed with --any-condition, "
                 "or also with --unconditional, and index that output too"
             )
-        if asked is None or asked in self.metadata.conditions:
-            return asked
-        if self.metadata.words and is_words(asked) and not exact:
-            check_room(self.encoder.config, [asked], "condition")
-            return asked
+        name = self.spelled(asked)
+        if name is None or name in self.metadata.conditions:
+            return name
+        if not is_words(name):
+            raise RequestError(f"condition: expected words, got {asked!r}")
+        if self.metadata.words and not exact:
+            check_room(self.encoder.config, [name], "condition")
+            return name
         names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
         is_compared = names and len(self.metadata.conditions) <= COMPARED
-        if not is_compared or not is_words(asked) or exact or self.encoder.config.known_conditions is not None:
-            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {asked[:80]!r}")
-        return self.nearest_condition(asked)[0]
+        if not is_compared or exact or self.encoder.config.known_conditions is not None:
+            raise RequestError(f"condition: expected one of the index's ({names or 'none'}), got {name[:80]!r}")
+        return self.nearest_condition(name)[0]
 
     def nearest_condition(self, condition: str) -> tuple[str, float]:
         """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
@@ -140,6 +153,7 @@ class VectorIndex(Shared):
         self.vectors, self.pooled = self.all_rows.vectors, self.all_rows.pooled
 
     @classmethod
+    @checks_types
     def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Self:  # noqa: B008
         """Open the index at a path or URI; `model` is the folder of its model, if it has moved.
 
@@ -149,6 +163,9 @@ class VectorIndex(Shared):
         ready = open_ready(root)
         if ready is None:
             raise RequestError(f"expected an index at {root.uri}, got no finished one; see `raycase index`")
+        names = [*ready[1].conditions]
+        if len({*map(normal_words, names)}) < len(names):
+            note(f"{root.uri}: conditions that look alike are searched apart; embed and index again to make them one")
         return cls(root, *ready, model=model, limits=limits)
 
     @property
@@ -185,11 +202,13 @@ class VectorIndex(Shared):
         return self.query_encoder.embed(sentences, condition, named, phrases=phrases)
 
     @exclusive
+    @checks_types
     def nearest_condition(self, condition: str) -> tuple[str, float]:
         """The index's condition whose unconditional vector f(c) is nearest to that of another one, and their cosine."""
         return self.query_encoder.nearest_condition(condition)
 
     @exclusive
+    @checks_types
     def nearest(
         self,
         vectors_QD: np.ndarray,
@@ -202,9 +221,18 @@ class VectorIndex(Shared):
         """The k rows nearest to unit vectors under a condition of the index (None: unconditional), best first: (Q, D)
         -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
         rows, k is their number. Raises RequestError."""
+        condition = self.query_encoder.spelled(condition)
         if not self.metadata.rows_under(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
+        pooled, column = self.is_pooled(condition), PLAIN if condition is None else VECTOR
+        dim = self.encoder.dim if pooled else self.dataset.schema.field(column).type.list_size
+        fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
+        problems = {
+            f"k: expected at least 1, got {k}": k < 1,
+            f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others": not fits,
+        }
+        check_problems(problems)
         return self._nearest(vectors_QD, condition, k, self._checked(where), options)
 
     def _nearest(
@@ -237,6 +265,7 @@ class VectorIndex(Shared):
         return self.all_rows.nearest(terms, k, where, candidates)
 
     @exclusive
+    @checks_types
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
@@ -267,7 +296,7 @@ class VectorIndex(Shared):
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""
-        return self.is_pooled(condition) and self.encoder.says is not None
+        return self.is_pooled(self.query_encoder.spelled(condition)) and self.encoder.says is not None
 
     @exclusive
     def stated_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:

@@ -11,8 +11,8 @@ Shapes: P conditions, Q queries, N rows of I distinct ids, B rows in a block, D 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.errors import MOST_LABEL, RequestError, normal_words, visible
 from raycase.index.topk import Block, exact_top_k
 from raycase.io.schema import ASKED, CONDITION
 
@@ -60,32 +60,38 @@ def weights_of(conditions: Sequence[str]) -> dict[str, float]:
     weights: dict[str, float] = {}
     for given in conditions:
         name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
-        if name.strip() in weights:
-            got = visible(name.strip(), MOST_LABEL)
-            raise RequestError(f"--condition: expected each condition once, got {got!r} twice")
+        if (normal := normal_words(name)) in weights:
+            raise RequestError(f"--condition: expected each condition once, got {visible(normal, MOST_LABEL)!r} twice")
         try:
-            weights[name.strip()] = float(number)
+            weights[normal] = float(number)
         except ValueError as error:
             got = visible(repr(given), MOST_LABEL)
             raise RequestError(f"--condition: expected a number after '=', as in \"color=2\", got {got}") from error
     return weights
 
 
-def check_weights(conditions: Mapping[str, Any]) -> tuple[Weighted, ...]:
-    """Conditions with weights, or with a phrase and a weight. Raises RequestError for wrong ones, and only zeros."""
-    found = []
+def check_weights(
+    conditions: Mapping[str, Any], spelled: Callable[[str], str | None] = normal_words
+) -> tuple[Weighted, ...]:
+    """Conditions with weights, or with a phrase and a weight. Raises RequestError for wrong ones, one that stands
+    twice, as an index has it `spelled`, and only zeros."""
+    found: dict[str, Weighted] = {}
     for asked, value in conditions.items():
-        phrase, weight = value if isinstance(value, (tuple, list)) and len(value) == 2 else (None, value)
-        of_kinds = isinstance(weight, Real) and not isinstance(weight, bool) and isinstance(phrase, str | None)
-        if not of_kinds or not abs(weight) <= sys.float_info.max:  # as NaN is not
+        phrase, weight = value if isinstance(value, (tuple, list)) and len(value) == 2 else ("", value)
+        number, of_kinds = math.nan, isinstance(weight, Real) and not isinstance(weight, bool)
+        with suppress(TypeError, ValueError, OverflowError):  # NumPy's numbers would overflow in comparisons
+            number = float(weight)
+        if not (of_kinds and math.isfinite(number) and isinstance(phrase, str) and isinstance(asked, str)):
             got = visible(f"{value!r} for {asked!r}", MOST_LABEL)
             raise RequestError(f"conditions: expected finite numbers as weights, or phrases with them, got {got}")
-        found.append(Weighted(asked, float(weight), phrase=phrase))
-    largest = max((abs(one.weight) for one in found), default=0)  # so that no sum of large ones is infinite
+        if (name := str(spelled(asked))) in found:
+            raise RequestError(f"conditions: expected each condition once, got {visible(name, MOST_LABEL)!r} twice")
+        found[name] = Weighted(name, number, phrase=None if weight is value else normal_words(phrase))
+    largest = max((abs(one.weight) for one in found.values()), default=0)  # so that no sum of large ones is infinite
     if not largest:
         raise RequestError(f"conditions: expected a weight other than 0, got {'only zeros' if found else 'none'}")
-    total = math.fsum(abs(one.weight / largest) for one in found)
-    return tuple(one._replace(share=one.weight / largest / total) for one in found)
+    total = math.fsum(abs(one.weight / largest) for one in found.values())
+    return tuple(one._replace(share=one.weight / largest / total) for one in found.values())
 
 
 class Sums:

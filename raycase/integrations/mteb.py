@@ -20,7 +20,7 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
 
-from raycase.errors import WorkError
+from raycase.errors import WorkError, normal_words
 from raycase.io.model_files import SHIPPED
 from raycase.io.schema import Reason
 from raycase.io.storage import fingerprint
@@ -41,7 +41,8 @@ class ConditionalEncoder(AbsEncoder):
     mteb_model_meta: ModelMeta
 
     def __init__(self, system: Embedder, condition: str | None, pairs_at_once: int = PAIRS_AT_ONCE) -> None:
-        self.system, self.condition, self.pairs_at_once = system, condition, pairs_at_once
+        self.system, self.pairs_at_once = system, pairs_at_once
+        self.condition = condition = None if condition is None else normal_words(condition)
         self.mteb_model_meta = _meta(system, condition)
         self._corpus: Any = None
 
@@ -146,7 +147,7 @@ def _read(inputs: Any) -> tuple[list[str], list[str]]:
     instructions: list[str] = []
     for batch in inputs:
         texts += batch["query" if "instruction" in batch else "text"]
-        instructions += batch.get("instruction", ())
+        instructions += map(normal_words, batch.get("instruction", ()))
     return texts, instructions
 
 

@@ -15,14 +15,16 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import is_utf8, names_arguments
+from raycase.errors import is_utf8, names_arguments, normal_words
 from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
 from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
 from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
 from raycase.job.pair_result import OnUnknown, read_codes
 from raycase.job.stored_tokens import open_tokens, token_model
-from raycase.models.embedder import Embedder
+from raycase.models.configs import EmbedderConfig
+from raycase.models.embedder import Embedder, as_texts
+from raycase.models.pairs import check_alike
 from raycase.models.registry import resolve_embedder
 
 TRUNCATED, REJECTED = "truncated", "rejected"
@@ -60,14 +62,15 @@ class Embed:
         on_unknown: OnUnknown = "reject",
         **options: Any,
     ) -> None:
-        self.conditions, self.on_unknown = _conditions(conditions), on_unknown
         if on_unknown not in get_args(OnUnknown):
             raise ValueError(f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}")
+        choices = {name: options.pop(name) for name in CHOICES & options.keys()}
+        config = resolve_embedder(model, **choices)
+        self.conditions, self.on_unknown = _conditions(conditions, config), on_unknown
         if self.conditions and condition_column is not None:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
-        choices = {name: options.pop(name) for name in CHOICES & options.keys()}
-        self.encoder: Embedder = resolve_embedder(model, **choices).load(**options)
+        self.encoder: Embedder = config.load(**options)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
@@ -78,7 +81,7 @@ class Embed:
         texts = [column[row] for row in row_N]
         own = self.conditions * len(batch) if self.conditions else None
         if self.condition_column:
-            own = _strings(batch, self.condition_column)
+            own = [c and normal_words(c) for c in _strings(batch, self.condition_column)]
         reasons = [
             _reason(text, Reason.NULL_TEXT, Reason.EMPTY_TEXT)
             or (None if own is None else _reason(own[i], Reason.NULL_CONDITION, Reason.EMPTY_CONDITION))
@@ -119,12 +122,13 @@ class Pool:
 
     @names_arguments
     def __init__(self, *, words: str, conditions: str | Iterable[str], model: str | None = None) -> None:
-        self.conditions = _conditions(conditions)
+        tokens = open_tokens(words, "--words")
+        config = token_model(tokens, model)
+        self.conditions = _conditions(conditions, config)
         if not self.conditions:
             raise ValueError("conditions: expected one or more, got none")
-        tokens = open_tokens(words, "--words")
         self.codes = read_codes(tokens.output.basis.uri)
-        system: Any = token_model(tokens, model).load()
+        system: Any = config.load()
         self.pool = system.pool(self.codes, self.conditions)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -144,8 +148,12 @@ class Pool:
         return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
 
 
-def _conditions(conditions: str | Iterable[str]) -> list[str]:
-    return read_conditions([conditions] if isinstance(conditions, str) else [*conditions])
+def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list[str]:
+    """The conditions. Raises RequestError, also for two that the model reads alike."""
+    names = read_conditions(as_texts(conditions, "conditions"))
+    if names:
+        check_alike(config.prepare(["a"] * len(names), names), names, "conditions")
+    return names
 
 
 def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -21,7 +22,7 @@ from raycase.errors import RequestError, is_words, normal_words
 from raycase.io.formats import Csv
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.json_values import not_json
-from raycase.io.schema import ID, INT64, TEXT, Columns, Reason, Rejection, check_once, plain_type
+from raycase.io.schema import CONDITION, ID, INT64, TEXT, Columns, Reason, Rejection, check_once, plain_type
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
 from raycase.io.stored_tokens import TOKEN_COLUMNS
@@ -29,6 +30,7 @@ from raycase.io.stored_tokens import TOKEN_COLUMNS
 ROW, FILE, SECOND, CONDITIONS, KEEP = "row", "file", "second", "conditions", "keep:"
 CHUNKS = "chunks"  # of the text of a row
 TEXTS = (TEXT, SECOND)
+NAMED = (CONDITION, "label")  # columns of what is compared as `normal_words`
 
 
 def read_span(
@@ -65,7 +67,7 @@ def read_files(
 
 
 def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequence[str] = ()) -> dict[str, list[Any]]:
-    """Whole columns of a small file, those in `words` stripped.
+    """Whole columns of a small file; those in `words` stripped, of conditions and labels in their normal form.
 
     Raises RequestError for a missing column, a row that does not parse, and a value in `words` that is no string, empty
     or invalid UTF-8.
@@ -92,7 +94,7 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequen
                 raise RequestError(
                     f"{where}, row {row}: expected words in {name!r}, got {value!r}; fix or remove the row"
                 )
-        columns[name] = [value.strip() for value in columns[name]]
+        columns[name] = [*map(normal_words if name in NAMED else str.strip, columns[name])]
     return columns
 
 
@@ -129,14 +131,19 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
                 conditions += read_columns(part, [column], flag)[column]
         if not conditions:
             raise RequestError(f"{flag}: expected at least one {name} in {file}, got none")
-    seen: dict[str, None] = {}
-    for i, condition in enumerate(conditions):
-        if not is_words(condition):
-            raise RequestError(f"{flag}: expected words in every {name}, got {condition!r} at index {i}")
-        if (stripped := str(condition).strip()) in seen:
-            raise RequestError(f"{flag}: expected each {name} once, got {stripped!r} twice")
-        seen[stripped] = None
-    return list(seen)
+    return distinct_words(conditions, flag)
+
+
+def distinct_words(values: Sequence[object], flag: str) -> list[str]:
+    """Conditions or labels in their normal form. Raises RequestError for one without words, and for two alike."""
+    name = flag.removeprefix("--").removesuffix("s")
+    found: dict[str, int] = {}
+    for i, value in enumerate(values):
+        if not is_words(value):
+            raise RequestError(f"{flag}: expected words in every {name}, got {value!r} at index {i}")
+        if (first := found.setdefault(normal := normal_words(str(value)), i)) != i:
+            raise RequestError(f"{flag}: expected each {name} once, got {normal!r} twice, at index {first} and {i}")
+    return list(found)
 
 
 def conditions_file(values: Sequence[str]) -> str | None:
@@ -242,7 +249,7 @@ def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
 def _checked(
     file: int, columns: Columns, rows: pa.Table, rejections: list[Rejection]
 ) -> tuple[pa.Table, list[Rejection]]:
-    """Reject the rows without text, id or condition.
+    """Reject the rows without text, id or condition; the conditions of the others are in their normal form.
 
     Without an id column, the id of a row is `file:row`, the numbers of the file and of the row in it.
     """
@@ -261,16 +268,21 @@ def _checked(
         reject(text.is_null(), Reason.NULL_TEXT, detail)
         reject(pc.equal(pc.utf8_trim_whitespace(text), ""), Reason.EMPTY_TEXT, detail)
     reject(rows[ID].combine_chunks().is_null(), Reason.NULL_ID)
+    checked = rows
     if CONDITIONS in rows.column_names:
-        for i, conditions in enumerate(rows[CONDITIONS].to_pylist()):
+        normal = cache(normal_words)
+        found = [of_row and [each and normal(each) for each in of_row] for of_row in rows[CONDITIONS].to_pylist()]
+        for i, conditions in enumerate(found):
             if problem := _condition_problem(conditions):
                 bad.setdefault(i, (problem, ""))
+        column = pa.array(found, pa.list_(pa.string()))
+        checked = rows.set_column(rows.column_names.index(CONDITIONS), CONDITIONS, column)
     if not bad:
-        return rows, rejections
+        return checked, rejections
     for i, values in zip(sorted(bad), python_rows(rows.take(sorted(bad))), strict=True):
         rejections.append(rejection(values, *bad[i]))
     good = pa.array([i for i in range(len(rows)) if i not in bad], pa.int64())
-    return rows.take(good), rejections
+    return checked.take(good), rejections
 
 
 def python_rows(table: pa.Table) -> list[dict[str, Any]]:
@@ -304,10 +316,10 @@ def rejection(values: dict[str, Any], reason: Reason, detail: str = "") -> Rejec
 
 
 def _condition_problem(conditions: Sequence[str | None] | None) -> Reason | None:
-    """The reason to reject a row with these conditions, or None."""
-    stripped = [c and c.strip() for c in ([None] if conditions is None else conditions)]
-    if None in stripped:
+    """The reason to reject a row with these conditions, in their normal form, or None."""
+    several = [None] if conditions is None else conditions
+    if None in several:
         return Reason.NULL_CONDITION
-    if not all(stripped) or not stripped:
+    if not all(several) or not several:
         return Reason.EMPTY_CONDITION
-    return Reason.DUPLICATE_CONDITION if len(set(stripped)) < len(stripped) else None
+    return Reason.DUPLICATE_CONDITION if len({*several}) < len(several) else None

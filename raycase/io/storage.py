@@ -143,6 +143,8 @@ class Location:
 
 def locate(uri: str) -> Location:
     """The location of a URI or path. Raises RequestError for an unknown scheme, a missing driver, and credentials."""
+    if not uri.strip():  # not the current folder
+        raise RequestError(f"expected a path or a URI, got {uri!r}")
     if uri.startswith(PACKAGE):
         uri = str(Path(__file__).parent.parent / uri.removeprefix(PACKAGE))
     if any(_has_credentials(*link.split("://", 1)) for link in uri.split("::") if "://" in link):

@@ -19,7 +19,8 @@ from raycase.job.read_step import PAIRS_OF_UNIT
 from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import EmbedderConfig, check_conditions, check_room
+from raycase.models.configs import EmbedderConfig, check_conditions
+from raycase.models.pairs import check_room
 from raycase.models.registry import resolve_embedder
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"

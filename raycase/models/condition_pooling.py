@@ -22,6 +22,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
+from raycase.errors import normal_words
 from raycase.heads.condition_head import (
     WEIGHTS,
     ConditionHead,
@@ -256,6 +257,7 @@ class ConditionPooling(Embedder):
         cannot be encoded.
         """
         gate = self.questions([condition]).gate
+        phrases = [*map(normal_words, as_texts(phrases, "phrases"))]
         prepared = self.config.prepare(phrases, None)
         check_accepted(prepared.refused, phrases, numbered=False)
         vectors_PD = np.empty((len(prepared.sentence), self.dim), dtype=np.float32)
@@ -267,6 +269,7 @@ class ConditionPooling(Embedder):
             vectors_PD[rows] = (mean_BD * gate)[:, : self.dim].cpu().numpy()
 
         self.reader.read(prepared.of_sentences[0], average)
+        self.say_cut(int(prepared.truncated[prepared.rows].sum()), len(phrases))
         return vectors_PD[prepared.rows]
 
     @torch.inference_mode()

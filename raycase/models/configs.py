@@ -21,7 +21,7 @@ from torch import nn
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
-from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
+from raycase.encoder.sources import described, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.token_batch import Prepared, TokenBatch
 from raycase.encoder.tokenizer import separated
@@ -312,18 +312,6 @@ def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> 
     if unknown or (conditions is None) == bool(known):
         got = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
         raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.model}, got {got}")
-
-
-def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> None:
-    """Raise RequestError for a condition under which no sentence can be encoded: without words, or too long."""
-    with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
-        refused = config.prepare(["a"] * len(conditions), conditions).refused
-    for condition, reason in zip(conditions, refused, strict=True):
-        if reason is not None:
-            raise RequestError(
-                f"{flag}: expected words that {config.model} can read, with room for a sentence beside them and the "
-                f"prompt, got {condition[:80]!r}: {reason}"
-            )
 
 
 def score_pairs(system: Any, prepared: Prepared) -> Encoded:

@@ -21,7 +21,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
-from raycase.errors import RequestError
+from raycase.errors import RequestError, checks_types, normal_words
 from raycase.heads.condition_head import Says
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
@@ -84,18 +84,22 @@ class Embedder(LoadedSystem):
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
-        if isinstance(conditions, str):
-            conditions = [conditions] * len(sentences)
+        sentences = as_texts(sentences, "sentences")
+        conditions = None if conditions is None else each_condition(conditions, sentences)
         for text in {*sentences, *(conditions or ())}:
             text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
         result = self.encode_prepared(self.config.prepare(sentences, conditions))
         check_accepted(result.refused, sentences, conditions=conditions)
-        if not self.warned and (count := int(result.truncated.sum())):
-            self.warned = True
-            most = self.config.encoder.max_tokens
-            warn(f"{count} of {len(sentences)} texts were cut at {most} tokens; said once", stacklevel=3)
+        self.say_cut(int(result.truncated.sum()), len(sentences))
         return result.vectors.astype(np.float32, copy=False)
 
+    def say_cut(self, count: int, of: int) -> None:
+        """Warn, once, that some of the texts were cut."""
+        if not self.warned and count:
+            self.warned = True
+            warn(f"{count} of {of} texts were cut at {self.config.encoder.max_tokens} tokens; said once", stacklevel=5)
+
+    @checks_types
     def encode(
         self,
         sentences: Texts,
@@ -129,6 +133,8 @@ class Embedder(LoadedSystem):
         """
         texts = as_texts(sentences, "sentences")
         conditions = None if condition is None else each_condition(condition, texts)
+        if batch_size is not None and batch_size < 1:
+            raise RequestError(f"batch_size: expected at least 1, got {batch_size}")
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
         vectors = np.empty((len(texts), self.config.plain_dim if conditions is None else self.config.dim), np.float32)
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
@@ -139,6 +145,7 @@ class Embedder(LoadedSystem):
         vectors = l2_normalize(vectors) if normalize else vectors
         return vectors[0] if isinstance(sentences, str) else vectors
 
+    @checks_types
     def encode_grid(self, sentences: Texts, conditions: Texts, *, normalize: bool = False) -> np.ndarray:
         """Every sentence under every condition: S, C -> (S, C, D) float32. Raises ValueError as `encode`.
 
@@ -156,8 +163,8 @@ class Embedder(LoadedSystem):
     def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
 
-        0 for a vector of zeros. NumPy's ValueError for vectors of different dimensions, as an unconditional and a
-        conditional one may have.
+        0 for a vector of zeros. ValueError for more than two axes, and for vectors of different dimensions, as an
+        unconditional and a conditional one may have.
 
         Examples:
             >>> model = raycase.load()
@@ -166,6 +173,8 @@ class Embedder(LoadedSystem):
             0
         """
         a, b = (np.atleast_2d(np.asarray(vectors, np.float32)) for vectors in (first, second))
+        if (axes := max(a.ndim, b.ndim)) > 2:
+            raise RequestError(f"expected one vector, or a row for each, got an array of {axes} axes")
         return (l2_normalize(a) @ l2_normalize(b).T).clip(-1, 1)
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
@@ -173,7 +182,8 @@ class Embedder(LoadedSystem):
         (0,) for a refused pair. Raises ValueError where the configuration does not say `weighs_words`."""
         raise ValueError(f"expected a model that weighs words, got {self.config.model}")
 
-    def word_weights(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> list[list[Word]]:
+    @checks_types
+    def word_weights(self, sentences: Texts, conditions: Texts | None) -> list[list[Word]]:
         """How much each pair's condition weighs each word of its sentence: N, N -> N lists of words.
 
         A single string is the condition of every sentence. The list is empty for a pair that cannot be embedded; words
@@ -189,18 +199,19 @@ class Embedder(LoadedSystem):
         """
         if conditions is None:
             raise ValueError("expected conditions, got none: without one, no words are weighed")
-        conditions = [conditions] * len(sentences) if isinstance(conditions, str) else conditions
-        prepared = self.config.prepare(sentences, conditions)
-        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(sentences))
+        texts = as_texts(sentences, "sentences")
+        prepared = self.config.prepare(texts, each_condition(conditions, texts))
+        weights, distinct = self.token_weights(prepared), list(dict.fromkeys(texts))
         words = dict(zip(distinct, words_of(self.encoder.tokenize, distinct), strict=True))
-        return [words[text].weigh(weights[i]) for text, i in zip(sentences, prepared.rows.tolist(), strict=True)]
+        return [words[text].weigh(weights[i]) for text, i in zip(texts, prepared.rows.tolist(), strict=True)]
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
     """One or many texts as a list. Raises RequestError for what is none, with its place or kind."""
     if isinstance(values, str):
         return [values]
-    if isinstance(values, (Mapping, set, frozenset, IOBase)) or hasattr(values, "columns"):
+    several = not isinstance(values, (Mapping, set, frozenset, bytes, IOBase)) and not hasattr(values, "columns")
+    if not several or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         raise RequestError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
     texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
     for place, text in enumerate(texts):
@@ -210,11 +221,12 @@ def as_texts(values: Texts, name: str) -> list[str]:
 
 
 def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
-    """The condition of each text, of one for all or one each. Raises RequestError."""
+    """The condition of each text in its normal form, of one for all or one each. Raises RequestError."""
     conditions = as_texts(condition, "condition") * (len(texts) if isinstance(condition, str) else 1)
     if len(conditions) != len(texts):
         raise RequestError(
             f"condition: expected one, or one for each of {len(texts)} texts, got {len(conditions)}; encode_grid takes "
             "every text under every condition"
         )
-    return conditions
+    normal = {each: normal_words(each) for each in {*conditions}}
+    return [normal[each] for each in conditions]

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
-from raycase.encoder.sources import load_tokenizer
+from raycase.encoder.sources import encoder_errors, load_tokenizer
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.token_batch import Prepared, TokenBatch, Work
-from raycase.errors import RequestError
+from raycase.encoder.token_batch import KINDS, Prepared, TokenBatch, Work
+from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.schema import Reason
 from raycase.io.stored_tokens import StoredStates, StoredTokens
@@ -219,6 +219,33 @@ def check_accepted(
             said = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
             wanted = f"{source}: expected texts that can be encoded, got: {said}; fix or remove the row"
             raise RequestError(wanted if source else f"pair {row}: {said}" if numbered else said)
+
+
+def check_room(config: Any, conditions: Sequence[str], flag: str) -> None:
+    """Raise RequestError for a condition under which no sentence can be encoded, without words or too long, and for two
+    that the system reads alike."""
+    with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
+        prepared = config.prepare(["a"] * len(conditions), conditions)
+    for condition, reason in zip(conditions, prepared.refused, strict=True):
+        if reason is not None:
+            raise RequestError(
+                f"{flag}: expected words that {config.model} can read, with room for a sentence beside them and the "
+                f"prompt, got {condition[:80]!r}: {reason}"
+            )
+    check_alike(prepared, conditions, flag)
+
+
+def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
+    """Raise RequestError for two texts, one of each pair, that make equal tokens: an uncased encoder reads "Beach" as
+    "beach", and none what stands behind its last token."""
+    first_of: dict[tuple[bytes, ...], str] = {}
+    for text, pair in zip(texts, prepared.rows.tolist(), strict=True):
+        places = zip(KINDS, (pair, prepared.sentence[pair], prepared.condition[pair]), strict=True)
+        prompts = [(batch.sequences, at) for kind, at in places for batch in getattr(prepared, kind)]
+        tokens = tuple(of.flat[of.offsets[at] : of.offsets[at + 1]].tobytes() for of, at in prompts)
+        if (first := first_of.setdefault(tokens, text)) != text:
+            got = " and ".join(visible(repr(each), MOST_LABEL) for each in (first, text))
+            raise RequestError(f"{flag}: expected texts that the model reads differently, got {got}")
 
 
 @dataclass(frozen=True, kw_only=True)

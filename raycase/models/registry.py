@@ -13,10 +13,12 @@ from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import torch
+
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
-from raycase.errors import RequestError, expecting, named, note, visible
+from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note, visible
 from raycase.io.json_values import loads
 from raycase.io.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.models import case
@@ -49,6 +51,7 @@ def find_system(name: str) -> Any:
     return SYSTEMS.get(name) or of_paper("systems", name)
 
 
+@checks_types
 def resolve(
     model: str = DEFAULT_MODEL,
     *,
@@ -136,6 +139,7 @@ def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConf
     return config
 
 
+@checks_types
 def load(
     model: str = DEFAULT_MODEL,
     *,
@@ -148,5 +152,12 @@ def load(
 
     device, dtype: of torch (default: a GPU if there is one, bf16 where that is faster). Raises RequestError.
     """
+    problems = {
+        f"batch_tokens: expected at least 1, got {batch_tokens}": batch_tokens is not None and batch_tokens < 1,
+        f"dtype: expected one of torch, got {dtype!r}": dtype is not None and not isinstance(dtype, torch.dtype),
+    }
+    check_problems(problems)
+    with expecting("device: expected one of torch", RuntimeError, TypeError):
+        torch.device("cpu" if device is None else device)
     with _loading:
         return resolve(model, **choices).load(device=device, dtype=dtype, batch_tokens=batch_tokens)

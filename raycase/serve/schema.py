@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, model_validator
 
-from raycase.errors import RequestError, is_words, visible
+from raycase.errors import RequestError, is_words, normal_words, visible
 
 MOST_BODY = 8 * 2**20  # bytes
 MOST_NAMES = 64  # of a request: of a million wrong ones pydantic would make a million errors
@@ -52,6 +52,7 @@ ONE_OR_MANY = BeforeValidator(
 )
 OneOrMany = Annotated[list[Text], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
 Conditions = Annotated[list[Condition], Field(min_length=1, max_length=MOST_TEXTS), ONE_OR_MANY]
+NormalConditions = Annotated[Conditions, AfterValidator(lambda conditions: [*map(normal_words, conditions)])]
 
 
 class Body(BaseModel):
@@ -90,7 +91,7 @@ class EmbeddingRequest(Body):
 
     input: OneOrMany
     model: str | None = None
-    condition: Conditions | None = None
+    condition: NormalConditions | None = None
     dimensions: Whole | None = Field(None, ge=1)
     encoding_format: Literal["float", "base64"] | None = "float"
     normalize: bool = False
@@ -141,7 +142,7 @@ class ExplainRequest(Body):
     """`POST /explain`: which words of each text each condition looks at."""
 
     texts: OneOrMany
-    conditions: Conditions
+    conditions: NormalConditions
 
     @model_validator(mode="after")
     def _check(self) -> ExplainRequest:

@@ -111,6 +111,8 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
 
     file = str(tmp_path / "e.parquet")
     ask("--labels: expected each label once, got 'a' twice", labels=("a", "b", " a"))
+    ask("--labels: expected texts that the model reads differently, got 'A dog' and 'a dog'", labels=("A dog", "a dog"))
+    ask("--labels: expected texts that the model reads", labels=tuple("dog " * 600 + end for end in ("red", "blue")))
     ask("--labels: expected words in every label, got ' ' at index 1", labels=("a", " "))
     ask("--labels: expected two labels or more, got 1", labels=("labels",))
     ask("--labels: expected labels or one file of them, got 2 values", labels=("a", "b.csv"))
@@ -121,7 +123,7 @@ def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     two = examples(*[(f"x {label}", label) for label in LABELS[:2]])
     ask("--examples: expected texts of every label, got none of 'a dog'", examples=two)
     ask("--examples: .*, row 1: expected words in 'text', got ' '", examples=examples(("x", "a dog"), (" ", "a dog")))
-    ask("condition: expected one of the index's .*got ' '", condition=" ")
+    ask("condition: expected words, got ' '", condition=" ")
     ask("--where: expected a filter that leaves rows to label", where="year > 3000")
     ask("stated: expected conditions that are pooled from stored tokens", index="under", stated=True)
     ask("--output: expected another place than --examples", examples=file, output=file)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import lance
@@ -24,7 +24,9 @@ from raycase.index.index import Index
 from raycase.index.lance_files import IndexMetadata
 from raycase.index.search_job import SearchJob, search
 from raycase.index.shard import Limits
+from raycase.index.vector_index import QueryEncoder
 from raycase.index.weighted_search import Term
+from raycase.io import reader
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.schema import embedding_array
 from raycase.io.storage import locate
@@ -51,7 +53,7 @@ def test_queries_of_several_conditions_keep_their_order(index):
     assert found["condition"].to_pylist() == [c for c in asked for _ in range(2)]
     alone = index.search(["a red dress"], "color", 2)
     assert found["id"].to_pylist()[2:4] == alone["id"].to_pylist()
-    for array in (np.array(asked), pa.array(asked).to_pandas()):
+    for array in (np.array(asked), pa.array(asked), pa.array(asked).to_pandas()):
         assert index.search(["a", "a red dress", "b"], array, 2).equals(found)
 
 
@@ -69,6 +71,24 @@ def test_queries_have_a_condition_of_their_own(index, home, model):
     ("options", "said"),
     [
         ({"k": 0}, "^k: expected at least 1, got 0"),
+        ({"k": "3"}, "^k: expected int, got '3'$"),
+        ({"k": True}, "^k: expected int, got True"),
+        ({"k": float("inf")}, "^k: expected int, got inf"),
+        ({"where": 5}, "^where: expected str | None, got 5"),
+        ({"hybrid": "no"}, "^hybrid: expected bool, got 'no'"),
+        ({"options": "high"}, "^options: expected Options, got 'high'"),
+        ({"conditions": "color", "hybrid": True, "stated": True}, "^hybrid: expected no stated beside it, got both"),
+        ({"conditions": "color", "query_condition": " "}, "^query_condition: expected words, got ''"),
+        ({"conditions": [None, "color"]}, r"^conditions\[0\]: expected a string, got None"),
+        ({"conditions": {"color", "number of people"}}, "^conditions: expected a list or a column of strings, got set"),
+        ({"conditions": 5}, "^conditions: expected a list or a column of strings, got int"),
+        (
+            {"conditions": {"color": 1, "color\u00a0": 2}},
+            "^conditions: expected each condition once, got 'color' twice",
+        ),
+        ({"conditions": {None: 1}}, "^conditions: expected finite numbers .*, got 1 for None"),
+        ({"conditions": {"color": (None, 1)}}, r"^conditions: expected finite numbers .*, got \(None, 1\) for 'color'"),
+        ({"conditions": {" ": 1}}, "^condition: expected words, got ''"),
         ({"where": "nope = 3"}, "^where: expected a filter"),
         ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
         ({"conditions": "color", "phrases": True}, "^phrases: expected a condition and an index"),
@@ -80,6 +100,57 @@ def test_errors_name_no_flags(index, options, said):
     with pytest.raises(RequestError, match=said) as error:
         index.search(QUERIES, **options)
     assert "--" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("vectors_QD", "k", "said"),
+    [
+        (np.ones((1, 32)), -1, "^k: expected at least 1, got -1"),
+        (np.full((1, 32), np.nan), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(1, 32\) or others"),
+        (np.ones((1, 31)), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(1, 31\)"),
+        (np.ones(32), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(32,\)"),
+    ],
+)
+def test_vectors_that_are_none_of_the_index_are_refused(index, vectors_QD, k, said):
+    with pytest.raises(RequestError, match=said):
+        index.nearest(vectors_QD.astype(np.float32), "color", k)
+
+
+ALIKE = ["the caf\u00e9", "the caf\u00e9 ", "the\u00a0caf\u00e9\n", "\tthe  cafe\u0301"]
+
+
+def alike(folder, tiny_model):
+    """Index 40 rows whose conditions look alike; gives its URI, and the output."""
+    rows = [{"id": i, "text": text, "under": ALIKE[i % 4]} for i, text in enumerate(sentences(40))]
+    output = embedded(folder, tiny_model, rows, condition_column="under")
+    return indexed(folder / "i.lance", output), output
+
+
+def test_conditions_that_look_alike_are_one(tmp_path, tiny_model, capsys):
+    uri, output = alike(tmp_path, tiny_model)
+    assert {*read_output(output)["condition"].to_pylist()} == {ALIKE[0]}
+    index = Index.open(uri)
+    wanted = index.search("a dog", ALIKE[0], 50, exact_condition=True)
+    assert len(wanted) == 40
+    for asked in ALIKE[1:]:
+        found = index.search("a dog", asked, 50, exact_condition=True)
+        assert found.drop_columns(["asked"]) == wanted.drop_columns(["asked"])
+        assert index.search("a dog", {asked: 1}, 50)["score"] == wanted["score"]
+        search(SearchJob(index=uri, query=("a dog",), condition=(asked,)))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_index_from_before_that_was_so_is_searched_as_it_is_spelled(tmp_path, tiny_model, monkeypatch, capsys):
+    monkeypatch.setattr(reader, "normal_words", lambda text: text)
+    uri, _ = alike(tmp_path, tiny_model)
+    monkeypatch.undo()
+    index = Index.open(uri)
+    assert "conditions that look alike are searched apart; embed and index again" in capsys.readouterr().err
+    found = {asked: index.search("a dog", asked, 50)["condition"].to_pylist() for asked in (*ALIKE, " the caf\u00e9")}
+    assert found == {asked: [asked if asked in ALIKE else ALIKE[0]] * 10 for asked in found}
+    assert len(index.search("a dog", None, 50)) == 40
+    metadata = replace(index.metadata, conditions={"a  dog": 1})
+    assert QueryEncoder(metadata, None, uri).condition_for("a dog", exact=True) == "a  dog"
 
 
 def test_a_filter_is_applied_before_the_search(index, home, model):

@@ -271,7 +271,7 @@ def test_killed_and_resumed(home, tmp_path):
 
 def test_what_cannot_be_searched(home, index, tmp_path):
     uri = str(home / "i.lance")
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "^condition: expected", search)
+    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "^--condition: expected words", search)
     long = ("dog " * 600,)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "leaves no room for the sentence", search)
     refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, .*, got .* condition$", search)

@@ -66,7 +66,8 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("-k: expected at least 1", k=0)
     ask("a filter in SQL on id, text, year, got 'age > 3': there is no column 'age'", where="age > 3")
     ask("^condition: expected one of the index's", condition=("nothing",), exact_condition=True)
-    ask("^condition: expected one of the index's", condition=(" ",))
+    ask("^--condition: expected each condition once, got 'color' twice", condition=("color", " color"))
+    ask("^--condition: expected words in every condition, got ' ' at index 0", condition=(" ",))
     ask("expected one of --query, --phrase or --queries, got none", query=())
     ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
     phrase = {"query": (), "phrase": ("heavy rain",)}

@@ -120,9 +120,10 @@ def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
 
 def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
     asked = {"index": str(home / "i.lance"), "query": ("dog",)}
-    refuse(SearchJob(**asked, match=" .. "), "^match: expected words, got ' .. '", search)
+    for none in (" .. ", "_"):
+        refuse(SearchJob(**asked, match=none), f"^match: expected words, got '{none}'", search)
     refuse(SearchJob(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
-    refuse(SearchJob(**asked, hybrid=True, stated=True), "^--hybrid: expected no --stated beside it", search)
+    refuse(SearchJob(**asked, hybrid=True, stated=True), "^hybrid: expected no stated beside it", search)
     plain = storing.indexed(tmp_path / "plain.lance", home / "words")
     for flags in ({"match": "dog"}, {"hybrid": True}):
         with pytest.raises(RequestError, match=f"^{next(iter(flags))}: expected an index of words, got none; add it"):

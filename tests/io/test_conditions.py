@@ -10,6 +10,7 @@ from raycase.io.reader import read_conditions
 
 def test_conditions_as_strings():
     assert read_conditions(conditions := ["color of the dress", "number of people"]) == conditions
+    assert read_conditions([" a\u2003 cafe\u0301\u00a0\n"]) == ["a caf\u00e9"]
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,8 @@ def test_conditions_in_a_file(tmp_path, name, data):
         (["color", " "], "expected words in every condition, got ' ' at index 1"),
         (["\udcff"], r"expected words in every condition, got '\\udcff' at index 0"),
         (["color", "number", "color"], "expected each condition once, got 'color' twice"),
+        (["an ox", "a", " an\u00a0\n ox"], "expected each condition once, got 'an ox' twice, at index 0 and 2"),
+        (["caf\u00e9", "cafe\u0301"], "expected each condition once, got 'caf\u00e9' twice"),
         (["a.txt", "b.txt"], "expected conditions or one file of them, got 2 values with"),
         ({"condition": ["color", None]}, "expected words in every condition"),
     ],

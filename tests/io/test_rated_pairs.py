@@ -13,7 +13,7 @@ from raycase.io.rated_pairs import read_rated
 NAMES = ["sentence1", "sentence2", "condition", "label"]
 ROWS = [
     ["A woman in a red dress", "Two people play", "color", 1],
-    ["A dog, a cat", 'He says "naïve 😀"', "number\nof animals", 4.5],
+    ["A dog,\na cat", 'He says "naïve 😀"', "number of animals", 4.5],
     ["A woman in a red dress", "Two people play", "number of people", -1],
     ["Two people play", "A woman in a red dress", "color", 5],
 ]
@@ -46,7 +46,7 @@ def file(request, tmp_path):
 SAME = {
     "as they are": (NAMES, ROWS, ROWS),
     "another order": (["label", "note", *NAMES[2::-1]], [[y, "n", c, b, a] for a, b, c, y in ROWS], ROWS),
-    "outer white space": (NAMES, [["  a\t", "b \n", " c  d ", 2], ROWS[0]], [["a", "b", "c  d", 2], ROWS[0]]),
+    "outer white space": (NAMES, [["  a\t", "b \n", " c  d ", 2], ROWS[0]], [["a", "b", "c d", 2], ROWS[0]]),
     "numbers as text": (NAMES, [[*"abc", "3"], [*"abc", "1e0"], [*"abc", "-1.0"]], [[*"abc", y] for y in (3, 1, -1)]),
 }
 

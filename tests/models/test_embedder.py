@@ -36,6 +36,35 @@ def test_one_text_gives_one_vector(model):
     assert model.encode("a red dog").shape == (model.config.plain_dim,)
 
 
+def test_the_white_space_of_a_condition_counts_as_one_blank(model):
+    wanted = model.embed(SENTENCES, "the caf\u00e9")
+    for spelled in ("the caf\u00e9 ", "the\u00a0cafe\u0301\n"):
+        assert (model.embed(SENTENCES, spelled) == wanted).all() and (model.encode(SENTENCES, spelled) == wanted).all()
+
+
+def test_a_wrong_argument_is_named(model, tiny_model):
+    wrong = {
+        "^normalize: expected bool, got 'no'": lambda: model.encode("a", normalize="no"),
+        "^batch_size: expected at least 1, got 0": lambda: model.encode(["a"], batch_size=0),
+        "^expected one vector, or a row for each, got an array of 3 axes": lambda: model.similarity([[[1]]], [1]),
+        r"^sentences\[0\]: expected a string, got 5": lambda: model.word_weights([5], "color"),
+        "^condition: expected a list or a column of strings, got set": lambda: model.embed(["a"], {"color"}),
+        "^model: expected str | PathLike, got 5": lambda: raycase.load(5),
+        "^dim: expected int | None, got 128.0": lambda: raycase.load(tiny_model, dim=128.0),
+        "^batch_tokens: expected at least 1, got -5": lambda: raycase.load(tiny_model, batch_tokens=-5),
+        "^dtype: expected one of torch, got 'x'": lambda: raycase.load(tiny_model, dtype="x"),
+        "^device: expected one of torch, got: ": lambda: raycase.load(tiny_model, device="gpu"),
+        "^conditions: expected a list or a column of strings, got dict": lambda: raycase.embed(
+            "a", "b", conditions={"a": 1}
+        ),
+        "^expected a path or a URI, got ''": lambda: raycase.Index.open(""),
+    }
+    for said, work in wrong.items():
+        with pytest.raises(ValueError, match=said.replace("|", r"\|")) as error:
+            work()
+        assert "\n" not in str(error.value)
+
+
 def test_a_grid_has_every_sentence_under_every_condition(model):
     grid = model.encode_grid(SENTENCES, CONDITIONS, normalize=True)
     assert grid.shape == (3, 2, model.dim)

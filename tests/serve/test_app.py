@@ -10,6 +10,7 @@ from served import client_of, refusal
 
 import raycase
 from raycase.index.index import Index
+from raycase.serve.schema import EmbeddingRequest
 from raycase.serve.serve_job import ServeJob, check_serve
 from raycase.serve.service import Service
 
@@ -49,6 +50,10 @@ def test_one_text_a_cut_and_unit_length(client, home, model):
     assert cosines(unit[None], cut[:1]) > 0.9999 and np.linalg.norm(unit) == pytest.approx(1)
     [plain] = vectors_of(embed(client, input=TEXTS[0], dimensions=32))
     assert np.allclose(plain, model.encode(TEXTS[0]), atol=1e-5)
+
+
+def test_a_condition_has_its_normal_form():
+    assert EmbeddingRequest(input="a", condition=" the\u00a0color\n").conditions == ["the color"]
 
 
 def test_base64_holds_the_same_numbers_whatever_a_proxy_adds(client):
