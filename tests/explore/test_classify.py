@@ -101,6 +101,11 @@ def test_labels_stand_in_a_file(home, tmp_path, name, data):
     assert [*classify(asked(home, tmp_path, labels=(str(tmp_path / name),)))["labels"]] == ["red dress", "two people"]
 
 
+def test_a_label_that_is_cut_is_said(home, tmp_path):
+    with pytest.warns(UserWarning, match="1 of 2 texts were cut at 512 tokens"):
+        classify(asked(home, tmp_path, labels=("dog " * 600, "cat")))
+
+
 def test_wrong_requests_are_refused(home, tmp_path, tiny_model, capsys):
     def ask(words, **options):
         refuse(asked(home, tmp_path, **options), words, classify)

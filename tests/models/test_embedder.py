@@ -36,12 +36,6 @@ def test_one_text_gives_one_vector(model):
     assert model.encode("a red dog").shape == (model.config.plain_dim,)
 
 
-def test_the_white_space_of_a_condition_counts_as_one_blank(model):
-    wanted = model.embed(SENTENCES, "the caf\u00e9")
-    for spelled in ("the caf\u00e9 ", "the\u00a0cafe\u0301\n"):
-        assert (model.embed(SENTENCES, spelled) == wanted).all() and (model.encode(SENTENCES, spelled) == wanted).all()
-
-
 def test_a_wrong_argument_is_named(model, tiny_model):
     wrong = {
         "^normalize: expected bool, got 'no'": lambda: model.encode("a", normalize="no"),
