@@ -1,5 +1,7 @@
 """The command classify: against all cosines, its counts, examples, filters, and wrong requests."""
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -90,6 +92,8 @@ def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, 
     nothing = found["label"].null_count
     assert 0 < nothing == result["not_stated"] == 90 - sum(result["labels"].values()) and result["rows"] == 90
     assert f"{nothing:>10}  {nothing / 90:>6.1%}  not stated" in capsys.readouterr().out
+    classify(asked(home, tmp_path, stated=True, labels=("red dress", "not stated")))  # a label of that name is another
+    assert re.findall("  (not stated|without a label)\n", capsys.readouterr().out).count("without a label") == 1
 
 
 @pytest.mark.parametrize(
