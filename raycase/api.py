@@ -143,12 +143,7 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
 
 
 @names_arguments
-def evaluate(
-    model: Place | Iterable[Place],
-    data: Place,
-    output: Place,
-    **options: Any,
-) -> dict[str, Any]:
+def evaluate(model: Place | Iterable[Place], data: Place, output: Place, **options: Any) -> dict[str, Any]:
     """Measure models on a task's judgements, as `raycase evaluate` does, and write a report.
 
     Args:

@@ -90,7 +90,7 @@ def note(message: object, *, always: bool = False) -> None:
 _BREAKS = re.compile("\\s*[\t\n\v\f\r\x1c-\x1f\x85\u2028\u2029]+\\s*")
 _UNSEEN = re.compile("[\0-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\s@]*@")
-_FLAGS = re.compile(r"(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")
+_FLAGS = re.compile(r"`[^`]*`|(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")  # and commands, whose flags stay
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
 _KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
@@ -101,8 +101,9 @@ MOST_SEED = 2**32 - 1  # of scikit-learn's and Optuna's seeds
 
 
 def with_arguments(message: str) -> str:
-    """A message with the names of arguments in place of those of flags: --max-rejected as max_rejected."""
-    return _FLAGS.sub(lambda flag: flag[1].replace("-", "_"), message)
+    """A message with the names of arguments in place of those of flags: --max-rejected as max_rejected; what stands
+    in backticks is a command, and stays."""
+    return _FLAGS.sub(lambda found: found[1].replace("-", "_") if found[1] else found[0], message)
 
 
 def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:

@@ -130,7 +130,7 @@ def search(job: SearchJob) -> dict[str, Any]:
         is_on_ray = shards > 1 and why_ray(job.ray, several)
         if of_shards and not is_on_ray:
             raise RequestError(
-                f"{of_shards}: expected an index in shards (raycase index --overwrite --shards N) and a cluster "
+                f"{of_shards}: expected an index in shards (`raycase index --overwrite --shards N`) and a cluster "
                 f"(RAY_ADDRESS, --ray), got {shards} of {job.index} in this process"
             )
         if job.ray and not is_on_ray:

@@ -10,7 +10,7 @@ from helpers import ROOT
 from test_cli import status_of
 
 from raycase.cli import main
-from raycase.errors import RequestError, note, visible
+from raycase.errors import RequestError, note, visible, with_arguments
 
 RAW = "\x1b]0;title\a\x1b[31mred \x9b1m gone\b\b\b\b \u202edlrow \u2066x \ud800"
 FORGED = "a dog\r\nerror: forged"
@@ -40,6 +40,13 @@ def test_what_no_terminal_should_read_is_an_escape():
 )
 def test_credentials_are_left_out(text, seen):
     assert visible(text) == seen
+
+
+def test_flags_become_arguments_but_for_those_of_commands():
+    said = (
+        "--keep-columns: expected an output of `raycase embed --any-condition`; see `raycase verify OUT`, or --dry-run"
+    )
+    assert with_arguments(said) == said.replace("--keep-columns", "keep_columns").replace("--dry-run", "dry_run")
 
 
 def test_nothing_but_note_prints_to_standard_error():

@@ -117,8 +117,8 @@ def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Loca
         raise RequestError(
             f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
             f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
-            f"and --keep-columns, or without --index, and build anew: raycase index --embeddings {output.uri} --output "
-            f"{dataset.uri} --overwrite"
+            f"and --keep-columns, or without --index, and build anew: `raycase index --embeddings {output.uri} "
+            f"--output {dataset.uri} --overwrite`"
         )
 
 
