@@ -282,19 +282,12 @@ class ScorerConfig(SystemConfig):
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
     ) -> Prepared:
-        pairs = list(zip(firsts, seconds, conditions or [""] * len(firsts), strict=True))
-        index_of = {pair: i for i, pair in enumerate(dict.fromkeys(pairs))}
-        firsts, seconds, under = ([pair[side] for pair in index_of] for side in range(3))
-        none_M = np.zeros(len(index_of), dtype=np.int64)
-        return Prepared(
-            rows=np.array([index_of[pair] for pair in pairs], dtype=np.int64),
-            conditions=None,
-            sentence=none_M,
-            condition=none_M,
-            of_pairs=[self.tokenize_pairs(firsts, seconds, None if conditions is None else under)],
-            of_sentences=[],
-            of_conditions=[],
-        )
+        def tokens(pairs: list[Any]) -> TokenBatch:
+            under = None if conditions is None else [condition for _, condition in pairs]
+            return self.tokenize_pairs([first for (first, _), _ in pairs], [second for (_, second), _ in pairs], under)
+
+        both: Any = [*zip(firsts, seconds, strict=True)]
+        return prepare(self.encoder, both, conditions, tokens=tokens)
 
     def rated(self, rated: RatedPairs) -> TokenBatch:
         batch = self.tokenize_pairs(rated.sentences1, rated.sentences2, rated.conditions)

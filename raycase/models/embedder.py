@@ -84,20 +84,13 @@ class Embedder(LoadedSystem):
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
-        sentences = as_texts(sentences, "sentences")
-        conditions = None if conditions is None else each_condition(conditions, sentences)
-        for text in {*sentences, *(conditions or ())}:
-            text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
-        result = self.encode_prepared(self.config.prepare(sentences, conditions))
-        check_accepted(result.refused, sentences, conditions=conditions)
-        self.say_cut(int(result.truncated.sum()), len(sentences))
-        return result.vectors.astype(np.float32, copy=False)
+        return self.encode(sentences, conditions)
 
     def say_cut(self, count: int, of: int) -> None:
         """Warn, once, that some of the texts were cut."""
         if not self.warned and count:
             self.warned = True
-            warn(f"{count} of {of} texts were cut at {self.config.encoder.max_tokens} tokens; said once", stacklevel=5)
+            warn(f"{count} of {of} texts were cut at {self.config.encoder.max_tokens} tokens; said once", stacklevel=4)
 
     @checks_types
     def encode(
@@ -135,13 +128,19 @@ class Embedder(LoadedSystem):
         conditions = None if condition is None else each_condition(condition, texts)
         if batch_size is not None and batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, got {batch_size}")
+        for text in {*texts, *(conditions or ())}:
+            text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
         vectors = np.empty((len(texts), self.config.plain_dim if conditions is None else self.config.dim), np.float32)
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
             for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)
-                vectors[rows] = self.embed(texts[rows], None if conditions is None else conditions[rows])
-                bar.update(len(texts[rows]))
+                some, under = texts[rows], None if conditions is None else conditions[rows]
+                done = self.encode_prepared(self.config.prepare(some, under))
+                check_accepted(done.refused, some, conditions=under)
+                self.say_cut(int(done.truncated.sum()), len(some))
+                vectors[rows] = done.vectors
+                bar.update(len(some))
         vectors = l2_normalize(vectors) if normalize else vectors
         return vectors[0] if isinstance(sentences, str) else vectors
 

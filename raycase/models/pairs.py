@@ -124,15 +124,13 @@ def accepted_pairs(prepared: Prepared) -> np.ndarray:
 
 def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
     """Tokens of the prompts of each of these distinct pairs, as if it were encoded separately: (K,) int64."""
-    tokens_K = np.zeros(len(pair_index), np.int64)
-    for batches, text_index in (
-        (prepared.of_pairs, pair_index),
-        (prepared.of_sentences, prepared.sentence[pair_index]),
-        (prepared.of_conditions, prepared.condition[pair_index]),
-    ):
-        for batch in batches:
-            tokens_K += batch.lengths[text_index]
-    return tokens_K
+    return sum((b.lengths[at] for b, at in _prompts(prepared, pair_index)), np.zeros(len(pair_index), np.int64))
+
+
+def _prompts(prepared: Prepared, pair_index: Any) -> list[tuple[TokenBatch, Any]]:
+    """The batches of prompts, each with the places in it of these distinct pairs, or of one."""
+    places = zip(KINDS, (pair_index, prepared.sentence[pair_index], prepared.condition[pair_index]), strict=True)
+    return [(batch, at) for kind, at in places for batch in getattr(prepared, kind)]
 
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
@@ -240,8 +238,7 @@ def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
     "beach", and none what stands behind its last token."""
     first_of: dict[tuple[bytes, ...], str] = {}
     for text, pair in zip(texts, prepared.rows.tolist(), strict=True):
-        places = zip(KINDS, (pair, prepared.sentence[pair], prepared.condition[pair]), strict=True)
-        prompts = [(batch.sequences, at) for kind, at in places for batch in getattr(prepared, kind)]
+        prompts = [(batch.sequences, at) for batch, at in _prompts(prepared, pair)]
         tokens = tuple(of.flat[of.offsets[at] : of.offsets[at + 1]].tobytes() for of, at in prompts)
         if (first := first_of.setdefault(tokens, text)) != text:
             got = " and ".join(visible(repr(each), MOST_LABEL) for each in (first, text))

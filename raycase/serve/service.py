@@ -126,7 +126,7 @@ class Service:
         prepared = self.encoder.config.prepare(texts, conditions)
         encoded = self.encoder.encode_prepared(prepared)
         tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
-        is_finite_N = np.isfinite(encoded.vectors).all(axis=1)
+        is_finite_N = encoded.finite
         return [
             EmbeddedText(
                 vector=encoded.vectors[i].astype(np.float32, copy=False),
