@@ -24,6 +24,7 @@ from raycase.errors import WorkError, normal_words
 from raycase.io.model_files import SHIPPED
 from raycase.io.schema import Reason
 from raycase.io.storage import fingerprint
+from raycase.io.vectors import l2_normalize
 from raycase.models.embedder import Embedder
 
 PAIRS_AT_ONCE = 2**15  # of documents and instructions; bounds the memory
@@ -138,7 +139,7 @@ class ConditionalEncoder(AbsEncoder):
             raise WorkError(f"{encoded.refused[row] or Reason.NOT_FINITE}: {texts[row][:80]!r}{under}")
         if empty.any():
             log.warning("%d of %d texts have no words: their vectors are zeros", empty.sum(), len(texts))
-        return vectors_ND / np.linalg.norm(vectors_ND, axis=1, keepdims=True).clip(min=1e-12)
+        return l2_normalize(vectors_ND)
 
 
 def _read(inputs: Any) -> tuple[list[str], list[str]]:

@@ -153,11 +153,8 @@ class Embedder(LoadedSystem):
             (2, 2, 512)
         """
         texts, under = as_texts(sentences, "sentences"), as_texts(conditions, "conditions")
-        pairs = [(text, condition) for text in texts for condition in under]
-        if not pairs:
-            return np.empty((len(texts), len(under), self.config.dim), np.float32)
-        vectors = self.encode(*map(list, zip(*pairs, strict=True)), normalize=normalize)
-        return vectors.reshape(len(texts), len(under), -1)
+        vectors = self.encode([text for text in texts for _ in under], under * len(texts), normalize=normalize)
+        return vectors.reshape(len(texts), len(under), self.config.dim)
 
     def similarity(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
         """Cosine of each of the first vectors to each of the second: (N, D), (M, D) -> (N, M) float32.
@@ -221,11 +218,11 @@ def as_texts(values: Texts, name: str) -> list[str]:
 
 def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
     """The condition of each text in its normal form, of one for all or one each. Raises RequestError."""
-    conditions = as_texts(condition, "condition") * (len(texts) if isinstance(condition, str) else 1)
+    conditions = [*map(normal_words, as_texts(condition, "condition"))]
+    conditions *= len(texts) if isinstance(condition, str) else 1
     if len(conditions) != len(texts):
         raise RequestError(
             f"condition: expected one, or one for each of {len(texts)} texts, got {len(conditions)}; encode_grid takes "
             "every text under every condition"
         )
-    normal = {each: normal_words(each) for each in {*conditions}}
-    return [normal[each] for each in conditions]
+    return conditions

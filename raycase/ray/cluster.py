@@ -24,7 +24,7 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 
-from raycase.errors import RequestError, WorkError, expecting, first_line, visible
+from raycase.errors import RequestError, WorkError, expecting, first_line, named, visible
 from raycase.job.request import RunFlags, actor_range
 from raycase.job.runner import CPUS_OF_ENCODER, Places
 
@@ -126,8 +126,7 @@ def cause(error: Exception) -> Exception:
         root = inner
         if isinstance(root, (RequestError, WorkError)) and not isinstance(root, RayError):
             return type(root)(str(root).splitlines()[0])  # Ray adds further lines
-    message = (str(root).strip() or "no message").splitlines()[0]
-    return WorkError(f"a step failed with {type(root).__name__}: {message}; run the same command again")
+    return WorkError(f"a step failed with {named(root or error)}; run the same command again")
 
 
 def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:

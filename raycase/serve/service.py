@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -38,8 +38,7 @@ STUCK = 600.0  # seconds after which a piece of work will never end
 _PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddedText:
+class EmbeddedText(NamedTuple):
     """The vector of a text, (D,) float32, or the reason why it has none; its tokens, and whether some were left out."""
 
     vector: np.ndarray
@@ -126,16 +125,10 @@ class Service:
         prepared = self.encoder.config.prepare(texts, conditions)
         encoded = self.encoder.encode_prepared(prepared)
         tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
-        is_finite_N = encoded.finite
-        return [
-            EmbeddedText(
-                vector=encoded.vectors[i].astype(np.float32, copy=False),
-                refused=encoded.refused[i] or (None if is_finite_N[i] else Reason.NOT_FINITE),
-                tokens=int(tokens_N[i]),
-                truncated=bool(encoded.truncated[i]),
-            )
-            for i in range(len(texts))
-        ]
+        pairs = zip(encoded.finite, encoded.refused, strict=True)
+        reasons = [None if is_finite else why or Reason.NOT_FINITE for is_finite, why in pairs]
+        vectors_ND = encoded.vectors.astype(np.float32, copy=False)
+        return [*map(EmbeddedText, vectors_ND, reasons, tokens_N.tolist(), encoded.truncated.tolist())]
 
     # -------------------------------------------------------------------------------------------------------- index
 
