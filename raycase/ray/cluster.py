@@ -87,7 +87,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     if "://" in address:
         raise RequestError(
             f"RAY_ADDRESS: expected host:port of a cluster, auto or local, got {visible(address)}; from outside a "
-            "cluster: ray job submit --address http://HOST:8265 -- COMMAND"
+            "cluster: `ray job submit --address http://HOST:8265 -- COMMAND`"
         )
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # until `ray.init`: what Ray logs stands in the error
     errors = (OSError, RuntimeError, ValueError, RayError)
