@@ -137,7 +137,7 @@ class Embedder(LoadedSystem):
                 rows = slice(start, start + at_once)
                 some, under = texts[rows], None if conditions is None else conditions[rows]
                 done = self.encode_prepared(self.config.prepare(some, under))
-                check_accepted(done.refused, some, conditions=under)
+                check_accepted(done.refused, some, conditions=under, before=start)
                 self.say_cut(int(done.truncated.sum()), len(some))
                 vectors[rows] = done.vectors
                 bar.update(len(some))

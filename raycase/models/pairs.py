@@ -208,15 +208,16 @@ def check_accepted(
     conditions: Sequence[str] | None = None,
     source: str = "",
     numbered: bool = True,
+    before: int = 0,
 ) -> None:
     """Raise RequestError for the first pair that is refused, with its texts; source: the file of training data, or the
-    flag, that it is from; numbered: say which pair it is."""
+    flag, that it is from; numbered: say which pair it is, behind so many `before` these."""
     for row, reason in enumerate(refused):
         if reason is not None:
             texts = ", ".join(repr(column[row][:80]) for column in sentences)
             said = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
             wanted = f"{source}: expected texts that can be encoded, got: {said}; fix or remove the row"
-            raise RequestError(wanted if source else f"pair {row}: {said}" if numbered else said)
+            raise RequestError(wanted if source else f"pair {before + row}: {said}" if numbered else said)
 
 
 def check_room(config: Any, conditions: Sequence[str], flag: str) -> None:

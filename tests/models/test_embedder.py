@@ -75,6 +75,8 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
     assert model.encode(SENTENCES, ["color", "people", "color"], batch_size=2) == pytest.approx(wanted, abs=1e-6)
     assert model.encode([], "color").shape == (0, model.dim)
     assert model.encode([]).shape == (0, model.config.plain_dim)
+    with pytest.raises(ValueError, match="pair 2: empty text"):
+        model.encode(["a dog", "a cat", " "], "color", batch_size=1)
 
 
 @pytest.mark.parametrize(
