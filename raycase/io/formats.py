@@ -182,19 +182,23 @@ def _csv_parts(stream: io.BufferedReader, header: Sequence[str], names: Sequence
         ),
     )
     start = 0
-    for batch in batches:
-        skipped = np.fromiter(invalid, np.int64) - start  # of later batches, too, for it is a block ahead
-        nth = np.arange(len(batch))
-        rows = start + nth + np.searchsorted(skipped - np.arange(len(skipped)), nth, side="right")
-        start = int(rows[-1]) + 1 if len(rows) else start
-        lines = {row: invalid.pop(row) for row in list(invalid) if row < start}
-        yield SpanRows(numbers=rows, table=pa.table(batch), lines=lines)
+    try:
+        for batch in batches:
+            skipped = np.fromiter(invalid, np.int64) - start  # of later batches, too, for it is a block ahead
+            nth = np.arange(len(batch))
+            rows = start + nth + np.searchsorted(skipped - np.arange(len(skipped)), nth, side="right")
+            start = int(rows[-1]) + 1 if len(rows) else start
+            lines = {row: invalid.pop(row) for row in list(invalid) if row < start}
+            yield SpanRows(numbers=rows, table=pa.table(batch), lines=lines)
+        none = batches.schema.empty_table()
+    finally:  # an error, which the thread that reads may drop last, would end the reader there, and that waits for it
+        del batches
     if counted.count % 2:
         raise ValueError(
             'an odd number of quotes: a quoted field is not closed, or has a single " in it; write it twice there, and '
             'quote the fields that have a "'
         )
-    yield SpanRows(table=batches.schema.empty_table(), lines=invalid)
+    yield SpanRows(table=none, lines=invalid)
 
 
 class _Quotes(io.BufferedReader):

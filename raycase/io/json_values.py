@@ -18,11 +18,14 @@ T = TypeVar("T")
 UNDEFINED = "undefined"  # a figure that is no number, as the correlation of equal cosines
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Several:
     """The values of a name that an object has twice: no type has it, so that whoever reads the name refuses it."""
 
     name: str
+
+    def __repr__(self) -> str:
+        return f"several values of the name {self.name!r}"
 
 
 def loads(text: str | bytes, *, once: bool = False) -> Any:

@@ -4,9 +4,12 @@ import csv
 import io
 import json
 import random
+from threading import Event
+from traceback import walk_tb
 
 import pytest
 from input_files import columns_of, compressed, flat, read, read_from, spans_of, the_file, write
+from pyarrow.csv import CSVStreamingReader
 
 from raycase.errors import RequestError
 from raycase.io import formats as room
@@ -139,6 +142,31 @@ def test_quotes_escaped_by_backslashes_are_refused(tmp_path, monkeypatch, texts,
         read_columns(the_file(tmp_path / "x.csv"), ["text"], "--train")
 
 
+def test_an_error_of_the_thread_that_reads_a_csv_file_does_not_hold_its_reader(monkeypatch):
+    """The thread may be the last to hold the error. It would then end the reader, which waits for the thread."""
+    begun = Event()
+
+    class Late(room._Quotes):
+        reads = 0
+
+        def read(self, size=-1):
+            self.reads += 1
+            if self.reads == 4:
+                begun.wait(60)
+            return super().read(size)
+
+    monkeypatch.setattr(room, "_Quotes", Late)
+    monkeypatch.setattr(room, "BLOCK_BYTES", 8)
+    stream = io.BufferedReader(io.BytesIO(b'1,a\n2,b\n3,c\n4,d\n5,e\n6,f\n7,\\"\n'))
+    parts = room._csv_parts(stream, ["id", "text"], ["text"])
+    next(parts)
+    begun.set()
+    with pytest.raises(ValueError, match="behind a backslash") as caught:
+        list(parts)
+    held = [value for frame, _ in walk_tb(caught.tb) for value in frame.f_locals.values()]
+    assert stream in held and not [value for value in held if isinstance(value, CSVStreamingReader)]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -201,6 +229,14 @@ def test_a_name_twice_or_of_half_a_pair_costs_at_most_its_row(read_bytes, first)
     assert [(reason, json.loads(raw)["text"]) for _, reason, raw in rejected] == [
         (Reason.WRONG_TYPE, text) for text in "cdg"
     ]
+
+
+def test_a_name_twice_is_told_in_words(tmp_path):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": "b", "text": "c"}\n')
+    file, (_, _, columns) = the_file(tmp_path / "x.jsonl"), read(tmp_path / "x.jsonl")
+    [span] = spans_of(file, columns)
+    [(_, [rejection])] = read_from(file, span, columns, [(0, 2)])
+    assert rejection.detail == "column text: expected a string, got several values of the name 'text'"
 
 
 # ------------------------------------------------------------------------------------------------------ compressed

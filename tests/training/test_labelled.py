@@ -82,7 +82,7 @@ def test_without_a_json_columns_are_conditions_and_what_teaches_nothing_is_left_
         ({"color": {"conditions": ["a"], "answers": {"red": []}}}, "with words"),
         (
             '{"columns": {"color": {"conditions": ["a"], "groups": {"red": "x", "red": "y"}}}}',
-            r"Several\(name='red'\)",
+            "once, got several values of the name 'red'",
         ),
         ({"color": {"groups": {}}}, "conditions"),
         ({"shape": {"conditions": ["a"]}}, "shape"),
