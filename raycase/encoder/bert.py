@@ -74,13 +74,18 @@ def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
 
 
 class LayerInParts(nn.Module):
-    """Wraps a layer of an encoder."""
+    """A layer of an encoder in two halves, `attend` and `rest`, which in sequence equal the library's layer."""
 
     def __init__(self, layer: Any, model: Any) -> None:
         super().__init__()
         self.layer = layer
         # states -> MPNet's bias of relative positions, (B, H, T, T)
         self.positions: Callable[[Tensor], Tensor] | None = getattr(model.encoder, "compute_position_bias", None)
+
+    def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The attention's output after its dense projection, and its keys: (B, T, D) each."""
+        bias_BHTT = None if self.positions is None else self.positions(hidden_BTD[:1])
+        return attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias_BHTT)
 
 
 class LastLayer(LayerInParts):

@@ -92,7 +92,13 @@ def read_spec(row: Any) -> EncoderSpec:
     return spec
 
 
-BERT_LIKE: dict[str, Any] = {"prompt": PromptStyle.CONCAT_CS, "causal": False, "max_tokens": 512}
+# CASE pools the last token of SimCSE (appendix A); SimCSE's authors pool [CLS] and apply the pooler.
+SIMCSE: dict[str, Any] = {
+    "prompt": PromptStyle.CONCAT_CS,
+    "pooling": (Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
+    "causal": False,
+    "max_tokens": 512,
+}
 # The template of Qwen3-Embedding has no space after "Query:".
 QWEN3: dict[str, Any] = {
     "prompt": PromptStyle.COND,
@@ -112,17 +118,8 @@ ENCODERS: dict[str, EncoderSpec] = {
         max_tokens=256,
         span=TokenSpan.CONDITION,
     ),
-    # CASE pools the last token of SimCSE (appendix A); SimCSE's authors pool [CLS] and apply the pooler.
-    "simcse-bert-base": EncoderSpec(
-        source="princeton-nlp/sup-simcse-bert-base-uncased",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
-        **BERT_LIKE,
-    ),
-    "simcse-roberta-large": EncoderSpec(
-        source="princeton-nlp/sup-simcse-roberta-large",
-        pooling=(Pooling.LAST, Pooling.CLS, Pooling.POOLER, Pooling.MEAN),
-        **BERT_LIKE,
-    ),
+    "simcse-bert-base": EncoderSpec(source="princeton-nlp/sup-simcse-bert-base-uncased", **SIMCSE),
+    "simcse-roberta-large": EncoderSpec(source="princeton-nlp/sup-simcse-roberta-large", **SIMCSE),
     "e5-large-instruct": EncoderSpec(
         source="intfloat/multilingual-e5-large-instruct",
         prompt=PromptStyle.COND,

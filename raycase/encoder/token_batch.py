@@ -86,13 +86,13 @@ class TokenBatch:
 
     def take(self, rows: np.ndarray) -> TokenBatch:
         """The prompts of `rows`."""
-        columns = {name: values[rows] for name, values in self._columns().items()}
+        columns = {name: values[rows] for name, values in self.columns().items()}
         return TokenBatch(sequences=self.sequences.take(rows), **columns)
 
     @classmethod
     def concat(cls, first: TokenBatch, second: TokenBatch) -> TokenBatch:
         """The prompts of both, one after the other."""
-        parts = first._columns(), second._columns()
+        parts = first.columns(), second.columns()
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         return cls(sequences=Ragged.concat([first.sequences, second.sequences]), **columns)
 
@@ -107,17 +107,7 @@ class TokenBatch:
         """A batch in which the prompts of `rows`, (N,) bool, are refused; an earlier reason is not replaced."""
         return replace(self, refused=np.where(rows & (self.refused < 0), REASONS.index(reason), self.refused))
 
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The batch as named arrays, for transport; the opposite of `from_arrays`."""
-        return self._columns() | {"flat": self.sequences.flat, "offsets": self.sequences.offsets}
-
-    @classmethod
-    def from_arrays(cls, arrays: dict[str, np.ndarray]) -> TokenBatch:
-        """The opposite of `arrays`."""
-        columns = {f.name: arrays[f.name] for f in fields(cls) if f.name in arrays}
-        return cls(sequences=Ragged(flat=arrays["flat"], offsets=arrays["offsets"]), **columns)
-
-    def _columns(self) -> dict[str, np.ndarray]:
+    def columns(self) -> dict[str, np.ndarray]:
         """All arrays with a row for each prompt."""
         columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequences"}
         return {name: values for name, values in columns.items() if values is not None}
@@ -191,7 +181,8 @@ class Prepared:
         arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
         for kind in KINDS:
             for i, batch in enumerate(getattr(self, kind)):
-                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in batch.arrays().items()}
+                columns = batch.columns() | vars(batch.sequences)
+                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in columns.items()}
         return save(arrays)
 
     @classmethod
@@ -201,7 +192,8 @@ class Prepared:
         batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
         for kind, of_kind in batches.items():
             while columns := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(of_kind)}.")}:
-                of_kind.append(TokenBatch.from_arrays(columns))
+                sequences = Ragged(flat=columns.pop("flat"), offsets=columns.pop("offsets"))
+                of_kind.append(TokenBatch(sequences=sequences, **columns))
         conditions = json.loads(arrays["conditions"].tobytes())
         rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
         return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)
@@ -217,8 +209,4 @@ class Work:
     computed: int = 0
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            tokens=self.tokens + other.tokens,
-            processed=self.processed + other.processed,
-            computed=self.computed + other.computed,
-        )
+        return Work(**{name: count + getattr(other, name) for name, count in vars(self).items()})

@@ -113,6 +113,8 @@ def find_models(
         for c in configs
     ]
     first = next(filter(None, folders), Path(job.output).absolute())  # beside it training keeps its vectors
+    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
+    names = short if len(set(short)) == len(short) else job.model  # the whole paths where two end alike
     return [
         Model(
             name=name,
@@ -122,14 +124,8 @@ def find_models(
             job=job,
             vectors_of=vectors_of,
         )
-        for name, config, folder in zip(_model_names(job, configs), configs, folders, strict=True)
+        for name, config, folder in zip(names, configs, folders, strict=True)
     ]
-
-
-def _model_names(job: EvaluateJob, configs: Sequence[Any]) -> Sequence[str]:
-    """The last part of each folder's path; the full paths if two of those are equal."""
-    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
-    return short if len(set(short)) == len(short) else job.model
 
 
 def training_metrics(config: Any) -> Any:

@@ -39,11 +39,6 @@ TASKS = {
 }
 
 
-def find_task(name: str) -> Task:
-    """The task of this name, ours or a paper's."""
-    return TASKS.get(name) or of_paper("tasks", name)
-
-
 def evaluate(job: EvaluateJob, *, vectors_of: Callable[..., np.ndarray], task: Task | None = None) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
@@ -51,7 +46,7 @@ def evaluate(job: EvaluateJob, *, vectors_of: Callable[..., np.ndarray], task: T
     `VectorCache.vectors_of`; task: instead of the one that the job names.
     """
     start = time.time()
-    task = task or find_task(job.task)
+    task = task or TASKS.get(job.task) or of_paper("tasks", job.task)
     folder = locate(str(check_request(job)))
     data = task.read(job)
     models = find_models(job, task.expected, vectors_of)

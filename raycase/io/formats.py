@@ -243,10 +243,10 @@ class Jsonl(TextFile):
             for row, raw in enumerate(islice(_rows(stream), PEEK_ROWS)):
                 if not row and raw.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
                     raise ValueError("a JSON array, and no object on each line; convert it: jq -c '.[]'")
-                of_row = _line(raw).values or {}
-                for name, value in ((name, of_row[name]) for name in filter(is_utf8, of_row)):  # no flag holds others
-                    is_long = type(value) is int and value not in INT64
-                    values.setdefault(name, set()).add(Decimal if is_long else type(value))
+                for name, value in (_line(raw).values or {}).items():
+                    if is_utf8(name):  # no flag holds another
+                        is_long = type(value) is int and value not in INT64
+                        values.setdefault(name, set()).add(Decimal if is_long else type(value))
         return pa.schema([(name, _type(kinds - {type(None), Several})) for name, kinds in values.items()])
 
     def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:

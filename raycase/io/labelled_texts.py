@@ -10,7 +10,7 @@ name is its condition. Labels, wordings and answers are taken as `normal_words`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -22,7 +22,7 @@ from raycase.errors import RequestError, expecting, is_utf8, normal_words, note
 from raycase.io.inputs import list_input, peek
 from raycase.io.json_values import from_json, loads
 from raycase.io.rated_pairs import texts_sha256
-from raycase.io.reader import read_files
+from raycase.io.reader import distinct_words, read_files
 from raycase.io.storage import locate
 
 TEXT, SEPARATOR = "text", "|"
@@ -137,7 +137,8 @@ def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
         if unknown := sorted({*about.groups, *about.answers} - texts_with.keys()):
             left_out.append(f"column {name!r}: groups and answers of labels that no text has: {', '.join(unknown)}")
         columns.append(LabelledColumn(**vars(about), name=name, labels=found))
-    _once([word for column in columns for word in column.conditions], f"{flag}: expected each condition once in {uri}")
+    once = f"{flag}: expected each condition once in {uri}"
+    distinct_words([word for column in columns for word in column.conditions], flag, once)
     if not columns:
         raise RequestError(f"{flag}: expected a column with two labels of two texts each in {uri}, got none")
     for reason in left_out:
@@ -180,19 +181,12 @@ def _described(uri: str) -> dict[str, About]:
     found = {}
     for name, about in described.items():
         where = f"--labels: expected wordings, labels and answers with words, each once, in {name!r} of {uri}"
-        groups = dict(zip(_once(about.groups, where), map(normal_words, about.groups.values()), strict=True))
+        parts = (about.conditions, about.groups, about.answers)
+        wordings, coarse, phrased = (distinct_words(words, "--labels", where) for words in parts)
+        groups = dict(zip(coarse, map(normal_words, about.groups.values()), strict=True))
         phrases = [tuple(map(normal_words, of_label)) for of_label in about.answers.values()]
-        answers = dict(zip(_once(about.answers, where), phrases, strict=True))
-        if not about.conditions or not all([*groups.values(), *phrases, *chain(*phrases)]):
+        if not wordings or not all([*groups.values(), *phrases, *chain(*phrases)]):
             raise RequestError(f"{where}, got none")
-        found[name] = replace(about, conditions=_once(about.conditions, where), groups=groups, answers=answers)
-    return found
-
-
-def _once(words: Iterable[str], expected: str) -> tuple[str, ...]:
-    """The words in their normal form. Raises RequestError for two that are one then, and for none."""
-    found = tuple(map(normal_words, words))
-    for word, count in Counter(found).items():
-        if count > 1 or not word:
-            raise RequestError(f"{expected}, got {word!r} {'twice' if count > 1 else ''}".rstrip())
+        answers = dict(zip(phrased, phrases, strict=True))
+        found[name] = replace(about, conditions=tuple(wordings), groups=groups, answers=answers)
     return found

@@ -9,7 +9,7 @@ several files has `FILE`, too, their URIs.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import inf
 from typing import Any
@@ -121,10 +121,8 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
             conditions = []
             for part in find_input(file, flag):
                 names = peek(part).names
-                is_named = not isinstance(source_of(part), Csv) or normal_words("".join(names)).lower() in (
-                    name,
-                    f"{name}s",
-                )
+                header = normal_words("".join(names)).lower().removesuffix("s")
+                is_named = header == name or not isinstance(source_of(part), Csv)
                 column = names[0] if len(names) == 1 and is_named else name
                 advice = f"; if its first line is a {name} and no header, put the line {name} above it"
                 check_once(column, names, f"{flag}: {part.uri}", advice)
@@ -134,15 +132,17 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
     return distinct_words(conditions, flag)
 
 
-def distinct_words(values: Sequence[object], flag: str) -> list[str]:
-    """Conditions or labels in their normal form. Raises RequestError for one without words, and for two alike."""
+def distinct_words(values: Iterable[object], flag: str, expected: str = "") -> list[str]:
+    """Conditions or labels in their normal form. Raises RequestError for one without words, and for two alike;
+    expected: what it says of other words than these two."""
     name = flag.removeprefix("--").removesuffix("s")
     found: dict[str, int] = {}
     for i, value in enumerate(values):
         if not is_words(value):
-            raise RequestError(f"{flag}: expected words in every {name}, got {value!r} at index {i}")
+            raise RequestError(f"{expected or f'{flag}: expected words in every {name}'}, got {value!r} at index {i}")
         if (first := found.setdefault(normal := normal_words(str(value)), i)) != i:
-            raise RequestError(f"{flag}: expected each {name} once, got {normal!r} twice, at index {first} and {i}")
+            once = expected or f"{flag}: expected each {name} once"
+            raise RequestError(f"{once}, got {normal!r} twice, at index {first} and {i}")
     return list(found)
 
 

@@ -94,24 +94,6 @@ class Request:
         }
 
 
-def _check_numbers(job: Any) -> None:
-    """Raise RequestError for a flag that is out of its range, and for vectors to cut that have no condition."""
-    gpus, rejected = job.gpus_per_actor, job.max_rejected
-    ranges = {
-        **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
-        "max_rejected": (0 <= rejected <= 1, "a share between 0 and 1"),
-        "gpus_per_actor": (gpus is None or gpus >= 0, "0 or more"),
-        "stall_timeout": (job.stall_timeout > 0, "minutes above 0"),
-    }
-    check_ranges(job, ranges)
-    actor_range(job.actors)
-    if job.dim is not None and job.unconditional:
-        raise RequestError(
-            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
-            "leave --dim out"
-        )
-
-
 def actor_range(text: str | None) -> tuple[int, int] | None:
     """MIN:MAX as numbers; one number is both. Raises RequestError."""
     if text is None:
@@ -132,9 +114,22 @@ def check_places(
     """The output of a job with a folder `results`; the files of its input; and the job that the output was begun by,
     unless it is overwritten: datasets are at the version with which that began. `reads`, `writes`: further places.
 
-    Raises RequestError for numbers out of range, places that are one, and those that cannot be read.
+    Raises RequestError for numbers out of range, vectors to cut that have no condition, places that are one, and those
+    that cannot be read.
     """
-    _check_numbers(job)
+    ranges = {
+        **at_least(1, job, "batch_tokens", "unit_rows", "limit"),
+        "max_rejected": (0 <= job.max_rejected <= 1, "a share between 0 and 1"),
+        "gpus_per_actor": (job.gpus_per_actor is None or job.gpus_per_actor >= 0, "0 or more"),
+        "stall_timeout": (job.stall_timeout > 0, "minutes above 0"),
+    }
+    check_ranges(job, ranges)
+    actor_range(job.actors)
+    if job.dim is not None and job.unconditional:
+        raise RequestError(
+            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
+            "leave --dim out"
+        )
     check_paths(
         reads={"--input": job.input, "--prompt": prompt_file(job.prompt), **reads},
         opens={"--model": model_folder(job.model)},

@@ -45,14 +45,10 @@ def check_files(
         try:
             name = f"{output.results}/{line['name']}"
             table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
-            found: list[str] = []
-            if table.schema != schema:
-                found.append("schema differs from the first file's")
-            else:
-                if len(table) != line["pairs"]:
-                    found.append(f"{len(table)} pairs, the manifest says {line['pairs']}")
-                found += count_defects(line["rows_out"], table, config)
-                found += kind.defects(table, config, dim, basis)
+            found = ["schema differs from the first file's"]
+            if table.schema == schema:
+                found = [f"{len(table)} pairs, the manifest says {line['pairs']}"] * (len(table) != line["pairs"])
+                found += [*count_defects(line["rows_out"], table, config), *kind.defects(table, config, dim, basis)]
             defects += [f"{name}: {defect}" for defect in found]
             if line["rows_rejected"]:
                 defects += _rejected_defects(output, line)

@@ -152,11 +152,10 @@ class PairJob(FineTuneJob):
 
     def fit_data(self, shared: Sequence[RatedPairs]) -> tuple[TokenizedRatedPairs, TokenizedRatedPairs]:
         config: Any = self.config()
-
-        def tokenized(rated: RatedPairs) -> TokenizedRatedPairs:
-            return TokenizedRatedPairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
-
-        train, validation = map(tokenized, shared)
+        train, validation = (
+            TokenizedRatedPairs(texts=config.rated(rated), ratings=rated.ratings, groups=rated.groups)
+            for rated in shared
+        )
         return train, validation
 
     def module(self, system: Any) -> Any:

@@ -7,10 +7,11 @@ import pytest
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateJob
 from raycase.evaluation.models import find_models
-from raycase.evaluation.procedure import evaluate, find_task
+from raycase.evaluation.procedure import TASKS, evaluate
 from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.runner import Runner
 from raycase.models.configs import sentence_encoder
+from raycase.models.registry import of_paper
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
@@ -53,4 +54,4 @@ def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_mode
     make(str(tiny_model)).trainable().save(tmp_path / "model")
     asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
     with pytest.raises(RequestError, match=message):
-        find_models(asked, find_task(task).expected)
+        find_models(asked, (TASKS.get(task) or of_paper("tasks", task)).expected)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.bert import LIKE_BERT, AttentionParts, LayerInParts, attend, rest
+from raycase.encoder.bert import LIKE_BERT, AttentionParts, LayerInParts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
@@ -47,18 +47,6 @@ class Asks(StrEnum):
 
     CLS = "cls"  # 1 + w
     WORDS = "words"  # ours, for mean-pooled encoders, whose [CLS] holds little: mean of the words; T w over the T words
-
-
-class RoutedLayer(LayerInParts):
-    """A layer of a BERT-like encoder in two halves; between them its attention output is weighted.
-
-    Without weights, both halves in sequence equal the library's layer.
-    """
-
-    def attend(self, hidden_BTD: Tensor, keep_BT: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The attention's output after its dense projection, and its keys: (B, T, D) each."""
-        bias = None if self.positions is None else self.positions(hidden_BTD[:1])
-        return attend(self.layer, hidden_BTD, hidden_BTD, keep_BT, bias)
 
 
 def words(real_BT: Tensor) -> Tensor:
@@ -98,7 +86,8 @@ class Csr(FineTunedEmbedder):
         first = len(layers) - config.routed
         stack.layer = nn.ModuleList(layers[:first])
         super().__init__(config, encoder)
-        self.routed: Any = nn.ModuleList(RoutedLayer(layer, encoder.model) for layer in layers[first:])
+        # the attention's output of each is weighted
+        self.routed: Any = nn.ModuleList(LayerInParts(layer, encoder.model) for layer in layers[first:])
         self.routed.train(encoder.model.training)
 
     def forward(self, prepared: Prepared) -> Tensor:
