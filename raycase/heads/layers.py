@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import nn
 
-from raycase.errors import RequestError
+from raycase.errors import RequestError, expecting
 from raycase.io.storage import locate
 
 MOST_WIDTH = 2**16  # of a layer
@@ -35,10 +35,8 @@ def save_weights(module: nn.Module, file: Path) -> None:
 def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
     """Load all weights of a module. Raises RequestError, which says what was expected, for a file without them, and for
     numbers that are not real and, where that is asked for, finite."""
-    try:
+    errors = (OSError, RuntimeError, ValueError, SafetensorError)
+    with expecting(f"{file}: expected {expected}", *errors, why=lambda e: str(e).strip().splitlines()[-1].strip()):
         module.load_state_dict(load_file(file))
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[-1].strip()
-        raise RequestError(f"{file}: expected {expected}, got: {reason}") from error
     if finite and not all(torch.isfinite(tensor).all() for tensor in module.state_dict().values()):
         raise RequestError(f"{file}: expected finite weights, got NaN or infinity")

@@ -88,16 +88,10 @@ class LabelledTexts:
     @cached_property
     def data_sha256(self) -> str:
         """Hash of everything that is learned from."""
-        columns = [
-            (
-                c.name,
-                *c.conditions,
-                str(sorted(c.groups.items())),
-                str(sorted(c.answers.items())),
-                str(not c.soft_nulls),
-            )
-            for c in self.columns
-        ]
+        columns: list[Sequence[str]] = []
+        for c in self.columns:
+            said = sorted(c.groups.items()), sorted(c.answers.items()), not c.soft_nulls
+            columns.append((c.name, *c.conditions, *map(str, said)))
         cells = [(text, *("|".join(sorted(c.labels[i])) for c in self.columns)) for i, text in enumerate(self.texts)]
         return texts_sha256([*columns, *cells])
 

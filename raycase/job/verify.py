@@ -50,8 +50,11 @@ def check_files(
                 found = [f"{len(table)} pairs, the manifest says {line['pairs']}"] * (len(table) != line["pairs"])
                 found += [*count_defects(line["rows_out"], table, config), *kind.defects(table, config, dim, basis)]
             defects += [f"{name}: {defect}" for defect in found]
-            if line["rows_rejected"]:
-                defects += _rejected_defects(output, line)
+            if rows := line["rows_rejected"]:
+                name = f"rejected/{line['name']}"
+                table = parsed(read_checked(output.rejected / line["name"], line["rejected_sha256"]), name)
+                if not table.schema.equals(REJECTED_SCHEMA) or len(table) != rows:
+                    defects.append(f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {rows}")
         except DamagedError as error:
             defects.append(str(error))
     return defects
@@ -130,14 +133,6 @@ def _of_files(runner: Runner, function: Callable[..., Any], files: Any, output: 
     return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
 
 
-def _rejected_defects(output: Output, line: dict[str, Any]) -> Iterator[str]:
-    """The file of a unit's rejected rows against its line of the manifest. Raises DamagedError."""
-    name, rows = line["name"], line["rows_rejected"]
-    table = parsed(read_checked(output.rejected / name, line["rejected_sha256"]), f"rejected/{name}")
-    if not table.schema.equals(REJECTED_SCHEMA) or len(table) != rows:
-        yield f"rejected/{name}: {len(table)} rows of {table.schema.names}, the manifest says {rows}"
-
-
 # ------------------------------------------------------------------------------------------------------ pairs twice
 
 
@@ -191,12 +186,10 @@ def repeated(hashes: Iterable[np.ndarray], count: int) -> np.ndarray:
     with TemporaryDirectory() as folder:
         files = [Path(folder, str(part)) for part in range(parts)]
         for values in hashes:
-            of_value = values % np.uint64(parts)
-            order = np.argsort(of_value.astype(np.uint16), kind="stable")
-            there, first = np.unique(of_value[order], return_index=True)
-            for part, some in zip(there.tolist(), np.split(values[order], first[1:])):  # noqa: B905 none of no values
+            part_of = values % np.uint64(parts)
+            for part in np.unique(part_of).tolist():
                 with files[part].open("ab") as end:
-                    some.tofile(end)
+                    values[part_of == part].tofile(end)
         for file in filter(Path.exists, files):
             values, counts = np.unique(np.fromfile(file, np.uint64), return_counts=True)
             found.append(values[counts > 1])

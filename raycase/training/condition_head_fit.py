@@ -162,18 +162,9 @@ def with_plain_part(
     the share is 0. rise: distances, as `--plain-rise` has them."""
     if not share:
         return head
-    start, whole_share, again, alone = rise
-    config = replace(
-        head.config,
-        plain_dim=system.hidden_dim,
-        plain_vector_dim=system.plain_dim,
-        plain_share=share,
-        plain_from=start,
-        plain_to=whole_share,
-        plain_alone_from=again,
-        plain_alone_to=alone,
-    )
-    whole = ConditionHead(config)
+    shape: Any = dict(zip(("plain_from", "plain_to", "plain_alone_from", "plain_alone_to"), rise, strict=True))
+    shape |= {"plain_dim": system.hidden_dim, "plain_vector_dim": system.plain_dim, "plain_share": share}
+    whole = ConditionHead(replace(head.config, **shape))
     whole.load_state_dict(head.state_dict(), strict=False)
     part = whole.plain
     assert part is not None
