@@ -73,6 +73,7 @@ class Case:
 CASES = [
     Case("embed", f"{ROWS} --no-ray {UNDER}", verify),
     Case("embed --any-condition", f"{ROWS} --no-ray --any-condition", verify),
+    Case("embed --chunk", f"{ROWS} --no-ray {UNDER} --chunk 6 --overlap 2 --late-chunking", verify),
     Case(
         "embed, stored tokens", "embed --no-ray --input {home}/words --conditions color animal --output {out}", verify
     ),
@@ -99,6 +100,7 @@ CASES = [
     Case("facets", f"facets {SEARCH} --clusters 3 --output {{out}}/f.parquet --assignments {{out}}/a.parquet"),
     Case("explore", "explore --index {home}/i.lance --conditions color --clusters 3 --output {out}/e.html"),
     Case("embed --ray", f"{ROWS} --ray --actors 1:1 {UNDER}", verify, program=True),
+    Case("train --ray", f"train bi-encoder --ray --batch-size 16 {DATA}", raycase.load, program=True),
     Case("tune", f"tune --grid {{home}}/grid.json --seeds 1 -- bi-encoder --epochs 1 {DATA}", program=True),
     Case("serve", "serve --index {home}/i.lance --port 0", program=True),
 ]

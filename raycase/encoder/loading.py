@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -33,7 +33,7 @@ from raycase.encoder.sources import (
 )
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.errors import RequestError, first_line, note
+from raycase.errors import RequestError, expecting, first_line, note
 from raycase.io.model_files import ENCODER_WEIGHTS
 
 if TYPE_CHECKING:
@@ -203,7 +203,8 @@ def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Mod
 
 def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
     """Save a model in the Hugging Face layout, with the tokenizer of its row and what makes f(s) of its states."""
-    model.save_pretrained(folder, max_shard_size="1000GB")  # one file, whose name is known
+    with expecting(f"expected to write the encoder into {folder}", SafetensorError, kind=OSError):  # of a full disk
+        model.save_pretrained(folder, max_shard_size="1000GB")  # one file, whose name is known
     published_tokenizer(spec.source).save_pretrained(folder)
     if spec.published is not None and spec.published.by_library:
         copy_modules(spec.source, folder)

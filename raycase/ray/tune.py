@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import statistics
 import time
@@ -135,6 +136,7 @@ def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, A
     # Tune's handler would treat an interrupt as the end of the sweep; its new output has tables of every trial; in a
     # folder of its own, a trial would not find a relative --model
     os.environ |= {"TUNE_DISABLE_SIGINT_HANDLER": "1", "RAY_AIR_NEW_OUTPUT": "0", "RAY_CHDIR_TO_TRIAL_DIR": "0"}
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # tracebacks of what is recorded in a line
     cpus, gpus = resources(job.training)
     trainable = ray.tune.with_parameters(_trial, shared=shared, training=job.training, threads=int(cpus))
     tuner = ray.tune.Tuner(

@@ -1,6 +1,7 @@
 """Encoders of every kind give the vectors of transformers: plain, under conditions, and the states of their layers."""
 
 import json
+import resource
 from dataclasses import replace
 
 import numpy as np
@@ -106,3 +107,16 @@ def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
     wanted = np.stack([states[-1][each.start : each.end].mean(0).numpy() for states, each in library])
     assert encoder.last_layer is not None
     np.testing.assert_allclose(encoder.pool(tokens), wanted, atol=1e-5)
+
+
+def test_a_disk_without_room_is_an_error_in_one_line_when_an_encoder_is_saved(tmp_path):
+    spec = spec_of(save_kind(tmp_path / "model", "mpnet"))
+    model = whole_model(load_encoder(spec, device="cpu", dtype=torch.float32))
+    (tmp_path / "saved").mkdir()
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))
+    try:
+        with pytest.raises(OSError, match=r"^expected to write the encoder into .*, got: .*File too large"):
+            save_encoder(model, spec, tmp_path / "saved")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
