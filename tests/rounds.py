@@ -265,7 +265,6 @@ def loaded(ask, threads, seed):
 
 
 def shards(home, seed, end, counts, wrong):
-    os.environ["RAY_BACKEND_LOG_LEVEL"] = "fatal"  # else a line for each kill
     import ray
 
     from raycase.ray.shards import open_sharded

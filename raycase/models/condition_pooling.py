@@ -227,8 +227,7 @@ class ConditionPooling(Embedder):
 
     @torch.inference_mode()
     def keys_values(self, sentences: Sequence[str]) -> list[KeysValues]:
-        """What the head keeps of sentences, batch after batch; those that cannot be encoded, or not in finite numbers,
-        are left out."""
+        """What the head keeps of sentences, batch after batch, without those that have no finite numbers."""
         prepared, found = self.config.prepare(sentences, None), []
         texts = prepared.of_sentences[0].take(prepared.sentence[accepted_pairs(prepared)])
 
