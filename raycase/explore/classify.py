@@ -17,7 +17,7 @@ import pyarrow as pa
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import LEAST_STATED, Index, note_left_out, on_index, print_replaced_condition
+from raycase.index.index import LEAST_STATED, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import conditions_file, read_conditions, read_files
@@ -62,8 +62,7 @@ def classify(job: ClassifyJob) -> dict[str, Any]:
     if len(labels) < 2:
         raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
     examples = read_examples(job.examples, labels) if job.examples else None
-    index, (condition, table) = on_index(job.open, partial(_label, job, labels, examples))
-    print_replaced_condition(index, job.condition, condition)
+    _, (condition, table) = on_index(job.open, partial(_label, job, labels, examples))
     locate(job.output).put(parquet_bytes(table))
     rows = len(table)
     print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
@@ -135,7 +134,7 @@ def _label(
     """The condition that is taken, and the labelled rows of an open index."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
     index.check_conditional([job.condition], phrases=True, stated=job.stated)
-    note_left_out(index, [condition], job.where)
+    note_searched(index, {job.condition: condition}, job.where)
     check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables = pa.array(labels), []

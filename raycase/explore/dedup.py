@@ -23,7 +23,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import text_column
-from raycase.index.index import Index, note_left_out, on_index, print_replaced_condition
+from raycase.index.index import Index, note_searched, on_index
 from raycase.index.lance_files import OFFSET, lance_errors
 from raycase.index.topk import Block
 from raycase.index.vector_index import resolve_query_encoder
@@ -57,8 +57,7 @@ def dedup(job: DedupJob) -> dict[str, Any]:
     began = time.time()
     check_paths(opens=job.opens, writes={"--output": File(job.output, PARQUET)})
     check_ranges(job, {"threshold": (-1 <= job.threshold <= 1, "a cosine from -1 to 1")})
-    index, (condition, table) = on_index(job.open, partial(_group, job))
-    print_replaced_condition(index, job.condition, condition)
+    _, (condition, table) = on_index(job.open, partial(_group, job))
     locate(job.output).put(parquet_bytes(table))
     rows, kept = len(table), pc.sum(table["kept"]).as_py()
     sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
@@ -82,7 +81,7 @@ def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
     """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
     and whether that is its own."""
     condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    note_left_out(index, [condition], job.where)
+    note_searched(index, {job.condition: condition}, job.where)
     nothing = _say_nothing(index)
 
     def telling() -> Iterator[Block]:

@@ -25,7 +25,7 @@ from raycase.explore.facets import (
 )
 from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
-from raycase.index.index import LEAST_STATED, TELLING, Index, note_left_out, on_index, print_replaced_condition
+from raycase.index.index import LEAST_STATED, TELLING, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
@@ -67,12 +67,11 @@ def facets(job: FacetsJob) -> dict[str, Any]:
 
     def find(index: Index) -> tuple[FoundFacets, pa.Table, pa.Table | None]:
         found = find_facets(job, index)
-        note_left_out(index, [found.condition], job.where)
+        note_searched(index, {job.condition: found.condition}, job.where)
         with lance_errors(index.root):
             return found, facet_table(found, index), assignment_table(found, index) if job.assignments else None
 
     index, (found, table, assignments) = on_index(job.open, find)
-    print_replaced_condition(index, job.condition, found.condition)
     if found.unweighed:
         note(f"no weighed words: {found.unweighed}")
     if job.output:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raycase.index.filters import Filter
-from raycase.index.lance_files import APPROXIMATE, OFFSET, IndexMetadata, offsets_of, sql_equals, vectors_of
+from raycase.index.lance_files import APPROXIMATE, OFFSET, IndexMetadata, offsets_of, sql_and, sql_equals, vectors_of
 from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ def approximate_nearest(
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
     from raycase.index.topk import MORE, merge_hits, nothing  # imports torch, which is not needed to build an index
 
-    filters = [] if metadata.rows_under(condition) == metadata.rows else [sql_equals(CONDITION, condition)]
-    filters += [where] if where else []
+    of_kind = None if metadata.rows_under(condition) == metadata.rows else sql_equals(CONDITION, condition)
+    passing = sql_and(of_kind, where) or None
     column = PLAIN if condition is None else VECTOR
     nearest = {
         "column": column,
@@ -80,8 +80,8 @@ def approximate_nearest(
         rows = dataset.to_table(
             columns=[OFFSET, "_distance", column],
             nearest=nearest | probes,
-            filter=" AND ".join(filters) or None,
-            prefilter=bool(filters),
+            filter=passing,
+            prefilter=passing is not None,
         )
         query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
         if np.bincount(query_H, minlength=len(vectors_QD)).min() >= k:  # else there may be rows in further partitions

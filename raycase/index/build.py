@@ -115,7 +115,10 @@ def build(job: IndexJob) -> dict[str, Any]:
         _check_sources(sources, dataset, metadata, root)
         deleted = delete_matching(dataset, metadata, job.delete, root) if job.delete is not None else 0
         deleted += delete_same_ids(dataset, metadata, sources) if job.replace else 0
-        dataset = _append(job, sources, dataset, metadata, root)
+        for source in sources:
+            dataset = append_rows(dataset, source, metadata, root)
+        if dataset is None:
+            raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
         dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
         added = metadata.rows - rows + deleted
         has_new_words = bool(job.text_index or job.text_language) and update_text_index(
@@ -180,28 +183,6 @@ def _open_or_begin(
     if not root.is_local or dataset.version != dataset.latest_version:  # behind it may be what a killed build wrote
         dataset.restore()  # Lance refuses commits of any build that opened the index before
     return dataset, metadata
-
-
-def _append(
-    job: IndexJob,
-    sources: Sequence[FinishedOutput],
-    dataset: LanceDataset | None,
-    metadata: IndexMetadata,
-    root: Location,
-) -> LanceDataset:
-    """Append the rows that the index lacks. Raises RequestError for no rows, and those under a kept condition."""
-    kept = {name: metadata.conditions.get(name) for name in metadata.kept}
-    for source in sources:
-        dataset = append_rows(dataset, source, metadata, root)
-    clash = next((name for name, count in kept.items() if metadata.conditions.get(name) != count), None)
-    if clash is not None:
-        raise RequestError(
-            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
-            "some; choose another index, or pass --overwrite"
-        )
-    if dataset is None:
-        raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
-    return dataset
 
 
 def _check_sources(

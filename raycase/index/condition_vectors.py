@@ -29,7 +29,7 @@ from raycase.heads.token_pooling import (
     unpack_tokens,
 )
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_equals, sql_in, vectors_of
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
 from raycase.index.topk import Block, joined
 from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
@@ -249,12 +249,16 @@ class ConditionVectors:
         kinds = [sql_equals(CONDITION, None)] * (None in conditions) + [sql_in(CONDITION, stored)] * bool(stored)
         return f"({' OR '.join(kinds + [HAS_TOKENS] * any(map(self.pooled_rows, conditions)))})"
 
-    def blocks(self, condition: str | None, where: Filter | None = None) -> Iterator[Block]:
+    def blocks(
+        self, condition: str | None, where: Filter | None = None, among: np.ndarray | None = None
+    ) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
         pooled ones, which come last. One block of each kind where the vectors are cached; else they are read or pooled
-        again, batch by batch."""
-        yield from self.stored(condition, where)
-        if condition is not None and self.pooled_rows(condition):
+        again, batch by batch. among: offsets, ascending, of the only ones that are pooled."""
+        yield from self._stored(condition, where)
+        if condition is not None and among is not None:
+            yield from self.pooled_at(condition, among)
+        elif condition is not None and self.pooled_rows(condition):
             selected = self.to_pool(condition)
             if where:
                 passing = self.offsets(HAS_TOKENS, where)
@@ -264,7 +268,7 @@ class ConditionVectors:
             else:
                 yield from self._pooled(condition, selected)
 
-    def stored(self, condition: str | None, where: Filter | None) -> Iterator[Block]:
+    def _stored(self, condition: str | None, where: Filter | None) -> Iterator[Block]:
         """`blocks`, without those that are pooled."""
         if self.metadata.lacks(condition):
             return
@@ -272,8 +276,7 @@ class ConditionVectors:
         column = PLAIN if condition is None else VECTOR
         size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
         if part not in self.cached and size > self._room:
-            passing = f"{of_kind} AND {where}" if where else of_kind
-            rows = self.scan(columns=[OFFSET, column], filter=passing, batch_size=BATCH_ROWS)
+            rows = self.scan(columns=[OFFSET, column], filter=sql_and(of_kind, where), batch_size=BATCH_ROWS)
             yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
             return
         selected = self.offsets(of_kind, where) if where else None
@@ -287,8 +290,7 @@ class ConditionVectors:
 
     def offsets(self, of_kind: str, where: Filter | None) -> np.ndarray:
         """The offsets, ascending, of the rows of a kind that pass a filter: (N,)."""
-        passing = f"{of_kind} AND {where}" if where else of_kind
-        return offsets_of(self.scan(columns=[OFFSET], filter=passing).to_table())
+        return offsets_of(self.scan(columns=[OFFSET], filter=sql_and(of_kind, where)).to_table())
 
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
         """The unit vectors of rows that are stored under a condition, at these offsets, in float64: (B, D)."""

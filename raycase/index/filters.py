@@ -178,8 +178,8 @@ def _check_parts(parsed: Any, exp: Any) -> None:
 def _named(identifier: Any, schema: pa.Schema) -> str:
     """The column of this name; without quotes also in another case, if there is only one. Raises ValueError."""
     name, is_quoted = identifier.this, bool(identifier.args.get("quoted"))
-    record = loads((schema.metadata or {}).get(METADATA_KEY.encode()) or "{}")
-    if name not in schema.names and name == record.get("id_column"):
+    record = (schema.metadata or {}).get(METADATA_KEY.encode()) or "{}"
+    if name not in schema.names and name == loads(record).get("id_column"):  # a record may be large
         return ID
     in_any_case = [other for other in schema.names if other.lower() == name.lower() and not is_quoted]
     found = [name] if name in schema.names else in_any_case

@@ -198,7 +198,7 @@ class Index(VectorIndex):
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
         if not question.hybrid:
             return table
-        return fused(self.dataset, self.vectors, table, question.sentences, question.where, k, kind=question.kind)
+        return fused(self.vectors, table, question.sentences, question.where, k, kind=question.kind)
 
     def _under(
         self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int
@@ -282,7 +282,7 @@ class Index(VectorIndex):
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
         """`_nearest` among the rows that say something of the condition: of each query, more and more are looked at."""
-        rows, found = self.metadata.rows_under(condition), []
+        rows, found = self.rows(condition), []
         for vector_1D in np.split(vectors_QD, len(vectors_QD)):
             looked_at = left = 0
             while left < k and looked_at < rows:
@@ -322,11 +322,17 @@ def print_replaced_condition(index: Index, asked: str | None, condition: str | N
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")
 
 
-def note_left_out(index: Index, conditions: Sequence[str | None], where: str | None) -> None:
-    """Say how many rows that pass a filter have no vector under any of some conditions (None: unconditional)."""
-    if index.metadata.rows in map(index.rows, conditions):
-        return
-    every, there = (pc.count_distinct(index.ids(each, where)[ID]).as_py() for each in (None, conditions))
-    under = " or ".join("without a condition" if each is None else f"under {each!r}" for each in conditions)
-    if every > there:
-        note(f"{every - there:,} of {every:,} rows are left out: the index has no vector of theirs {under}")
+def note_searched(
+    index: Index, searched: Mapping[str | None, str | None], where: str | None, *, apart: bool = True
+) -> None:
+    """`print_replaced_condition` of those that were asked, and say how many rows that pass a filter have no vector
+    under a condition that was searched, or, where they were not searched apart, under any (None: unconditional)."""
+    for asked, condition in searched.items():
+        print_replaced_condition(index, asked, condition)
+    names = [*dict.fromkeys(searched.values())]
+    for some in [[name] for name in names] if apart and len(names) <= MOST_COMBINED else [names]:
+        if index.metadata.rows not in map(index.rows, some):
+            every, there = (pc.count_distinct(index.ids(each, where)[ID]).as_py() for each in (None, some))
+            under = " or ".join("without a condition" if each is None else f"under {each!r}" for each in some)
+            if every > there:
+                note(f"{every - there:,} of {every:,} rows are left out: the index has no vector of theirs {under}")

@@ -91,6 +91,11 @@ def append_rows(
 
     most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
     dataset = write_batches(root, dataset, schema, batches(), most)
+    for clash in counts.keys() & {*metadata.kept}:
+        raise RequestError(
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
+            "some; choose another index, or pass --overwrite"
+        )
     plain = counts.pop(None, 0)
     metadata.plain += plain
     metadata.words += plain if source.has_tokens else 0

@@ -67,10 +67,8 @@ class IndexMetadata:
         return condition is not None and condition not in self.conditions
 
     def rows_under(self, condition: str | None) -> int:
-        """Rows under a condition, with stored tokens for one that is pooled; None: without condition."""
-        if condition is None:
-            return self.plain
-        return self.conditions.get(condition, self.words)
+        """Rows that are stored under a condition; None: without condition."""
+        return self.plain if condition is None else self.conditions.get(condition, 0)
 
     def is_approximate(self, rows: int) -> bool:
         """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""
@@ -95,9 +93,9 @@ def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset
         if version == READY and READY not in dataset.tags.list():
             return None
         dataset = dataset.checkout_version(version)
-    if not is_index(dataset):
-        raise RequestError(f"--index: expected an index of `raycase index` at {root.uri}, got another Lance dataset")
     expected = f"--index: expected an index of `raycase index` at {root.uri}"
+    if not is_index(dataset):
+        raise RequestError(f"{expected}, got another Lance dataset")
     advice = "; if an earlier version wrote it, embed and index again with --overwrite"
     with expecting(expected, ValueError, advice=advice):
         metadata = from_json(IndexMetadata, loads(dataset.schema.metadata[METADATA_KEY.encode()]))
@@ -177,6 +175,11 @@ def sql_equals(column: str, value: str | int | None) -> str:
 def sql_in(column: str, values: Iterable[str | int]) -> str:
     """The filter for rows with one of these values."""
     return f"{column} IN ({', '.join(map(sql_literal, values)) or 'NULL'})"
+
+
+def sql_and(*filters: str | None) -> str:
+    """The filter for rows that pass all of these; None is passed by each."""
+    return " AND ".join(filter(None, filters))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,7 @@ from raycase.flags import RayFlag
 from raycase.index.answer_printing import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
-from raycase.index.index import MOST_COMBINED, Index, note_left_out, on_index, print_replaced_condition
+from raycase.index.index import Index, note_searched, on_index
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
@@ -100,16 +100,6 @@ class SearchJob(RayFlag):
     """Seconds to wait for a shard whose process died. Default: 30."""
 
 
-@dataclass(kw_only=True)
-class _Answered:
-    """What a search has answered so far. file: the bytes for --output; shown: what is for people."""
-
-    answers: int = 0
-    unscored: int = 0
-    file: io.BytesIO = field(default_factory=io.BytesIO)
-    shown: list[Weighed] = field(default_factory=list)
-
-
 def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
     """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError, WorkError.
 
@@ -132,21 +122,19 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
         index = Index.open(job.index, model=job.model, limits=limits)
         return shard(index) if shard else index
 
-    index, done = on_index(open_index, partial(_answer, job, sentences, conditions))
-    if done.unscored:
-        note(f"{done.unscored} of {done.answers} answers have no text to score and come last")
+    index, (count, data, shown) = on_index(open_index, partial(_answer, job, sentences, conditions))
     if job.output:
-        locate(job.output).put(done.file.getvalue())
+        locate(job.output).put(data)
     else:
         schema, text = index.dataset.schema, text_column(index, job.text_column)
         strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
         if text is None and strings:
             others, known = ", ".join(strings), index.metadata.text_column or TEXT
             note(f"ids are shown, for the index keeps no column {known!r}; --text-column names another: {others}")
-        print_answers(done.shown, text or ID, sentences, conditions)
+        print_answers(shown, text or ID, sentences, conditions)
     return {
         "queries": len(sentences),
-        "answers": done.answers,
+        "answers": count,
         "rows": index.metadata.rows,
         "kind": search_kind(index.dataset, index.metadata),
         "seconds": round(time.time() - began, 3),
@@ -154,9 +142,11 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     }
 
 
-def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> _Answered:
-    """Answer the queries on an open index, some at a time."""
-    done, writer = _Answered(), None
+def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> tuple[int, bytes, list[Weighed]]:
+    """Answer the queries on an open index, some at a time: the number of answers, the bytes for --output, and what is
+    for people."""
+    count, unscored, file, writer = 0, 0, io.BytesIO(), None
+    shown: list[Weighed] = []
     text, weighted = text_column(index, job.text_column) or TEXT, isinstance(conditions, dict)
     if job.rerank:
         check_answers(index.columns, text)
@@ -187,34 +177,26 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
         )
         if scorer:
             table = rerank(table, some, scorer, text=text, k=job.k)
-            done.unscored += table[SCORE].null_count
-        done.answers += len(table)
+            unscored += table[SCORE].null_count
+        count += len(table)
         query_N, weights = table[QUERY].to_numpy() + start, weigh_answers(table, index, text) if explains else None
         if job.output and isinstance(conditions, list):
             query_N //= max(1, len(job.condition))  # without the conditions
         table = table.set_column(0, QUERY, pa.array(query_N))
         if job.output:
             table = table if weights is None else table.append_column(WEIGHTS, weights)
-            writer = writer or pq.ParquetWriter(done.file, table.schema, **parquet_options(table.schema))
+            writer = writer or pq.ParquetWriter(file, table.schema, **parquet_options(table.schema))
             writer.write_table(table)
         else:
-            done.shown.append((table, weights))
+            shown.append((table, weights))
     if writer:
         writer.close()
-    _say_searched(job, conditions, index)
-    return done
-
-
-def _say_searched(job: SearchJob, conditions: Asked, index: Index) -> None:
-    """Say which conditions were searched in place of others, and how many rows could not be looked at."""
+    if unscored:
+        note(f"{unscored} of {count} answers have no text to score and come last")
     every: Iterable[str | None] = (not job.unconditional and index.metadata.conditions) or [None]
     searched = {one: index.query_encoder.condition_for(one, job.exact_condition) for one in conditions or every}
-    for one, condition in searched.items():
-        print_replaced_condition(index, one, condition)
-    names = [*dict.fromkeys(searched.values())]
-    apart = isinstance(conditions, list) and len(names) <= MOST_COMBINED  # a search each
-    for each in [[name] for name in names] if apart else [names]:
-        note_left_out(index, each, job.where)
+    note_searched(index, searched, job.where, apart=isinstance(conditions, list))
+    return count, file.getvalue(), shown
 
 
 def _queries(job: SearchJob) -> tuple[list[str], Asked]:

@@ -6,10 +6,9 @@ Shapes: N rows, B of some of them, Q queries, D dimensions, k neighbours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows, only
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_in
+from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_and, sql_in
 from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets
 from raycase.index.weighted_search import Term, best_ids, candidate_rows
 from raycase.io.schema import CONDITION, ID
@@ -74,14 +73,14 @@ class Shard:
         if len(terms) > 1 or first.share != 1:
             among = None if candidates is None else self.candidates(terms, where, candidates)
             return self.combined(terms, k, where, among)[:2]
-        blocks: Callable[[], Iterable[Block]] = partial(vectors.blocks, first.condition, where)
+        among = None
         if candidates is not None and first.condition is not None and vectors.pooled_rows(first.condition):
             projected_QA = first.vectors @ self.sketched.axes(first.condition).numpy()
             of_all = self.sketch_vectors.blocks(first.condition, where)
             sketches = (only(block, vectors.to_pool(first.condition)) for block in of_all)
             best_Qk = nearest_offsets(projected_QA, sketches, candidates)[1]
-            pooled = partial(vectors.pooled_at, first.condition, np.unique(best_Qk[best_Qk >= 0]))
-            blocks = lambda: chain(vectors.stored(first.condition, where), pooled())  # noqa: E731
+            among = np.unique(best_Qk[best_Qk >= 0])
+        blocks = partial(vectors.blocks, first.condition, where, among)
         return exact_top_k(first.vectors, blocks, k, partial(self.at, first.condition))
 
     def combined(
@@ -94,10 +93,11 @@ class Shard:
             offsets = self.vectors.offsets(HAS_TOKENS, where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
         else:
-            passing = [self.vectors.kinds(named)] + ([where] if where else [])
+            passing = sql_and(self.vectors.kinds(named), where)
             if among is not None:
-                passing.append(sql_in(ID, self.vectors.dataset.take(among, columns=[ID])[ID].unique().to_pylist()))
-            rows = self.vectors.scan(columns=[ID, CONDITION, OFFSET], filter=" AND ".join(passing)).to_table()
+                ids_there = self.vectors.dataset.take(among, columns=[ID])[ID].unique().to_pylist()
+                passing = sql_and(passing, sql_in(ID, ids_there))
+            rows = self.vectors.scan(columns=[ID, CONDITION, OFFSET], filter=passing).to_table()
             offsets, ids = offsets_of(rows), rows[ID].combine_chunks().dictionary_encode().indices.to_numpy()
             under = rows[CONDITION].fill_null("").to_numpy()
 
@@ -117,13 +117,14 @@ class Shard:
         blocks = partial(self.sketch_vectors.blocks, where=where)
         return candidate_rows(projected, self.vectors.offsets(HAS_TOKENS, where), blocks, most)
 
-    def at(self, condition: str | None, offsets_B: np.ndarray, dtype: torch.dtype = torch.float64) -> Tensor:
-        """The unit vectors of rows under a condition, stored or pooled, at these offsets, ascending: (B, D)."""
+    def at(self, condition: str | None, offsets_N: np.ndarray, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The unit vectors of rows under a condition, stored or pooled, in any order and several times each: (N, D)."""
+        offsets_B, row_N = np.unique(offsets_N, return_inverse=True)
         is_pooled_B = self.vectors.is_pooled(condition, offsets_B)
         parts = [*self.pooled.blocks(str(condition), offsets_B[is_pooled_B], dtype=dtype)]
         if len(stored_B := offsets_B[~is_pooled_B]):
             parts.append((stored_B, self.vectors.at(condition, stored_B).to(dtype)))
-        return joined(parts)[1]
+        return joined(parts)[1][torch.from_numpy(row_N)]
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:

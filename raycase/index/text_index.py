@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_in
+from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_and, sql_in
 from raycase.io.schema import ASKED, CONDITION, ID, PARTS, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def matching(dataset: LanceDataset, words: str, where: Filter | None) -> Filter:
     if not any(map(str.isalnum, words)):  # as Lance cuts texts into words
         raise RequestError(f"match: expected words, got {visible(repr(words), MOST_LABEL)}")
     ids = sql_in(ID, _hits(dataset, words, where, limit=None, every=True)[ID].unique().to_pylist())
-    return Filter(f"({ids} AND {where})" if where else f"({ids})")
+    return Filter(f"({sql_and(ids, where)})")
 
 
 def fused_ranks(k: int) -> int:
@@ -79,7 +79,6 @@ def fused_ranks(k: int) -> int:
 
 
 def fused(
-    dataset: LanceDataset,
     vectors: ConditionVectors,
     answers: pa.Table,
     sentences: Sequence[str],
@@ -96,14 +95,14 @@ def fused(
     plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. kind: of the question, as
     `Index` tells them apart. Raises RequestError.
     """
-    tables = [_fused(answers.slice(0, 0), {}, k)]
+    dataset, tables = vectors.dataset, [_fused(answers.slice(0, 0), {}, k)]
     for query in answers[QUERY].unique().to_pylist():
         own = answers.filter(pc.equal(answers[QUERY], query))
         first = own.slice(0, 1).to_pylist()[0]
         searched = [*vectors.metadata.conditions] if kind == "mean" else [first[CONDITION]]
         if kind == "weights":
             searched = [part[CONDITION] for part in first[PARTS] if part["weight"]]
-        passing = vectors.kinds(searched) + (f" AND {where}" if where else "")
+        passing = sql_and(vectors.kinds(searched), where)
         copies = len(vectors.metadata.conditions) + 1  # rows that an id may have
         hits = _hits(dataset, sentences[query], passing, limit=fused_ranks(k) * copies, every=False)
         hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))

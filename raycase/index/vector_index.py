@@ -19,7 +19,7 @@ from raycase.heads.condition_head import ConditionQueries
 from raycase.index.approximate import DEFAULT_OPTIONS, Options, approximate_nearest, is_coded
 from raycase.index.condition_vectors import FEW
 from raycase.index.filters import Filter, checked_filter
-from raycase.index.lance_files import CUT, OFFSET, IndexMetadata, lance_errors, open_ready, returned_columns
+from raycase.index.lance_files import CUT, OFFSET, IndexMetadata, lance_errors, open_ready, returned_columns, sql_and
 from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Block, Nearest, merge_top_k
 from raycase.index.weighted_search import Term
@@ -173,19 +173,21 @@ class VectorIndex(Shared):
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return self.query_encoder.encoder
 
+    @exclusive
     def rows(self, condition: str | None) -> int:
-        """How many rows there are under a condition, stored or pooled from stored tokens; None: without."""
-        rows = self.metadata.rows_under(condition)
-        return rows if self.metadata.lacks(condition) else rows + self.vectors.pooled_rows(condition)
+        """How many rows there are under a condition, stored or pooled from stored tokens; None: without. Raises
+        WorkError."""
+        with lance_errors(self.root):
+            return self.metadata.rows_under(condition) + self.vectors.pooled_rows(condition)
 
     @exclusive
     def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
         """Id, condition and offset of the rows that pass a filter: all, or those of `ConditionVectors.kinds`. Raises
-        RequestError."""
-        passing = [self.vectors.kinds(conditions)] if conditions else []
-        passing += [checked_filter(self.dataset, self.root, where, "where")] if where is not None else []
+        RequestError and WorkError."""
+        passing = self._checked(where)
         with lance_errors(self.root):
-            return self.dataset.to_table(columns=[ID, CONDITION, OFFSET], filter=" AND ".join(passing) or None)
+            of_kinds = self.vectors.kinds(conditions) if conditions else None
+            return self.dataset.to_table(columns=[ID, CONDITION, OFFSET], filter=sql_and(of_kinds, passing) or None)
 
     def is_pooled(self, condition: str | None) -> bool:
         """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
@@ -222,7 +224,7 @@ class VectorIndex(Shared):
         -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
         rows, k is their number. Raises RequestError."""
         condition = self.query_encoder.spelled(condition)
-        if not self.metadata.rows_under(condition):
+        if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
         pooled, column = self.is_pooled(condition), PLAIN if condition is None else VECTOR
@@ -247,16 +249,16 @@ class VectorIndex(Shared):
                 candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
             if not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, VECTOR if condition else PLAIN):
                 stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
-                where = Filter(f"({HAS_TOKENS} AND {where})" if where else f"({HAS_TOKENS})")
                 if not pooled:
                     return stored[0]
+                where = Filter(f"({sql_and(HAS_TOKENS, where)})")  # those that are pooled remain
         found = self._compare([term], k, where, candidates)
         return merge_top_k([*stored, found]) if stored else found
 
     def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
         """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
         candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
-        if where and (few := self.dataset.count_rows(f"{HAS_TOKENS} AND {where}")) * FEW <= rows:
+        if where and (few := self.dataset.count_rows(sql_and(HAS_TOKENS, where))) * FEW <= rows:
             rows = few  # which alone are pooled
         return None if queries * candidates >= rows / 4 else candidates
 
@@ -291,8 +293,7 @@ class VectorIndex(Shared):
         """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
         from their stored tokens: (N, D) float32. Raises RequestError and WorkError."""
         with lance_errors(self.root):
-            offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
-            return self.all_rows.at(condition, offsets_M, torch.float32).numpy()[row_N]
+            return self.all_rows.at(condition, offsets_N, torch.float32).numpy()
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""

@@ -31,7 +31,7 @@ PARTS_TYPE = pa.struct(
 )
 PAIRS = 4096  # of a query and a row whose cosines are computed at a time in float64
 
-At = Callable[[str, np.ndarray], Tensor]  # a condition, row offsets (B,), ascending -> unit vectors (B, D) float64
+At = Callable[[Any, np.ndarray], Tensor]  # a condition, row offsets (H,) -> unit vectors (H, D) float64
 BlocksOf = Callable[[Any], Iterable[Block]]  # a condition -> offsets and vectors of rows; an id has at most one row
 
 
@@ -130,8 +130,10 @@ def best_ids(
         sums_BQ = np.zeros((len(id_B), len(sums.sums_QI)))
         for term, row_I in zip(terms, sums.row_PI, strict=True):
             there_B = row_I[id_B] >= 0
-            queries_QD = term.share * term.vectors.astype(np.float64)
-            sums_BQ[there_B] += np.einsum("hd,qd->hq", _vectors(term, row_I[id_B[there_B]], at), queries_QD)
+            if there_B.any():
+                queries_QD = term.share * term.vectors.astype(np.float64)
+                vectors_HD = at(term.condition, row_I[id_B[there_B]]).numpy()
+                sums_BQ[there_B] += np.einsum("hd,qd->hq", vectors_HD, queries_QD)
         return torch.from_numpy(sums_BQ / sums.total_I[id_B, None])
 
     # an id's means are its vector along the queries, and each query is an axis
@@ -160,7 +162,8 @@ def parts_column(
         for start in range(0, len(there_T), PAIRS):
             some = there_T[start : start + PAIRS]
             queries_SD = term.vectors[query_H[some]].astype(np.float64)
-            cosines_HP[some, i] = np.einsum("sd,sd->s", _vectors(term, row_H[some], at), queries_SD).clip(-1, 1)
+            vectors_SD = at(term.condition, row_H[some]).numpy()
+            cosines_HP[some, i] = np.einsum("sd,sd->s", vectors_SD, queries_SD).clip(-1, 1)
     values = [
         pa.array([one.asked for one in weighted] * len(query_H), pa.string()),
         pa.array([term.condition for term in terms] * len(query_H), pa.string()),
@@ -169,12 +172,3 @@ def parts_column(
     ]
     ends = pa.array(np.arange(0, cosines_HP.size + 1, len(terms), dtype=np.int32))
     return pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(values, fields=list(PARTS_TYPE)))
-
-
-def _vectors(term: Term, row_H: np.ndarray, at: At) -> np.ndarray:
-    """The unit vectors of rows, in any order and several times each, in float64: (H, D)."""
-    if not len(row_H):
-        return np.empty((0, term.vectors.shape[1]))
-    offsets_B, place_H = np.unique(row_H, return_inverse=True)
-    assert term.condition is not None
-    return at(term.condition, offsets_B).numpy()[place_H]

@@ -83,28 +83,26 @@ def check_paths(*, reads: Paths = NONE, opens: Paths = NONE, writes: Mapping[str
 
 
 def _unfit(to: File | Folder, uri: str) -> str | None:
-    """What is wrong with a place by itself: an ending, a folder for a file or the other way round."""
+    """What is wrong with a place by itself: an ending, a folder for a file or the other way round; of one on this
+    machine, also that it is an index's own, or cannot be written."""
     location = locate(uri)
     if isinstance(to, Folder):
         if to.here and not location.is_local:
             return f"a folder on this machine, got {uri}; copy the result there"
-        is_file = location.is_local and os.path.isfile(location.path)
-        return f"a folder, got the file {uri}" if is_file else _unfit_around(location, to.names != OF_INDEX)
-    ending = posixpath.splitext(uri)[1].lower()
-    if ending not in to.endings and ("" not in to.endings or ending in ENDINGS):
-        return f"a file that ends with {to.endings[0]}, got {uri}"
-    is_folder = uri.endswith("/") or (location.is_local and os.path.isdir(location.path))
-    return f"a file, got the folder {uri}" if is_folder else _unfit_around(location, False)
-
-
-def _unfit_around(location: Location, itself: bool) -> str | None:
-    """What is wrong with a place on this machine, or a folder above it: it is an index's own, or cannot be written."""
+        if location.is_local and os.path.isfile(location.path):
+            return f"a folder, got the file {uri}"
+    else:
+        ending = posixpath.splitext(uri)[1].lower()
+        if ending not in to.endings and ("" not in to.endings or ending in ENDINGS):
+            return f"a file that ends with {to.endings[0]}, got {uri}"
+        if uri.endswith("/") or (location.is_local and os.path.isdir(location.path)):
+            return f"a file, got the folder {uri}"
     place = Path(_resolved(location))
     folders = [place, *place.parents] if location.is_local else []
-    for folder in folders[not itself :]:
-        if all((folder / name).is_dir() for name in OF_INDEX):
+    for folder in folders if isinstance(to, Folder) and to.names != OF_INDEX else folders[1:]:
+        if all(os.path.isdir(folder / name) for name in OF_INDEX):
             return f"a place outside the index {folder}, got {location.uri}"
-    is_writable = all(os.access(folder, os.W_OK) for folder in [one for one in folders if one.is_dir()][:1])
+    is_writable = all(os.access(folder, os.W_OK) for folder in [*filter(os.path.isdir, folders)][:1])
     return None if is_writable else f"a place that can be written, got {location.uri}"
 
 
