@@ -119,10 +119,9 @@ def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
 
     clusters = find_clusters(stated if job.stated else blocks, job.clusters)
     with lance_errors(index.root):
-        weighs = unweighed is None and text is not None
         return FoundFacets(
             clusters=clusters,
-            words=carrying_words(clusters, index, condition, str(text), WORDS) if weighs else None,
+            words=carrying_words(clusters, index, condition, str(text), WORDS) if unweighed is None else None,
             examples=nearest_examples(clusters, index, text, EXAMPLES),
             condition=condition,
             unstated=unstated,

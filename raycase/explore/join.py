@@ -78,20 +78,15 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     results = (NEIGHBOURS,)
     if claim(root, RECORD, name, job="this very join", results=results, overwrite=job.overwrite) is None:
         begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
-    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], k=job.k, block_rows=block_rows)
-    run = partial(
-        runner.map,
-        partial(find, exclude_same=job.exclude_same, shares=shares),
-        unit="groups of queries",
-        places=[("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())],
-        stall_timeout=job.stall_timeout,
-    )
+    found = {"k": job.k, "exclude_same": job.exclude_same, "shares": shares, "block_rows": block_rows}
+    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **found)
+    places = [("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())]
     groups = [(f"{i:06d}.parquet", *files) for i, files in enumerate(_cut(queries, group_rows))]
     folder = root / NEIGHBOURS
     there = folder.list()
     if missing := [group for group in groups if group[0] not in there]:
         check_held(root, RECORD, name)
-        for _ in run(missing):
+        for _ in runner.map(find, missing, unit="groups of queries", places=places, stall_timeout=job.stall_timeout):
             pass
         there = folder.list()
     check_held(root, RECORD, name)  # what another job wrote into the output is seen with its record

@@ -108,9 +108,12 @@ def fused(
         hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))
         offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))
         by_text = {one: rank for rank, one in enumerate(hits[ID].unique().to_pylist()[: fused_ranks(k)], 1)}
-        others = by_text.keys() - {*own[ID].to_pylist()}
-        rows = dataset.take(sorted(offset_of[one] for one in others), columns=returned_columns(dataset))
-        for name in (QUERY, ASKED, CONDITION, POOLED):
+        others = np.array(sorted(offset_of[one] for one in by_text.keys() - {*own[ID].to_pylist()}), np.int64)
+        rows = dataset.take(others, columns=[*returned_columns(dataset), CONDITION])
+        is_pooled = np.any([vectors.is_pooled(one, others) for one in searched], axis=0)
+        pooled = pc.and_(pa.array(is_pooled), pc.is_null(rows[CONDITION]))
+        rows = rows.drop_columns([CONDITION]).append_column(POOLED, pooled)
+        for name in (QUERY, ASKED, CONDITION):
             rows = rows.append_column(name, pa.array([first[name]] * len(others), own.schema.field(name).type))
         tables.append(_fused(pa.concat_tables([own, rows], promote_options="default"), by_text, k))
     return pa.concat_tables(tables)

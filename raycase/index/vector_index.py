@@ -189,10 +189,6 @@ class VectorIndex(Shared):
             of_kinds = self.vectors.kinds(conditions) if conditions else None
             return self.dataset.to_table(columns=[ID, CONDITION, OFFSET], filter=sql_and(of_kinds, passing) or None)
 
-    def is_pooled(self, condition: str | None) -> bool:
-        """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
-        return self.metadata.words > 0 and self.metadata.lacks(condition)
-
     @exclusive
     def embed(
         self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
@@ -227,8 +223,8 @@ class VectorIndex(Shared):
         if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
-        pooled, column = self.is_pooled(condition), PLAIN if condition is None else VECTOR
-        dim = self.encoder.dim if pooled else self.dataset.schema.field(column).type.list_size
+        column, of_index = PLAIN if condition is None else VECTOR, not self.metadata.lacks(condition)
+        dim = self.dataset.schema.field(column).type.list_size if of_index else self.encoder.dim
         fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
         problems = {
             f"k: expected at least 1, got {k}": k < 1,
@@ -247,7 +243,8 @@ class VectorIndex(Shared):
         if self.metadata.is_approximate(rows) and not options.exact:
             if pooled := self.vectors.pooled_rows(condition):
                 candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
-            if not self.is_pooled(condition) and is_coded(self.dataset, self.metadata, VECTOR if condition else PLAIN):
+            column = PLAIN if condition is None else VECTOR
+            if not self.metadata.lacks(condition) and is_coded(self.dataset, self.metadata, column):
                 stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
                 if not pooled:
                     return stored[0]
@@ -297,7 +294,8 @@ class VectorIndex(Shared):
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""
-        return self.is_pooled(self.query_encoder.spelled(condition)) and self.encoder.says is not None
+        is_pooled = self.metadata.words > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
+        return is_pooled and self.encoder.says is not None
 
     @exclusive
     def stated_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:

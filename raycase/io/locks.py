@@ -58,16 +58,16 @@ def held(folder: Location, name: str, refused: WorkError) -> Iterator[None]:
         return
     os.makedirs(folder.path, exist_ok=True)
     try:
-        with FileLock(f"{folder.path}/{name}", timeout=0, mode=0o666):  # another user's build may come next
-            try:
-                yield
-            finally:
-                (folder / name).remove()  # while it is held: who opened it meanwhile sees that it has no name left
+        lock = FileLock(f"{folder.path}/{name}", mode=0o666).acquire(timeout=0)  # another user's build may come next
     except Timeout as error:
         raise refused from error
-    finally:
-        with suppress(OSError):  # unless something was written
-            os.rmdir(folder.path)
+    with lock:
+        try:
+            yield
+        finally:
+            (folder / name).remove()  # while it is held: who opened it meanwhile sees that it has no name left
+            with suppress(OSError):  # unless something was written
+                os.rmdir(folder.path)
 
 
 def mark_of(file: Location) -> str | None:

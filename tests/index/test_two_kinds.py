@@ -7,6 +7,7 @@ import storing
 from helpers import read_output, vectors
 
 from raycase.commands import index as index_command
+from raycase.errors import WorkError
 from raycase.explore.classify import ClassifyJob, classify
 from raycase.explore.dedup import DedupJob, dedup
 from raycase.explore.explore_job import ExploreJob, choose_rows
@@ -67,6 +68,24 @@ def test_every_id_answers_once_by_its_own_vector(home, tmp_path, settings, memor
     assert sorted(of) == [*range(100)] and index.rows(PLACE) == len(offsets) == 100
     found = index.vectors_at(PLACE, np.array([of[row] for row in every["id"].to_pylist()]))
     assert (found * l2_normalize(vectors(every))).sum(1).min() > 0.99
+
+
+def test_an_answer_that_words_alone_found_says_whether_it_is_pooled(home):
+    index = Index.open(str(home / "i.lance"))
+    for asked, pooled in ((PLACE, 40), ({PLACE: 1}, 40), ({PLACE: 1, "dog": 1}, 60), ("dog", 60)):
+        found = index.search("dress", asked, 20, hybrid=True).to_pylist()
+        alone = [row for row in found if row["vector_rank"] is None]
+        assert alone and [row["pooled"] for row in alone] == [row["id"] < pooled for row in alone]
+
+
+def test_rows_that_a_build_removed_are_failed_work(home, tmp_path):
+    """So that the command searches the newest version."""
+    index = Index.open(indexed(home, tmp_path / "i.lance"))
+    for file in (tmp_path / "i.lance" / "data").iterdir():
+        file.unlink()
+    for counted in (index.rows, lambda condition: index.ids([condition])):
+        with pytest.raises(WorkError, match="expected an index that Lance can read"):
+            counted(PLACE)
 
 
 def test_commands_look_at_all_that_can_be_pooled_and_count_the_rest(home, tmp_path, capsys):

@@ -121,6 +121,20 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(here, monkeyp
     check_paths(writes={"--output": File("model/x.parquet", PARQUET)})
 
 
+def test_a_place_in_a_folder_that_may_not_be_searched_is_refused(here, monkeypatch):
+    stat = os.stat
+
+    def denied(path, **options):
+        if str(path).startswith(f"{here}/data/"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", denied)
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(here / "data"))
+    with pytest.raises(RequestError, match="expected a place that can be written"):
+        check_paths(writes={"--output": File("data/new/x.parquet", PARQUET)})
+
+
 def test_every_job_compares_its_places(here):
     before = contents(here)
     for name in OF_INDEX:
