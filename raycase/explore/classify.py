@@ -19,6 +19,7 @@ from raycase.explore.of_index import OfIndex
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import LEAST_STATED, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
+from raycase.index.topk import parts
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import conditions_file, read_conditions, read_files
 from raycase.io.schema import ID, SCORE, STATED, parquet_bytes
@@ -139,21 +140,19 @@ def _label(
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables = pa.array(labels), []
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
-    for offsets_N, vectors_ND in blocks():
-        for start in range(0, len(offsets_N), step):
-            offsets_B = offsets_N[start : start + step]
-            label_B, score_B, margin_B = nearest_labels(vectors_ND[start : start + step].numpy(), labels_LD)
-            states_B = index.stated_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
-            has_none_B = (states_B < LEAST_STATED) & job.stated
-            with lance_errors(index.root):
-                ids = index.dataset.take(offsets_B, columns=[ID])[ID]
-            columns = {
-                ID: ids,
-                LABEL: names.take(pa.array(label_B, mask=has_none_B)),
-                SCORE: pa.array(score_B),
-                MARGIN: pa.array(margin_B),
-            }
-            tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {})))
+    for offsets_B, vectors_BD in parts(blocks(), step):
+        label_B, score_B, margin_B = nearest_labels(vectors_BD.numpy(), labels_LD)
+        states_B = index.stated_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
+        has_none_B = (states_B < LEAST_STATED) & job.stated
+        with lance_errors(index.root):
+            ids = index.dataset.take(offsets_B, columns=[ID])[ID]
+        columns = {
+            ID: ids,
+            LABEL: names.take(pa.array(label_B, mask=has_none_B)),
+            SCORE: pa.array(score_B),
+            MARGIN: pa.array(margin_B),
+        }
+        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {})))
     if not tables:
         raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
     return condition, pa.concat_tables(tables)

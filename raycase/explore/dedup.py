@@ -25,7 +25,7 @@ from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import text_column
 from raycase.index.index import Index, note_searched, on_index
 from raycase.index.lance_files import OFFSET, lance_errors
-from raycase.index.topk import Block
+from raycase.index.topk import Block, parts
 from raycase.index.vector_index import resolve_query_encoder
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes
@@ -114,8 +114,8 @@ def _say_nothing(index: Index) -> np.ndarray:
         tokenize = load_tokenizer(resolve_query_encoder(index.metadata, index.model).encoder)
         for batch in index.dataset.to_batches(columns=[OFFSET, text]) if text else ():
             texts = batch[text].fill_null("").dictionary_encode()  # each stands under several conditions
-            parts = tokenize.parts(texts.dictionary.to_pylist())
-            is_unknown = np.array([tokenize.is_unknown(ids[: tokenize.max_tokens]) for ids in parts])
+            ids_of = tokenize.parts(texts.dictionary.to_pylist())
+            is_unknown = np.array([tokenize.is_unknown(ids[: tokenize.max_tokens]) for ids in ids_of])
             nothing[batch[OFFSET].to_numpy().astype(np.int64)] = is_unknown[texts.indices.to_numpy()]
     return nothing
 
@@ -130,8 +130,8 @@ def link(blocks: Callable[[], Iterable[Block]], rows: int, threshold: float) -> 
     for held in _held(blocks(), HELD_ROWS):
         offsets = np.concatenate([offsets_B for offsets_B, _ in held])
         turn_N[offsets] = np.arange(len(offsets)) + (turn_N < rows).sum()
-        for column_C, column_CD in _parts(blocks(), COLUMNS):
-            for row_R, row_RD in _parts(held, ROWS):
+        for column_C, column_CD in parts(blocks(), COLUMNS):
+            for row_R, row_RD in parts(held, ROWS):
                 left = np.flatnonzero(turn_N[column_C] >= turn_N[row_R].min())  # the others were compared before
                 together = np.concatenate([row_R, column_C[left]])
                 if len(left) and (group_N[together] != group_N[together[0]]).any():
@@ -151,13 +151,6 @@ def _held(blocks: Iterable[Block], rows: int) -> Iterator[list[Block]]:
             held = []
     if held:
         yield held
-
-
-def _parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
-    """Blocks in parts of at most so many rows."""
-    for offsets_B, vectors_BD in blocks:
-        for start in range(0, len(offsets_B), rows):
-            yield offsets_B[start : start + rows], vectors_BD[start : start + rows]
 
 
 def _linked(group_N: np.ndarray, rows: Block, columns: Block, least: float) -> np.ndarray:

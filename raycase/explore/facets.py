@@ -25,7 +25,7 @@ from raycase.errors import check_problems, needs_package
 from raycase.index.answer_printing import weigh_answers
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import Index
-from raycase.index.topk import Block
+from raycase.index.topk import Block, parts
 from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.io.vectors import l2_normalize
 
@@ -137,12 +137,11 @@ def fit(vectors_SD: np.ndarray, clusters: int, starts: int) -> np.ndarray:
 def assign(blocks: Iterable[Block], centres_KD: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Offset, cluster and cosine with its centre of each row: three of (N,)."""
     offsets, cluster, cosine = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0, np.float32)]
-    for offsets_B, vectors_BD in blocks:
+    for offsets_B, vectors_BD in parts(blocks, BATCH_ROWS):  # of many clusters, cosines of more would not fit in memory
         offsets.append(offsets_B)
-        for part_BD in vectors_BD.split(BATCH_ROWS):  # many clusters of many rows at once would not fit into memory
-            cosines_BK = part_BD.numpy() @ centres_KD.T
-            cluster.append(cosines_BK.argmax(axis=1))
-            cosine.append(cosines_BK.max(axis=1).clip(-1, 1))
+        cosines_BK = vectors_BD.numpy() @ centres_KD.T
+        cluster.append(cosines_BK.argmax(axis=1))
+        cosine.append(cosines_BK.max(axis=1).clip(-1, 1))
     return np.concatenate(offsets), np.concatenate(cluster), np.concatenate(cosine)
 
 

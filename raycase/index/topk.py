@@ -74,6 +74,13 @@ def joined(blocks: Iterable[Block]) -> Block:
     return offsets_N[order_N], torch.cat(vectors)[torch.from_numpy(order_N)]
 
 
+def parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
+    """Blocks in parts of at most so many rows."""
+    for offsets_B, vectors_BD in blocks:
+        for start in range(0, len(offsets_B), rows):
+            yield offsets_B[start : start + rows], vectors_BD[start : start + rows]
+
+
 def nearest_offsets(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> Nearest:
     """`top_k` with the rows' offsets; of equal scores, any row may win."""
     numbers = [np.empty(0, np.int64)]
@@ -124,10 +131,10 @@ def exact_top_k(
     return exact_Qk, offsets_Qk
 
 
-def merge_top_k(parts: Iterable[Nearest], k: int | None = None) -> Nearest:
+def merge_top_k(several: Iterable[Nearest], k: int | None = None) -> Nearest:
     """The best k of several results of `top_k` whose row indices count the same vectors; default: as many as each has.
     (Q, m) each -> (Q, k)."""
-    scores, rows = zip(*parts, strict=True)
+    scores, rows = zip(*several, strict=True)
     scores_Qm, rows_Qm = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
     best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, : scores[0].shape[1] if k is None else k]
     return np.take_along_axis(scores_Qm, best_Qk, 1), np.take_along_axis(rows_Qm, best_Qk, 1)
