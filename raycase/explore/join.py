@@ -78,8 +78,8 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     results = (NEIGHBOURS,)
     if claim(root, RECORD, name, job="this very join", results=results, overwrite=job.overwrite) is None:
         begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
-    found: dict[str, Any] = {"k": job.k, "exclude_same": job.exclude_same, "shares": shares, "block_rows": block_rows}
-    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], **found)
+    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], k=job.k, block_rows=block_rows)
+    find = partial(find, exclude_same=job.exclude_same, shares=shares)
     places = [("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())]
     groups = [(f"{i:06d}.parquet", *files) for i, files in enumerate(_cut(queries, group_rows))]
     folder = root / NEIGHBOURS

@@ -31,7 +31,7 @@ from raycase.heads.token_pooling import (
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
-from raycase.index.topk import Block, joined
+from raycase.index.topk import Block, joined, only
 from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
 from raycase.io.storage import Location
 from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, PLAIN_PART, StoredTokens
@@ -226,10 +226,9 @@ class ConditionVectors:
     def to_pool(self, condition: str | None) -> np.ndarray | None:
         """The offsets, ascending, of the rows that are pooled under a condition: with stored tokens, and an id that has
         no row under it. None: all with stored tokens, for the index does not have the condition."""
-        metadata = self.metadata
-        if metadata.lacks(condition):
+        if self.metadata.lacks(condition):
             return None
-        is_some = metadata.words and condition is not None and condition not in metadata.kept
+        is_some = self.metadata.words and condition is not None and condition not in self.metadata.kept
         return self.uncovered(condition) if is_some else np.empty(0, np.int64)
 
     def pooled_rows(self, condition: str | None) -> int:
@@ -341,12 +340,3 @@ def _uncovered(dataset: LanceDataset, scan: Callable[..., Any], condition: str) 
     stored = dataset.to_table(columns=[ID], filter=sql_equals(CONDITION, condition))[ID]
     tokens = scan(columns=[ID, OFFSET], filter=HAS_TOKENS).to_table()
     return offsets_of(tokens.filter(pc.invert(pc.is_in(tokens[ID], value_set=stored))))
-
-
-def only(block: Block, selected: np.ndarray | None) -> Block:
-    """The rows of a block with these offsets; all for None."""
-    if selected is None:
-        return block
-    offsets_N, vectors_ND = block
-    is_selected_N = np.isin(offsets_N, selected)
-    return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]

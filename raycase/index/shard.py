@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows, only
+from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_and, sql_in
-from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets
+from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets, only
 from raycase.index.weighted_search import Term, best_ids, candidate_rows
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import Location

@@ -74,6 +74,15 @@ def joined(blocks: Iterable[Block]) -> Block:
     return offsets_N[order_N], torch.cat(vectors)[torch.from_numpy(order_N)]
 
 
+def only(block: Block, selected: np.ndarray | None) -> Block:
+    """The rows of a block with these offsets; all for None."""
+    if selected is None:
+        return block
+    offsets_N, vectors_ND = block
+    is_selected_N = np.isin(offsets_N, selected)
+    return offsets_N[is_selected_N], vectors_ND[torch.from_numpy(is_selected_N)]
+
+
 def parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
     """Blocks in parts of at most so many rows."""
     for offsets_B, vectors_BD in blocks:
