@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from raycase.encoder.sources import load_tokenizer
-from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
+from raycase.errors import MOST_LABEL, RequestError, check_ranges, note, visible
 from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import text_column
 from raycase.index.index import Index, note_searched, on_index
@@ -110,9 +109,15 @@ def _say_nothing(index: Index) -> np.ndarray:
     """Whether the encoder knows no token of the text of each row, (rows,) bool: the vectors of such are alike, whatever
     the texts are. False for an index without texts, and where its model has moved."""
     nothing, text = np.zeros(index.dataset.count_rows(), bool), text_column(index, None)
-    with suppress(RequestError), lance_errors(index.root):
+    try:
         tokenize = load_tokenizer(resolve_query_encoder(index.metadata, index.model).encoder)
-        for batch in index.dataset.to_batches(columns=[OFFSET, text]) if text else ():
+    except RequestError:
+        text = None
+    if text is None:
+        note(f"{index.root.uri}: no texts, or another model: those without a token that it knows may be duplicates")
+        return nothing
+    with lance_errors(index.root):
+        for batch in index.dataset.to_batches(columns=[OFFSET, text]):
             texts = batch[text].fill_null("").dictionary_encode()  # each stands under several conditions
             ids_of = tokenize.parts(texts.dictionary.to_pylist())
             is_unknown = np.array([tokenize.is_unknown(ids[: tokenize.max_tokens]) for ids in ids_of])

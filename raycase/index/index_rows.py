@@ -63,8 +63,6 @@ def append_rows(
     source = without_covered(source, metadata)
     for unit in source.units:
         _cover(metadata, _file_key(source, unit), unit)
-    for name in ("text_column", "id_column"):
-        setattr(metadata, name, getattr(metadata, name) or source.job_file.config[name])
     if not source.names:
         return dataset
     schema = _schema(source, metadata)

@@ -30,7 +30,7 @@ from raycase.io.stored_tokens import HAS_TOKENS
 from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder
-from raycase.models.pairs import check_room
+from raycase.models.pairs import check_known, check_room
 from raycase.models.registry import resolve_embedder
 
 if TYPE_CHECKING:
@@ -80,7 +80,9 @@ class QueryEncoder:
         """As `Index.embed`."""
         encoder: Any = self.encoder
         with expecting(f"{named}: expected a text that {self.model} can embed", ValueError):
-            return l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
+            vectors_QD = l2_normalize((encoder.embed_phrases if phrases else encoder.embed)(sentences, condition))
+        check_known(encoder.config, sentences, named)
+        return vectors_QD
 
     def ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
         """What a head of condition pooling keeps of a condition, and its temperatures. Raises RequestError."""
@@ -129,7 +131,7 @@ class QueryEncoder:
 
     @cached_property
     def _conditions(self) -> np.ndarray:
-        return self.embed(list(self.metadata.conditions), None, "condition")
+        return l2_normalize(self.encoder.embed(list(self.metadata.conditions), None))
 
 
 class VectorIndex(Shared):

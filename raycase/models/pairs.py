@@ -231,7 +231,15 @@ def check_room(config: Any, conditions: Sequence[str], flag: str) -> None:
                 f"{flag}: expected words that {config.model} can read, with room for a sentence beside them and the "
                 f"prompt, got {condition[:80]!r}: {reason}"
             )
+    check_known(config, conditions, flag)
     check_alike(prepared, conditions, flag)
+
+
+def check_known(config: Any, texts: Sequence[str], flag: str) -> None:
+    """Raise RequestError for a text of which the encoder knows no token: whatever it is, its vector is the same."""
+    for place in np.flatnonzero(config.prepare(texts, None).unknown)[:1]:
+        got = visible(repr(texts[place]), MOST_LABEL)
+        raise RequestError(f"{flag}: expected words, of which {config.model} knows a token, got {got}")
 
 
 def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:

@@ -156,7 +156,7 @@ def test_wrong_requests_are_refused(home, tmp_path):
     assert not (tmp_path / "groups.parquet").exists()
 
 
-def test_different_texts_without_a_known_token_are_no_duplicates(tmp_path):
+def test_different_texts_without_a_known_token_are_no_duplicates(tmp_path, capsys):
     model, odd = storing.model_folder(tmp_path), ["\U0001f642", "\u16a0", "\u1780", "dog", "dog", "red dog"]
     rows = [{"id": i, "text": text, "year": 1} for i, text in enumerate(odd)]
     storing.indexed(tmp_path / "i", storing.stored(tmp_path / "a", model, rows, on_unknown="embed"))
@@ -164,6 +164,11 @@ def test_different_texts_without_a_known_token_are_no_duplicates(tmp_path):
         for condition in (None, CONDITION):
             dedup(asked(tmp_path, tmp_path, "i", threshold=threshold, condition=condition))
             assert pq.read_table(tmp_path / "groups.parquet")["group"].to_pylist() == groups
+    assert "no texts" not in capsys.readouterr().err
+    options = {"on_unknown": "embed", "keep_columns": ("year",)}
+    storing.indexed(tmp_path / "without", storing.stored(tmp_path / "b", model, rows, **options))
+    assert dedup(asked(tmp_path, tmp_path, "without"))["largest"] == 3
+    assert "no texts, or another model: those without a token that it knows" in capsys.readouterr().err
 
 
 def test_an_id_of_two_rows_is_named_and_nothing_is_written(tmp_path, tiny_model, monkeypatch):

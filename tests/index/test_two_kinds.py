@@ -7,7 +7,7 @@ import storing
 from helpers import read_output, vectors
 
 from raycase.commands import index as index_command
-from raycase.errors import WorkError
+from raycase.errors import RequestError, WorkError
 from raycase.explore.classify import ClassifyJob, classify
 from raycase.explore.dedup import DedupJob, dedup
 from raycase.explore.explore_job import ExploreJob, choose_rows
@@ -140,3 +140,19 @@ def test_the_build_says_how_many_rows_answer_any_condition(home, tmp_path, capsy
         outputs = tuple(str(home / name) for name in names)
         index_command(IndexJob(embeddings=outputs, output=str(tmp_path / "i.lance"), overwrite=True))
         assert capsys.readouterr().out.startswith(words)
+
+
+def test_what_has_no_token_that_the_encoder_knows_asks_nothing(home, tmp_path):
+    """The vectors of all such queries, conditions, phrases and labels are the same."""
+    uri = indexed(home, tmp_path / "i.lance")
+    index, odd = Index.open(uri), "\U0001f642"
+    refused = r": expected words, of which .* knows a token, got '\U0001f642'$"
+    labels = ClassifyJob(index=uri, condition=PLACE, labels=("a dog", odd), output=str(tmp_path / "o.parquet"))
+    for named, ask in (
+        ("query", lambda: index.search([QUERY, odd], PLACE)),
+        ("condition", lambda: index.search(QUERY, odd)),
+        ("phrase", lambda: index.search(QUERY, {PLACE: (odd, 1)})),
+        ("--labels", lambda: classify(labels)),
+    ):
+        with pytest.raises(RequestError, match=f"^{named}{refused}"):
+            ask()
