@@ -38,12 +38,12 @@ def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers as Python's, and paths as strings, as flags are; others as text."""
+    """NumPy's numbers and arrays as Python's, and paths as strings, as flags are; others as text."""
     if isinstance(value, PathLike):
         return fspath(value)
+    value = value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
     if isinstance(value, (list, tuple)):
         return [*map(_plain, value)]
-    value = value.item() if hasattr(value, "item") else value
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 

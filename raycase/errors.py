@@ -112,7 +112,9 @@ def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:
 
     @wraps(function)
     def call(*args: Args.args, **options: Args.kwargs) -> Given:
-        for name, value in getcallargs(function, *args, **options).items():
+        with expecting("expected other arguments", TypeError):
+            given = getcallargs(function, *args, **options)
+        for name, value in given.items():
             hint = function.__annotations__.get(name, "Any").replace("Place", "str | PathLike")
             names = [part.partition("[")[0] for part in hint.split(" | ")]
             kinds: list[Any] = [_KINDS.get(kind) or function.__globals__.get(kind) for kind in names]

@@ -175,10 +175,12 @@ class VectorIndex(Shared):
         """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
         return self.query_encoder.encoder
 
+    @checks_types
     @exclusive
     def rows(self, condition: str | None) -> int:
         """How many rows there are under a condition, stored or pooled from stored tokens; None: without. Raises
-        WorkError."""
+        RequestError and WorkError."""
+        condition = self.query_encoder.spelled(condition)
         with lance_errors(self.root):
             return self.metadata.rows_under(condition) + self.vectors.pooled_rows(condition)
 
@@ -218,22 +220,24 @@ class VectorIndex(Shared):
         *,
         options: Options = DEFAULT_OPTIONS,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The k rows nearest to unit vectors under a condition of the index (None: unconditional), best first: (Q, D)
-        -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer than k
-        rows, k is their number. Raises RequestError."""
+        """The k rows nearest to vectors of any length under a condition of the index (None: unconditional), best first:
+        (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer
+        than k rows, k is their number. Raises RequestError."""
         condition = self.query_encoder.spelled(condition)
         if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
         column, of_index = PLAIN if condition is None else VECTOR, not self.metadata.lacks(condition)
         dim = self.dataset.schema.field(column).type.list_size if of_index else self.encoder.dim
+        with expecting(f"vectors_QD: expected finite numbers, (Q, {dim})", TypeError, ValueError):
+            vectors_QD = np.asarray(vectors_QD, np.float32)
         fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
         problems = {
             f"k: expected at least 1, got {k}": k < 1,
             f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others": not fits,
         }
         check_problems(problems)
-        return self._nearest(vectors_QD, condition, k, self._checked(where), options)
+        return self._nearest(l2_normalize(vectors_QD), condition, k, self._checked(where), options)
 
     def _nearest(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options

@@ -25,7 +25,7 @@ from raycase.job.stored_tokens import open_tokens, token_model
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, as_texts
 from raycase.models.pairs import check_alike
-from raycase.models.registry import resolve_embedder
+from raycase.models.registry import load, resolve_embedder
 
 TRUNCATED, REJECTED = "truncated", "rejected"
 ADDED = (CONDITION, EMBEDDING, TRUNCATED, REJECTED)  # columns
@@ -70,7 +70,7 @@ class Embed:
         if self.conditions and condition_column is not None:
             raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
         self.text_column, self.condition_column = text_column, condition_column
-        self.encoder: Embedder = config.load(**options)
+        self.encoder: Embedder = load(model, **choices, **options)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""

@@ -179,8 +179,8 @@ def _described(uri: str) -> dict[str, About]:
         wordings, coarse, phrased = (distinct_words(words, "--labels", where) for words in parts)
         groups = dict(zip(coarse, map(normal_words, about.groups.values()), strict=True))
         phrases = [tuple(map(normal_words, of_label)) for of_label in about.answers.values()]
-        if not wordings or not all([*groups.values(), *phrases, *chain(*phrases)]):
-            raise RequestError(f"{where}, got none")
+        if name == TEXT or not wordings or not all([*groups.values(), *phrases, *chain(*phrases)]):
+            raise RequestError(f"{where}, got {'the texts' if name == TEXT else 'none'}")
         answers = dict(zip(phrased, phrases, strict=True))
         found[name] = replace(about, conditions=tuple(wordings), groups=groups, answers=answers)
     return found

@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
 SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
 TASK_UNITS = 16  # of a task, at most, but for the units of one span
 AT_ONCE = 4096  # spans that are objects at a time
+OLDER = {"on_unknown": "embed"}  # what jobs mean that do not say it
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
 COLUMNS = [field.name for field in fields(Span) if field.name != "parts"]
 FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
@@ -61,7 +62,7 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
         replace(job, config=config).fingerprint,
         job="the same job",
         results=[output.units.name],
-        difference="" if job.config == config else _difference(job.config, config),
+        difference="" if job.config == config else _difference(OLDER | job.config, OLDER | config),
     )
     files_now = {f.uri: f for f in files}
     for old in job.files:

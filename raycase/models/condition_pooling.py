@@ -22,7 +22,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
-from raycase.errors import normal_words
+from raycase.errors import checks_types, normal_words
 from raycase.heads.condition_head import (
     WEIGHTS,
     ConditionHead,
@@ -249,7 +249,8 @@ class ConditionPooling(Embedder):
         return self.head.ask(torch.from_numpy(states_CW[row_C]).to(self.encoder.model.device))
 
     @torch.inference_mode()
-    def embed_phrases(self, phrases: Sequence[str], condition: str) -> np.ndarray:
+    @checks_types
+    def embed_phrases(self, phrases: Texts, condition: str) -> np.ndarray:
         """Vectors of phrases that are answers to a condition, such as "heavy rain" to "weather": (N, D) float32.
 
         All of a phrase's words weigh the same; the condition only gates its values. Raises ValueError for a text that

@@ -21,7 +21,7 @@ from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
-from raycase.errors import RequestError, checks_types, normal_words
+from raycase.errors import RequestError, checks_types, is_utf8, normal_words
 from raycase.heads.condition_head import Says
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
@@ -128,8 +128,6 @@ class Embedder(LoadedSystem):
         conditions = None if condition is None else each_condition(condition, texts)
         if batch_size is not None and batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, got {batch_size}")
-        for text in {*texts, *(conditions or ())}:
-            text.encode()  # an error for what UTF-8 cannot hold, which tokenizers would read as something else
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
         vectors = np.empty((len(texts), self.config.plain_dim if conditions is None else self.config.dim), np.float32)
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
@@ -203,16 +201,17 @@ class Embedder(LoadedSystem):
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
-    """One or many texts as a list. Raises RequestError for what is none, with its place or kind."""
-    if isinstance(values, str):
-        return [values]
+    """One or many texts as a list. Raises RequestError for what is none, with its place or kind, and for what UTF-8
+    cannot hold, which tokenizers would read as something else."""
+    values = [values] if isinstance(values, str) else values
     several = not isinstance(values, (Mapping, set, frozenset, bytes, IOBase)) and not hasattr(values, "columns")
     if not several or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
         raise RequestError(f"{name}: expected a list or a column of strings, got {type(values).__name__}")
     texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
     for place, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise RequestError(f"{name}[{place}]: expected a string, got {text!r}")
+        if not isinstance(text, str) or not is_utf8(text):
+            kind = "text that UTF-8 can hold" if isinstance(text, str) else "a string"
+            raise RequestError(f"{name}[{place}]: expected {kind}, got {text!r}")
     return texts
 
 

@@ -9,6 +9,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 from helpers import embedded, read_output, sentences, vectors
 from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
 from nested_models import save_case
@@ -102,6 +103,16 @@ def test_errors_name_no_flags(index, options, said):
     assert "--" not in str(error.value)
 
 
+def test_vectors_of_any_length_and_kind_find_the_same(index):
+    """As those of `encode`, which are not of length 1: scores clipped to 1 would all be equal."""
+    units_QD = index.embed(QUERIES, "color")
+    scores_Qk, offsets_Qk = index.nearest(units_QD, "color", 5)
+    for given in (units_QD * 50, units_QD.tolist(), torch.from_numpy(units_QD)):
+        scores, offsets = index.nearest(given, " color", 5)
+        assert np.array_equal(offsets, offsets_Qk) and scores == pytest.approx(scores_Qk, abs=1e-6)
+    assert index.rows("color ") == index.rows("color") > 0
+
+
 @pytest.mark.parametrize(
     ("vectors_QD", "k", "said"),
     [
@@ -109,11 +120,12 @@ def test_errors_name_no_flags(index, options, said):
         (np.full((1, 32), np.nan), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(1, 32\) or others"),
         (np.ones((1, 31)), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(1, 31\)"),
         (np.ones(32), 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got \(32,\)"),
+        ([["a"]], 3, r"^vectors_QD: expected finite numbers, \(Q, 32\), got: could not convert"),
     ],
 )
 def test_vectors_that_are_none_of_the_index_are_refused(index, vectors_QD, k, said):
     with pytest.raises(RequestError, match=said):
-        index.nearest(vectors_QD.astype(np.float32), "color", k)
+        index.nearest(vectors_QD, "color", k)
 
 
 ALIKE = ["the caf\u00e9", "the caf\u00e9 ", "the\u00a0caf\u00e9\n", "\tthe  cafe\u0301"]

@@ -66,10 +66,10 @@ def test_texts_without_a_known_token_are_rejected_unless_told(job, tmp_path):
     assert (result["rows_out"], result["rows_rejected"]) == (3, 2)
     verify(job.output)
     told = replace(job, on_unknown="embed")
-    with pytest.raises(RequestError, match=r"got another \(on_unknown: reject there, None requested\)"):
+    with pytest.raises(RequestError, match=r"got another \(on_unknown: reject there, embed requested\)"):
         embed_here(told)
     assert embed_here(replace(told, overwrite=True))["rows_out"] == 5
-    with pytest.raises(RequestError, match=r"got another \(on_unknown: None there, reject requested\)"):
+    with pytest.raises(RequestError, match=r"got another \(on_unknown: embed there, reject requested\)"):
         embed_here(job)  # as a job that an earlier version began
 
 

@@ -42,7 +42,13 @@ def test_a_wrong_argument_is_named(model, tiny_model):
         "^batch_size: expected at least 1, got 0": lambda: model.encode(["a"], batch_size=0),
         "^expected one vector, or a row for each, got an array of 3 axes": lambda: model.similarity([[[1]]], [1]),
         r"^sentences\[0\]: expected a string, got 5": lambda: model.word_weights([5], "color"),
+        r"^sentences\[1\]: expected text that UTF-8 can hold, got '\\ud800'": lambda: model.word_weights(
+            ["a", "\ud800"], "b"
+        ),
         "^condition: expected a list or a column of strings, got set": lambda: model.embed(["a"], {"color"}),
+        "^dtype: expected .*, got .*float16": lambda: raycase.embed("a", "b", conditions="c", dtype=np.float16),
+        "^expected other arguments, got: .*'foo'": lambda: raycase.load(tiny_model, foo=1),
+        "^batch_tokens: expected int | None, got '5'": lambda: raycase.Embed(model=str(tiny_model), batch_tokens="5"),
         "^model: expected str | PathLike, got 5": lambda: raycase.load(5),
         "^dim: expected int | None, got 128.0": lambda: raycase.load(tiny_model, dim=128.0),
         "^batch_tokens: expected at least 1, got -5": lambda: raycase.load(tiny_model, batch_tokens=-5),
@@ -87,7 +93,7 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
         (["a dog", "a cat"], ["color", 7], r"condition\[1\]: expected a string, got 7"),
         (["a dog", "a cat"], ["color"], "condition: expected one, or one for each of 2 texts, got 1; encode_grid"),
         (["a dog", " "], "color", "pair 1: empty text"),
-        (["a dog", "\ud800"], "color", "surrogates not allowed"),
+        (["a dog", "\ud800"], "color", r"sentences\[1\]: expected text that UTF-8 can hold, got '\\ud800'"),
         (pd.DataFrame({"text": ["a dog"]}), "color", f"sentences: {NO_LIST}, got DataFrame"),
         (pa.table({"text": ["a dog"]}), "color", f"sentences: {NO_LIST}, got Table"),
         ({"a dog": "a cat"}, "color", f"sentences: {NO_LIST}, got dict"),
