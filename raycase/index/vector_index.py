@@ -184,6 +184,11 @@ class VectorIndex(Shared):
         with lance_errors(self.root):
             return self.metadata.rows_under(condition) + self.vectors.pooled_rows(condition)
 
+    @checks_types
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
+        return self.metadata.words > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
+
     @exclusive
     def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
         """Id, condition and offset of the rows that pass a filter: all, or those of `ConditionVectors.kinds`. Raises
@@ -300,8 +305,7 @@ class VectorIndex(Shared):
 
     def tells(self, condition: str | None) -> bool:
         """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""
-        is_pooled = self.metadata.words > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
-        return is_pooled and self.encoder.says is not None
+        return self.is_pooled(condition) and self.encoder.says is not None
 
     @exclusive
     def stated_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:
