@@ -114,7 +114,7 @@ def _say_nothing(index: Index) -> np.ndarray:
     except RequestError:
         text = None
     if text is None:
-        note(f"{index.root.uri}: no texts, or another model: those without a token that it knows may be duplicates")
+        note("without the texts or their model, all texts without a token that the encoder knows count as duplicates")
         return nothing
     with lance_errors(index.root):
         for batch in index.dataset.to_batches(columns=[OFFSET, text]):

@@ -122,10 +122,10 @@ def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles:
 
 
 def text_column(index: Index, asked: str | None) -> str | None:
-    """The column with an index's texts: that of --text-column, or that which was embedded, or `text`; None where it has
-    none. Raises RequestError for one that was asked for."""
+    """The column with an index's texts: that of --text-column, or that which was embedded, or in an index of an earlier
+    version `text`; None where it has none. Raises RequestError for one that was asked for."""
     embedded = index.metadata.text_column
-    text = asked or (embedded if embedded in index.columns else TEXT)
+    text = asked or (TEXT if embedded is None else embedded)
     if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
         return text
     if asked:

@@ -188,8 +188,8 @@ def _open_or_begin(
 def _check_sources(
     sources: Sequence[FinishedOutput], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
 ) -> None:
-    """Raise RequestError for an output of another model, another column's texts, or cut otherwise: the same id would be
-    another chunk. The first conditional vectors or tokens say to which dimension all are cut."""
+    """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
+    first conditional vectors or tokens say to which dimension all are cut."""
     models = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
     if models and CUT in models[0] and VECTOR not in had and CODES not in had:
@@ -203,10 +203,8 @@ def _check_sources(
                 f"({got}) {other}"
             )
         for name in ("text_column", "id_column"):
-            setattr(metadata, name, getattr(metadata, name) or source.job_file.config[name])
-        texts = [metadata.text_column, source.job_file.config["text_column"]]
-        if len({*texts}) > 1 and source.names and {*texts} & {*source.schema.names}:  # one of them would be shown
-            raise RequestError(f"--embeddings: expected texts of the column {texts[0]!r}, got of {texts[1]!r} {other}")
+            of_index, of_source = getattr(metadata, name), source.job_file.config[name]
+            setattr(metadata, name, of_source if of_index in (None, of_source) else "")
         model = source.job_file.config["model"]
         if source.unconditional and not source.has_tokens and CUT in metadata.model:
             model = model | {CUT: metadata.model[CUT]}

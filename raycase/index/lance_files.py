@@ -46,7 +46,7 @@ class IndexMetadata:
     name: str  # the model's name when its vectors were written
     dtype: str
     conditions: dict[str, int] = field(default_factory=dict)  # rows under each condition
-    text_column: str | None = None  # of the input, as the id column: what embedding them was told
+    text_column: str | None = None  # that was embedded, as the id column: of the input; "" where outputs differ
     id_column: str | None = None
     chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, of its overlap; 1: late
     plain: int = 0  # rows without condition

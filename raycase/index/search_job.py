@@ -129,8 +129,9 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
         schema, text = index.dataset.schema, text_column(index, job.text_column)
         strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
         if text is None and strings:
-            others, known = ", ".join(strings), index.metadata.text_column or TEXT
-            note(f"ids are shown, for the index keeps no column {known!r}; --text-column names another: {others}")
+            known = index.metadata.text_column
+            why = "embeds several columns" if known == "" else f"keeps no column {known or TEXT!r}"
+            note(f"ids are shown, for the index {why}; --text-column names another: {', '.join(strings)}")
         print_answers(shown, text or ID, sentences, conditions)
     return {
         "queries": len(sentences),

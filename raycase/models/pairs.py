@@ -237,9 +237,11 @@ def check_room(config: Any, conditions: Sequence[str], flag: str) -> None:
 
 def check_known(config: Any, texts: Sequence[str], flag: str) -> None:
     """Raise RequestError for a text of which the encoder knows no token: whatever it is, its vector is the same."""
-    for place in np.flatnonzero(config.prepare(texts, None).unknown)[:1]:
-        got = visible(repr(texts[place]), MOST_LABEL)
-        raise RequestError(f"{flag}: expected words, of which {config.model} knows a token, got {got}")
+    tokenize = load_tokenizer(config.encoder)
+    for text, ids in zip(texts, tokenize.parts(texts), strict=True):
+        if tokenize.is_unknown(ids[: tokenize.max_tokens]):
+            got = visible(repr(text), MOST_LABEL)
+            raise RequestError(f"{flag}: expected words, of which {config.model} knows a token, got {got}")
 
 
 def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:

@@ -65,7 +65,7 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
     assert not (tmp_path / "new").exists()
     with pytest.raises(SystemExit, match="2"):
         main([*begin, str(tmp_path / "new"), "--index", index, "--id-column", "text", "--keep-columns"])
-    message = f"index's columns .*: raycase index --embeddings {tmp_path}/new --output {index} --overwrite$"
+    message = f"index's columns .*: `raycase index --embeddings {tmp_path}/new --output {index} --overwrite`$"
     assert re.search(message, capsys.readouterr().err.strip()) and not (tmp_path / "new" / "job.json").exists()
 
 

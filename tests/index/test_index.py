@@ -376,9 +376,9 @@ def test_an_index_knows_the_columns_that_were_embedded(tiny_model, tmp_path, cap
     assert text_column(index, None) == "message" and text_column(index, "kind") == "kind"
     assert build(IndexJob(output=uri, delete="key IN ('t7', 't8') OR id = 't6'"))["rows_deleted"] == 3
     refuse(SearchJob(**asked, where="kye = 't5'"), "^where: expected a filter in SQL on id, .* no column 'kye'", search)
-    plain = {"unconditional": True, "prompt": None, "pooling": None}
-    other = embedded(tmp_path / "c", tiny_model, texts, **options | plain | {"text_column": "text"})
-    refuse(IndexJob(embeddings=(other,), output=uri), "^--embeddings: expected .* column 'message', got of 'text' in ")
+    other = embedded(tmp_path / "c", tiny_model, texts, conditions=("place",), **options | {"text_column": "text"})
+    several = Index.open(indexed(tmp_path / "j.lance", output, other))
+    assert text_column(several, None) is None and several.metadata.id_column == "key"
     dataset = lance.dataset(uri)
     record = json.loads(dataset.schema.metadata[METADATA_KEY.encode()])
     assert (record.pop("text_column"), record.pop("id_column")) == ("message", "key")
