@@ -166,8 +166,10 @@ class VectorIndex(Shared):
         if ready is None:
             raise RequestError(f"expected an index at {root.uri}, got no finished one; see `raycase index`")
         names = [*ready[1].conditions]
-        if len({*map(normal_words, names)}) < len(names):
-            note(f"{root.uri}: conditions that look alike are searched apart; embed and index again to make them one")
+        if len({normal_words(name).casefold() for name in names}) < len(
+            names
+        ):  # columns may have "Animal" and "animal"
+            note(f"{root.uri}: conditions that look alike are searched apart; spell them alike, embed and index again")
         return cls(root, *ready, model=model, limits=limits)
 
     @property

@@ -152,12 +152,19 @@ def test_conditions_that_look_alike_are_one(tmp_path, tiny_model, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_conditions_of_a_column_that_differ_in_case_are_named_when_they_are_searched(tmp_path, tiny_model, capsys):
+    rows = [{"id": i, "text": "a dog", "under": "Color" if i else "color"} for i in range(3)]
+    uri = indexed(tmp_path / "i.lance", embedded(tmp_path, tiny_model, rows, condition_column="under"))
+    assert len(Index.open(uri).search("a dog", "color")) == 1
+    assert "conditions that look alike are searched apart" in capsys.readouterr().err
+
+
 def test_an_index_from_before_that_was_so_is_searched_as_it_is_spelled(tmp_path, tiny_model, monkeypatch, capsys):
     monkeypatch.setattr(reader, "normal_words", lambda text: text)
     uri, _ = alike(tmp_path, tiny_model)
     monkeypatch.undo()
     index = Index.open(uri)
-    assert "conditions that look alike are searched apart; embed and index again" in capsys.readouterr().err
+    assert "conditions that look alike are searched apart; spell them alike, embed" in capsys.readouterr().err
     found = {asked: index.search("a dog", asked, 50)["condition"].to_pylist() for asked in (*ALIKE, " the caf\u00e9")}
     assert found == {asked: [asked if asked in ALIKE else ALIKE[0]] * 10 for asked in found}
     assert len(index.search("a dog", None, 50)) == 40
