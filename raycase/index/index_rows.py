@@ -29,6 +29,7 @@ from raycase.index.lance_files import (
 )
 from raycase.index.token_files import make_sketcher
 from raycase.io.lance_dataset import METADATA_KEY
+from raycase.io.reader import distinct_words
 from raycase.io.schema import (
     CONDITION,
     DOCUMENT,
@@ -193,6 +194,7 @@ def keep_conditions(
 
     Raises RequestError for an index without stored tokens, and for conditions that it has otherwise.
     """
+    conditions = distinct_words(conditions, "--keep-condition")
     for condition in conditions:
         if condition in metadata.conditions and condition not in metadata.kept:
             raise RequestError(f"--keep-condition: expected a condition that is new to the index, got {condition!r}")
@@ -210,7 +212,7 @@ def keep_conditions(
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:
         with expecting(f"--keep-condition {condition!r}: expected a condition that the model can embed", RequestError):
-            queries.ask(condition)  # before anything is deleted
+            queries.ask(str(queries.condition_for(condition)))  # before anything is deleted
         if metadata.conditions.pop(condition, 0):
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:

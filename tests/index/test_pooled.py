@@ -242,7 +242,8 @@ def test_a_condition_that_is_kept(home, tmp_path, index):
     assert not any(found[POOLED].to_pylist())
     np.testing.assert_allclose(found["score"].to_numpy(), wanted["score"].to_numpy(), atol=1e-5)
     assert kept.search(QUERIES, "dog", exact_condition=False)[POOLED].to_pylist() == [True] * 20
-    assert build(IndexJob(output=uri, keep_condition=(ASKED,)))["rows_added"] == 0
+    assert build(IndexJob(output=uri, keep_condition=(f" {ASKED}\n",)))["rows_added"] == 0
+    refuse(IndexJob(output=uri, keep_condition=("\U0001f642",)), "--keep-condition .*: expected words, of which")
     later = storing.stored(tmp_path, str(home / "model"), storing.texts(50, first=1000))
     assert build(IndexJob(embeddings=(later,), output=uri))["rows"] == 600
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=300)
