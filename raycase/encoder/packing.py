@@ -179,20 +179,12 @@ def _paths(lengths: np.ndarray, shared: np.ndarray, starts: np.ndarray) -> Ragge
 def _shared_with_previous(sequences: Ragged) -> np.ndarray:
     """Leading tokens that each sequence has in common with the one before it: (N,), 0 for the first."""
     lengths = sequences.counts
-    shared = np.zeros(len(lengths), dtype=np.int64)
-    if len(lengths) < 2:
-        return shared
     both = np.minimum(lengths[1:], lengths[:-1])
-    starts = np.concatenate([[0], np.cumsum(both)])
-    within = np.arange(starts[-1]) - np.repeat(starts[:-1], both)
-    differs = (
-        sequences.flat[np.repeat(sequences.offsets[1:-1], both) + within]
-        != sequences.flat[np.repeat(sequences.offsets[:-2], both) + within]
-    )
+    before, after = (sequences.take(rows, stop=both) for rows in (slice(None, -1), slice(1, None)))
+    place = np.arange(len(before.flat)) - np.repeat(before.offsets[:-1], both)
     never = np.iinfo(np.int64).max
-    within[~differs] = never
-    shared[1:] = np.minimum(both, np.minimum.reduceat(np.append(within, never), starts[:-1]))
-    return shared
+    differs = np.append(np.where(before.flat == after.flat, never, place), never)
+    return np.append(0, np.minimum(both, np.minimum.reduceat(differs, before.offsets[:-1])))[: len(lengths)]
 
 
 # ------------------------------------------------------------------------------------------------- lengths of rows
