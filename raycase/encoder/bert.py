@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,33 +15,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 FARTHEST = 128  # tokens, from which on MPNet's bias of relative positions is the same
-LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `AttentionParts` can name
+LIKE_BERT = ("bert", "roberta", "xlm-roberta", "mpnet")  # model types whose layers `attention_parts` can name
 
 
-@dataclass(frozen=True, kw_only=True)
-class AttentionParts:
-    """The attention of an encoder layer, by one set of names for BERT's code and MPNet's."""
-
-    query: nn.Module
-    key: nn.Module
-    value: nn.Module
-    dense: nn.Module  # projects what the heads give
-    dropped: nn.Dropout  # of the shares of attention
-    dropout: nn.Dropout  # of the projection's output
-    norm: nn.Module
-    head_size: int
-
-    @classmethod
-    def of(cls, layer: Any) -> AttentionParts:
-        """The parts of a layer of one of `LIKE_BERT`."""
-        if (mpnet := getattr(layer.attention, "attn", None)) is not None:
-            names = {"query": mpnet.q, "key": mpnet.k, "value": mpnet.v, "dense": mpnet.o}
-            inner, outer = mpnet, layer.attention
-        else:
-            inner, outer = layer.attention.self, layer.attention.output
-            names = {"query": inner.query, "key": inner.key, "value": inner.value, "dense": outer.dense}
-        size = int(inner.attention_head_size)
-        return cls(**names, dropped=inner.dropout, dropout=outer.dropout, norm=outer.LayerNorm, head_size=size)
+def attention_parts(layer: Any) -> tuple[Any, Any, list[Any]]:
+    """The attention of a layer of one of `LIKE_BERT`: what has its heads, what stands behind these, and the layers of
+    queries, keys and values and of what the heads give, whose names differ between BERT's code and MPNet's."""
+    if (mpnet := getattr(layer.attention, "attn", None)) is not None:
+        return mpnet, layer.attention, [mpnet.q, mpnet.k, mpnet.v, mpnet.o]
+    heads, behind = layer.attention.self, layer.attention.output
+    return heads, behind, [heads.query, heads.key, heads.value, behind.dense]
 
 
 def attend(
@@ -50,24 +32,24 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """The attention of a layer for some tokens that attend to all, after its dense projection, (B, S, D), and the keys,
     (B, T, D). bias: of relative positions, added to the scores; (1, H, S, T) where it is the same for all texts."""
-    parts = AttentionParts.of(layer)
-    key_BTD = parts.key(hidden_BTD)
+    heads, behind, (query, key, value, dense) = attention_parts(layer)
+    key_BTD = key(hidden_BTD)
     q_BHSK, k_BHTK, v_BHTK = (
-        states.unflatten(-1, (-1, parts.head_size)).transpose(1, 2)
-        for states in (parts.query(asking_BSD), key_BTD, parts.value(hidden_BTD))
+        states.unflatten(-1, (-1, heads.attention_head_size)).transpose(1, 2)
+        for states in (query(asking_BSD), key_BTD, value(hidden_BTD))
     )
     mask = None if keep_BT is None else keep_BT[:, None, None, :]
     if bias_BHST is not None:
         bias_BHST = bias_BHST.to(q_BHSK.dtype)
         mask = bias_BHST if mask is None else bias_BHST.masked_fill(~mask, float("-inf"))
-    dropout = parts.dropped.p if layer.training else 0.0
+    dropout = heads.dropout.p if layer.training else 0.0
     heads_BHSK = F.scaled_dot_product_attention(q_BHSK, k_BHTK, v_BHTK, attn_mask=mask, dropout_p=dropout)
-    return parts.dropout(parts.dense(heads_BHSK.transpose(1, 2).flatten(2))), key_BTD
+    return behind.dropout(dense(heads_BHSK.transpose(1, 2).flatten(2))), key_BTD
 
 
 def rest(layer: Any, hidden_BTD: Tensor, attended_BTD: Tensor) -> Tensor:
     """What stands behind the attention: residual, norm and feed-forward: (B, T, D), (B, T, D) -> (B, T, D)."""
-    attended_BTD = AttentionParts.of(layer).norm(attended_BTD + hidden_BTD)
+    attended_BTD = attention_parts(layer)[1].LayerNorm(attended_BTD + hidden_BTD)
     end = layer.output
     result_BTD: Tensor = end.LayerNorm(end.dropout(end.dense(layer.intermediate(attended_BTD))) + attended_BTD)
     return result_BTD
@@ -121,8 +103,6 @@ def _norm(config: Any) -> dict[str, nn.Module]:
 
 
 class _Layer(nn.Module):
-    """One layer."""
-
     def __init__(self, config: Any) -> None:
         super().__init__()
         size, inner = config.hidden_size, config.intermediate_size

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.bert import LIKE_BERT, AttentionParts, LayerInParts, rest
+from raycase.encoder.bert import LIKE_BERT, LayerInParts, attention_parts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
@@ -136,8 +136,10 @@ class Csr(FineTunedEmbedder):
                 state_BD = hidden_BTD[:, 0]
             else:  # the query of a mean is the mean of the queries
                 state_BD = pool_mean(hidden_BTD, words(real_BT)).to(hidden_BTD.dtype)
-            hidden = self.config.router is Router.HIDDEN
-            batches.append((rows, state_BD if hidden else AttentionParts.of(self.routed[-1].layer).query(state_BD)))
+            if self.config.router is not Router.HIDDEN:
+                query, *_ = attention_parts(self.routed[-1].layer)[2]
+                state_BD = query(state_BD)
+            batches.append((rows, state_BD))
         order = np.argsort(np.concatenate([rows for rows, _ in batches]))
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 
