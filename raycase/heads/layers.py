@@ -18,12 +18,7 @@ MOST_WIDTH = 2**16  # of a layer
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
 Share = Annotated[float, Interval(ge=0, lt=1)]
 Activation = Literal["relu", "gelu", "silu", "leaky_relu"]  # those of Table 7
-ACTIVATIONS: dict[Activation, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "leaky_relu": nn.LeakyReLU,
-}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "leaky_relu": nn.LeakyReLU}
 
 
 def save_weights(module: nn.Module, file: Path) -> None:
