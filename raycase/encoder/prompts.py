@@ -138,16 +138,13 @@ class Template:
         spans: dict[str, tuple[int, int]] = {}
         values = {"{sentence}": sentence.strip(), "{condition}": condition.strip()}
         text = ""
-        for part in _PLACEHOLDER.split(self.pattern):
+        for part in re.split(r"(\{sentence\}|\{condition\})", self.pattern):
             if part in values:
                 spans[part] = (len(text), len(text) + len(values[part]))
                 part = values[part]
             text += part
         pooled = None if self.span is TokenSpan.ALL else spans[f"{{{self.span}}}"]
         return Rendered(text=text, pooled=pooled, sentence=spans.get("{sentence}"), condition=spans.get("{condition}"))
-
-
-_PLACEHOLDER = re.compile(r"(\{sentence\}|\{condition\})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +159,8 @@ class PromptSet:
     def of(cls, pair: str, base: str | None, span: TokenSpan) -> PromptSet:
         """From the patterns of both, and what the pair's pools; the base pools all too, or the condition."""
         of_base = span if span is TokenSpan.ALL else TokenSpan.CONDITION
-        return cls(
-            pair=Template(pattern=pair, span=span),
-            base=None if base is None else Template(pattern=base, span=of_base),
-        )
+        alone = None if base is None else Template(pattern=base, span=of_base)
+        return cls(pair=Template(pattern=pair, span=span), base=alone)
 
 
 def prompt_set(
