@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,15 +59,12 @@ class TextEncoder:
     batch_tokens: int = 4096
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
     kept: Sequence[int] = ()  # layers inside `model` whose states `states` puts into `taken`
-    known: bool = field(init=False)  # the model is one of `KNOWN`
-    in_rows: bool = field(init=False)  # the model's attention takes rows
-    flex: bool = field(init=False)  # rows go through FlexAttention; else through attention in chunks
 
     def __post_init__(self) -> None:
         config = self.model.config
         self.known = config.model_type in KNOWN
-        self.in_rows = getattr(config, "_attn_implementation", None) == NAME
-        self.flex = self.in_rows and self.model.device.type == "cuda"
+        self.in_rows = getattr(config, "_attn_implementation", None) == NAME  # the model's attention takes rows
+        self.flex = self.in_rows and self.model.device.type == "cuda"  # by FlexAttention, else in chunks
         self._no_mask = torch.empty(1, 1, 1, 1, device=self.model.device)  # without one, transformers builds its own
         windowed = "sliding_attention" in (getattr(config, "layer_types", None) or ["sliding_attention"])
         self.window: int | None = getattr(config, "sliding_window", None) if windowed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tokenizers import Encoding, Tokenizer
 
@@ -31,12 +31,11 @@ class PromptTokenizer:
     rows: int = NEVER
     end_token: str | None = None
     space_too: bool = False
-    end_id: int | None = field(init=False)
-    unknown_id: int | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.end_id = None if self.end_token is None else self.tokenizer.token_to_id(self.end_token)
         assert self.end_token is None or self.end_id is not None
+        self.unknown_id: int | None = None
         with suppress(Exception):  # of a model that has no token for such a character
             [token] = self.tokenizer.model.tokenize("\U0010fffd")  # in no vocabulary; where there are bytes, several
             self.unknown_id = token.id
