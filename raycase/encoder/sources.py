@@ -173,12 +173,9 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
 
     Loaded once per process. Raises RequestError where there is none, and where it lacks the end token.
     """
-    fast: Tokenizer
-    config = load_config(spec.source)
-    if isinstance(config, SimpleNamespace):
-        fast = Tokenizer.from_file(str(Path(weights_folder(spec.source)) / TOKENIZER_FILE))
-    else:
-        fast = published_tokenizer(spec.source).backend_tokenizer
+    config, file = load_config(spec.source), Path(weights_folder(spec.source)) / TOKENIZER_FILE
+    ours = isinstance(config, SimpleNamespace)
+    fast: Tokenizer = Tokenizer.from_file(str(file)) if ours else published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
