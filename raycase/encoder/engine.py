@@ -330,16 +330,12 @@ class Collector:
         copied = torch.cuda.Event()
         copied.record()
         self.pending.append((rows, chosen, host_BD, copied))
-        if len(self.pending) > PENDING:
-            self._store_first()
+        self.result(PENDING)
 
-    def result(self) -> np.ndarray:
-        """All vectors, (N, D): waits for those that are on their way."""
-        while self.pending:
-            self._store_first()
+    def result(self, pending: int = 0) -> np.ndarray:
+        """All vectors, (N, D): waits for those that are on their way, but so many."""
+        while len(self.pending) > pending:
+            rows, chosen, host_BD, copied = self.pending.pop(0)
+            copied.synchronize()
+            self.vectors_ND[rows[chosen]] = host_BD.numpy()[chosen]
         return self.vectors_ND
-
-    def _store_first(self) -> None:
-        rows, chosen, host_BD, copied = self.pending.pop(0)
-        copied.synchronize()
-        self.vectors_ND[rows[chosen]] = host_BD.numpy()[chosen]
