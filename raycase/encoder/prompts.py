@@ -167,15 +167,13 @@ def prompt_set(
     style: PromptStyle, *, template: str = INSTRUCT, separator: str = " ", span: TokenSpan = TokenSpan.ALL
 ) -> PromptSet:
     """Templates of a built-in style; `template` applies to cond and sent, `separator` and `span` to the others."""
-
-    def instruct(instruction: str, text: TokenSpan) -> str:
-        return template.replace("{instruction}", instruction).replace("{text}", f"{{{text}}}")
-
     if style in PATTERNS:
         pair, base = PATTERNS[style]
         return PromptSet.of(pair.replace("{separator}", separator), base, span)
     instruction, span = INSTRUCTIONS[style]
-    return PromptSet.of(instruct(instruction, span), instruct(BASE_INSTRUCTION, TokenSpan.CONDITION), span)
+    pair = template.replace("{instruction}", instruction).replace("{text}", f"{{{span}}}")
+    base = template.replace("{instruction}", BASE_INSTRUCTION).replace("{text}", "{condition}")
+    return PromptSet.of(pair, base, span)
 
 
 # -------------------------------------------------------------------------------------- flags, and the file of a prompt
