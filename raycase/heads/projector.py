@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import nn
 
-from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width, load_weights
+from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width
 
 WEIGHTS = "projector.safetensors"  # in a model folder
 DropoutAt = Literal["output", "input", "both"]  # ends of g; output is eq. 4: Dropout(LeakyReLU(W e))
@@ -47,13 +46,6 @@ class Projector(nn.Sequential):
         modules.append(nn.Dropout(config.dropout * (config.dropout_at != "input")))
         super().__init__(*modules)
         self.config = config
-
-
-def load_projector(config: ProjectorConfig, folder: Path) -> Projector:
-    """Read the projector of a model folder, in evaluation mode. Raises RequestError for weights that do not fit."""
-    projector = Projector(config)
-    load_weights(projector, folder / WEIGHTS, f"weights of {config}")
-    return projector.eval()
 
 
 @torch.inference_mode()

@@ -21,7 +21,8 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import PromptSet
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
-from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector
+from raycase.heads.layers import load_weights
+from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import SENTENCE, ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
@@ -96,8 +97,12 @@ class CaseConfig(EmbedderConfig):
         return Case(config=self, encoder=load_encoder(self.encoder, **options), projector=self.load_projector())
 
     def load_projector(self) -> Projector | None:
-        """g with its weights. Raises RequestError."""
-        return load_projector(self.projector, self.local) if self.projector and self.local else None
+        """g with its weights, in evaluation mode. Raises RequestError."""
+        if not (self.projector and self.local):
+            return None
+        projector = Projector(self.projector)
+        load_weights(projector, self.local / WEIGHTS, f"weights of {self.projector}")
+        return projector.eval()
 
 
 def resolve(model: str, *, subtract: bool | None = None, **choices: Any) -> CaseConfig:

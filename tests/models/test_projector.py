@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import save_file
 
 from raycase.errors import RequestError
-from raycase.heads.layers import save_weights
-from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_projector
+from raycase.heads.layers import load_weights, save_weights
+from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
 
 
 def made(**options):
@@ -62,7 +62,7 @@ def test_missing_broken_and_other_weights_are_refused(tmp_path):
     for said, spoil in spoiled.items():
         spoil(tmp_path / WEIGHTS)
         with pytest.raises(RequestError, match=said):
-            load_projector(g.config, tmp_path)
+            load_weights(g, tmp_path / WEIGHTS, "weights of g")
     save_weights(made(layers=1), tmp_path / WEIGHTS)
-    with pytest.raises(RequestError, match=r"safetensors: expected weights of .*input_dim=7.*got: .*mismatch"):
-        load_projector(ProjectorConfig(input_dim=7, output_dim=4), tmp_path)
+    with pytest.raises(RequestError, match=r"safetensors: expected weights of g, got: .*mismatch"):
+        load_weights(Projector(ProjectorConfig(input_dim=7, output_dim=4)), tmp_path / WEIGHTS, "weights of g")
