@@ -62,7 +62,7 @@ class PromptTokenizer:
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of the stripped texts, without special tokens; one that is too long has none."""
-        texts = ["" if is_too_long(text) else text.strip() for text in texts]
+        texts = ["" if len(text) > MOST_CHARACTERS else text.strip() for text in texts]
         return [e.ids for e in self.tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def pairs(self, templates: Sequence[Template], pairs: Sequence[tuple[str, str]]) -> TokenBatch:
@@ -94,12 +94,13 @@ class PromptTokenizer:
 
         A prompt above `max_tokens` loses tokens from the end of the sentence, never of the condition or the template.
         """
-        encodings = iter(self.tokenizer.encode_batch([p.text for p, *_ in prompts if not is_too_long(p.text)]))
+        texts = [prompt.text for prompt, *_ in prompts]
+        encodings = iter(self.tokenizer.encode_batch([text for text in texts if len(text) <= MOST_CHARACTERS]))
         return [
             [_refused(Reason.TOO_MANY_CHARACTERS)] * len(views)
-            if is_too_long(views[0].text)
+            if len(text) > MOST_CHARACTERS
             else self._tokens(views, next(encodings))
-            for views in prompts
+            for views, text in zip(prompts, texts, strict=True)
         ]
 
     def _tokens(self, views: Sequence[Rendered], encoding: Encoding) -> list[Tokens]:
@@ -140,11 +141,6 @@ class PromptTokenizer:
 
 def _refused(reason: Reason) -> Tokens:
     return Tokens(ids=[], start=0, end=0, refused=reason)
-
-
-def is_too_long(text: str) -> bool:
-    """Whether a text is longer than a tokenizer should be asked for."""
-    return len(text) > MOST_CHARACTERS
 
 
 def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
@@ -219,7 +215,7 @@ def _joined(
     around: Frame, tokenize: PromptTokenizer, row: tuple[str, ...], parts: list[list[int]], shortened: int, apart: int
 ) -> list[Tokens] | Reason:
     """The views of one row, or why it is refused."""
-    if any(map(is_too_long, row)):
+    if max(map(len, row)) > MOST_CHARACTERS:
         return Reason.TOO_MANY_CHARACTERS
     for i, part in enumerate(parts):
         if not part:
