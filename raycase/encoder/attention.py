@@ -102,17 +102,13 @@ def attend(
 def compiled_flex() -> Callable[..., Any]:
     """FlexAttention, compiled anew for each length of a row: kernels of any length check every bound, and are slow.
 
-    One graph too many would be computed without a kernel, in silence; `fullgraph` makes it an error.
+    One graph too many would be computed without a kernel, in silence; `fullgraph` makes it an error. From here on the
+    compiler keeps `GRAPHS` graphs of any function; its own limit is 8.
     """
     from torch.nn.attention.flex_attention import flex_attention
 
-    allow_graphs()
-    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
-
-
-def allow_graphs() -> None:
-    """Let the compiler keep `GRAPHS` graphs of a function; its own limit is 8."""
     torch._dynamo.config.cache_size_limit = max(GRAPHS, torch._dynamo.config.cache_size_limit)
+    return torch.compile(flex_attention, dynamic=False, fullgraph=True)
 
 
 def register() -> None:

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from raycase.encoder.attention import DECODERS, NAME, SHORT, allow_graphs, register
+from raycase.encoder.attention import DECODERS, NAME, SHORT, register
 from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
 from raycase.encoder.engine import KNOWN, TextEncoder
 from raycase.encoder.library_files import LibraryModules, copy_modules
@@ -310,8 +310,6 @@ def compile_layers(encoder: TextEncoder) -> None:
     In rows, shapes are few, and each is compiled by itself; else any shape is compiled as one.
     """
     layers = [*encoder.layers, *filter(None, (encoder.last_layer, getattr(encoder.model, "norm", None)))]
-    if encoder.flex:
-        allow_graphs()
     for layer in layers:
         hooks = layer._forward_hooks  # the library's, which take states: they are called as they are
         hooks.update({key: torch._dynamo.disable(hook) for key, hook in hooks.items()})
