@@ -252,7 +252,11 @@ class SketchPooler:
             count, length, levels = sketch_NSL.shape
             rows_NSL = sketch_NSL.int() + self.first_row
             logits_NSH = F.embedding_bag(rows_NSL.flatten(0, 1), self.logits, mode="sum").view(count, length, -1)
-            weights_NS = self._weights(logits_NSH)
+            if self.is_bounded:  # a softmax that need not look for the largest logit takes half the time
+                odds_NSH = logits_NSH.exp_()
+                weights_NS = (odds_NSH @ (self.mix / odds_NSH.sum(1))[..., None])[..., 0]
+            else:
+                weights_NS = logits_NSH.softmax(1) @ self.mix
             weighed_NA = F.embedding_bag(
                 rows_NSL.flatten(1),
                 self.values,
@@ -261,10 +265,3 @@ class SketchPooler:
             )
             torch.add(weighed_NA, self.base, out=pooled_NA[where])
         return _with_plain_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]
-
-    def _weights(self, logits_NSH: Tensor) -> Tensor:
-        """The weight of each token: (N, S). A softmax that need not look for the largest logit takes half the time."""
-        if not self.is_bounded:
-            return logits_NSH.softmax(1) @ self.mix
-        odds_NSH = logits_NSH.exp_()
-        return (odds_NSH @ (self.mix / odds_NSH.sum(1))[..., None])[..., 0]
