@@ -102,8 +102,7 @@ class Forest:
             nothing = np.zeros_like(sequences.counts)
             return cls(sequences=sequences, order=np.arange(len(sequences)), shared=nothing, causal=False)
         big_endian = sequences.flat.astype(">u4").tobytes()
-        ends = (4 * sequences.offsets).tolist()
-        keys = [big_endian[a:b] for a, b in pairwise(ends)]
+        keys = [big_endian[a:b] for a, b in pairwise((4 * sequences.offsets).tolist())]
         order = np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
         ordered = sequences.take(order)
         return cls(sequences=ordered, order=order, shared=_shared_with_previous(ordered))
