@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,9 +21,6 @@ from raycase.errors import note
 from raycase.io.json_values import loads
 from raycase.io.model_files import PINNED, file_of
 from raycase.io.storage import locate
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
@@ -163,10 +160,10 @@ def copy_modules(source: str, folder: Path) -> None:
 WRITTEN_MODES = {ours: mode for mode, ours in MODES.items()} | {Pooling.MEAN: "mean"}  # over all tokens of a text
 
 
-def write_modules(folder: Path, spec: EncoderSpec, model: PretrainedConfig) -> None:
+def write_modules(folder: Path, spec: EncoderSpec, hidden_size: int) -> None:
     """Let sentence-transformers, TEI and vLLM read the folder of a saved encoder; spec: one without `published`."""
     mode = WRITTEN_MODES[spec.pooling[0]]
-    pooled = {"word_embedding_dimension": model.hidden_size} | {old: new == mode for old, new in LEGACY.items()}
+    pooled = {"word_embedding_dimension": hidden_size} | {old: new == mode for old, new in LEGACY.items()}
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (kind, path) in enumerate({"Transformer": "", "Pooling": POOLING}.items())

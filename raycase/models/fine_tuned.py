@@ -62,7 +62,7 @@ class FineTuned(LoadedSystem, nn.Module):
         save_encoder(model, spec, folder / ENCODER)
         if self.config.text_of_pair is not None:
             assert extra is None, "vLLM would read its weights as the encoder's"
-            write_modules(folder / ENCODER, spec, model.config)
+            write_modules(folder / ENCODER, spec, model.config.hidden_size)
             move_to_root(folder)
             source = HERE
         if extra is not None:
