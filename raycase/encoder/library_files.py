@@ -92,9 +92,8 @@ class LibraryModules(nn.Module):
         super().__init__()
         from sentence_transformers.util import import_module_class
 
-        behind = loads((Path(folder) / MODULES).read_bytes())[1:]
         self.parts = nn.ModuleList()
-        for module in behind:
+        for module in loads((Path(folder) / MODULES).read_bytes())[1:]:
             kind: Any = import_module_class(module["type"], model_name_or_path=folder, trust_remote_code=False)
             self.parts.append(kind.load(folder, subfolder=_inside(module["path"]), local_files_only=True).float())
         self.eval()

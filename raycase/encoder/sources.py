@@ -110,8 +110,7 @@ def load_config(source: str) -> Any:
     if hub_uri(source) not in SHIPPED_WITH:
         return library_config(source)
     with encoder_errors(f"a readable encoder at {source}"):
-        values = json.loads((Path(weights_folder(source)) / "config.json").read_bytes())
-        return SimpleNamespace(**values)
+        return SimpleNamespace(**json.loads((Path(weights_folder(source)) / "config.json").read_bytes()))
 
 
 def library_config(source: str) -> PretrainedConfig:
