@@ -157,18 +157,9 @@ def token_span(encoding: Encoding, start: int, end: int) -> tuple[int, int]:
 # ----------------------------------------------------------------------------------- several texts in one sequence
 
 
-@dataclass(frozen=True, kw_only=True)
-class Frame:
-    """The special tokens of several texts: before the first, between two, and after the last.
-
-    zeros: how many of those between the first two texts have type 0, as all before them have; every token after these
-    has type 1. None: all tokens have type 0.
-    """
-
-    head: list[int]
-    between: list[int]
-    tail: list[int]
-    zeros: int | None = None
+# Special tokens before the first text, between two, and after the last; how many of those between the first two texts
+# have type 0, as all before them have; every token after these has type 1. None: all tokens have type 0.
+Frame = tuple[list[int], list[int], list[int], int | None]
 
 
 def frame(tokenize: PromptTokenizer) -> Frame:
@@ -184,10 +175,10 @@ def frame(tokenize: PromptTokenizer) -> Frame:
     if not between:
         if not tail:
             raise RequestError("--model: expected an encoder whose texts end with a token, got one without")
-        return Frame(head=head, between=tail, tail=tail)
+        return head, tail, tail, None
     if types != sorted(types) or not set(types) <= {0, 1} or 1 in types[:end]:
         raise RequestError(f"--model: expected an encoder with tokens of types 0, then 1, of a pair, got {types}")
-    return Frame(head=head, between=between, tail=tail, zeros=types.count(0) - end if 1 in types else None)
+    return head, between, tail, types.count(0) - end if 1 in types else None
 
 
 def separated(
@@ -223,7 +214,8 @@ def _joined(
         if not tokenize.known(part):
             return Reason.UNKNOWN_TOKEN
     free, fixed = parts[:shortened], parts[shortened:]
-    special = len(around.head) + len(around.between) * (len(parts) - 1) + len(around.tail)
+    head, between, tail, zeros = around
+    special = len(head) + len(between) * (len(parts) - 1) + len(tail)
     room = tokenize.max_tokens - special - sum(map(len, fixed))
     if room < shortened:
         return Reason.NO_ROOM
@@ -232,13 +224,13 @@ def _joined(
         first = room if len(free) == 1 else min(len(free[0]), max(room - room // 2, room - len(free[1])))
         free = [free[0][:first], *(part[: room - first] for part in free[1:])]
     first_text, *others = [*free, *fixed]
-    ids = [*around.head, *first_text]
+    ids = [*head, *first_text]
     ends = [len(ids)]
     for part in others:
-        ids += [*around.between, *part]
+        ids += [*between, *part]
         ends.append(len(ids))
-    ids += around.tail
-    second = NEVER if around.zeros is None or not others else ends[0] + around.zeros
+    ids += tail
+    second = NEVER if zeros is None or not others else ends[0] + zeros
     spans = [(0, len(ids))]
     if apart:
         spans = [(0, 1), *((end - len(part), end) for part, end in zip([first_text, *others], ends, strict=True))]
