@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load, save
@@ -130,16 +131,17 @@ class Prepared:
     of_sentences: list[TokenBatch]
     of_conditions: list[TokenBatch]
 
+    def prompts(self, pairs: Any = slice(None)) -> list[tuple[TokenBatch, Any]]:
+        """The batches of prompts, each with the places in it of these distinct pairs, or of one."""
+        places = zip(KINDS, (pairs, self.sentence[pairs], self.condition[pairs]), strict=True)
+        return [(batch, at) for kind, at in places for batch in getattr(self, kind)]
+
     @property
     def reasons(self) -> list[Reason | None]:
         """The reason why each distinct pair is refused, of its first refused prompt, or None: (M,)."""
         reason_M = np.full(len(self.condition), -1)
-        for refused_M in (
-            *(batch.refused for batch in self.of_pairs),
-            *(batch.refused[self.sentence] for batch in self.of_sentences),
-            *(batch.refused[self.condition] for batch in self.of_conditions),
-        ):
-            reason_M = np.where(reason_M == -1, refused_M, reason_M)
+        for batch, places in self.prompts():
+            reason_M = np.where(reason_M == -1, batch.refused[places], reason_M)
         return [None if i < 0 else REASONS[i] for i in reason_M.tolist()]
 
     @property
@@ -151,14 +153,12 @@ class Prepared:
     @property
     def truncated(self) -> np.ndarray:
         """Whether each distinct pair lost tokens of its sentence: (M,) bool."""
-        truncated = [*(b.truncated for b in self.of_pairs), *(b.truncated[self.sentence] for b in self.of_sentences)]
-        return np.any(truncated, axis=0)
+        return np.any([batch.truncated[places] for batch, places in self.prompts()], axis=0)
 
     @property
     def unknown(self) -> np.ndarray:
         """Whether the encoder knows no token of a pair's sentence, or of one of two: (N,) bool."""
-        unknown = [*(b.unknown for b in self.of_pairs), *(b.unknown[self.sentence] for b in self.of_sentences)]
-        return np.any(unknown, axis=0)[self.rows]
+        return np.any([batch.unknown[places] for batch, places in self.prompts()], axis=0)[self.rows]
 
     def take(self, rows: np.ndarray) -> Prepared:
         """The pairs of `rows`, with only the texts that they need."""

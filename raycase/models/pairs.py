@@ -16,7 +16,7 @@ import pyarrow as pa
 from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import encoder_errors, load_tokenizer
 from raycase.encoder.table import EncoderSpec
-from raycase.encoder.token_batch import KINDS, Prepared, TokenBatch, Work
+from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.schema import Reason
@@ -124,13 +124,7 @@ def accepted_pairs(prepared: Prepared) -> np.ndarray:
 
 def tokens_of_pairs(prepared: Prepared, pair_index: np.ndarray) -> np.ndarray:
     """Tokens of the prompts of each of these distinct pairs, as if it were encoded separately: (K,) int64."""
-    return sum((b.lengths[at] for b, at in _prompts(prepared, pair_index)), np.zeros(len(pair_index), np.int64))
-
-
-def _prompts(prepared: Prepared, pair_index: Any) -> list[tuple[TokenBatch, Any]]:
-    """The batches of prompts, each with the places in it of these distinct pairs, or of one."""
-    places = zip(KINDS, (pair_index, prepared.sentence[pair_index], prepared.condition[pair_index]), strict=True)
-    return [(batch, at) for kind, at in places for batch in getattr(prepared, kind)]
+    return sum((b.lengths[at] for b, at in prepared.prompts(pair_index)), np.zeros(len(pair_index), np.int64))
 
 
 def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, work: Work) -> Encoded:
@@ -249,7 +243,7 @@ def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
     "beach", and none what stands behind its last token."""
     first_of: dict[tuple[bytes, ...], str] = {}
     for text, pair in zip(texts, prepared.rows.tolist(), strict=True):
-        prompts = [(batch.sequences, at) for batch, at in _prompts(prepared, pair)]
+        prompts = [(batch.sequences, at) for batch, at in prepared.prompts(pair)]
         tokens = tuple(of.flat[of.offsets[at] : of.offsets[at + 1]].tobytes() for of, at in prompts)
         if (first := first_of.setdefault(tokens, text)) != text:
             got = " and ".join(visible(repr(each), MOST_LABEL) for each in (first, text))
