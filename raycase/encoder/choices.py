@@ -158,9 +158,8 @@ def without_weights(config: PretrainedConfig) -> PreTrainedModel:
 
 def is_causal(model: PreTrainedModel) -> bool:
     """Whether its tokens attend to those before them only."""
-    return bool(getattr(model.config, "is_causal", True)) and any(
-        getattr(m, "is_causal", False) for m in model.modules()
-    )
+    has_causal = any(getattr(m, "is_causal", False) for m in model.modules())
+    return has_causal and bool(getattr(model.config, "is_causal", True))
 
 
 def learned_positions(model: PreTrainedModel) -> float:

@@ -39,7 +39,6 @@ from raycase.io.model_files import ENCODER_WEIGHTS
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-
 log = logging.getLogger(__name__)
 BATCH_TOKENS_GPU, BATCH_TOKENS_CPU = 32768, 4096
 # Tokens times hidden size of a padded batch on a CPU: of more, what a layer makes leaves the processor's cache

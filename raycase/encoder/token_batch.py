@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,8 +110,7 @@ class TokenBatch:
 
     def columns(self) -> dict[str, np.ndarray]:
         """All arrays with a row for each prompt."""
-        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sequences"}
-        return {name: values for name, values in columns.items() if values is not None}
+        return {name: values for name, values in vars(self).items() if name != "sequences" and values is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
