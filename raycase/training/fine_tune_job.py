@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
-from raycase.training.loop import Batches, BatchLoss, Evaluation, FitState, computed_rows, fit, gather, restore
+from raycase.training.loop import Batches, FitState, computed_rows, fit, gather, restore
 from raycase.training.losses import LOSSES, Loss, correlations, unit_ratings
 from raycase.training.trainer import Trainer
 
@@ -75,11 +76,11 @@ class FineTuneJob(TrainingJob):
         """The batches of each epoch, determined by the seed."""
 
     @abstractmethod
-    def batch_loss(self, train: Any, compute: torch.dtype) -> BatchLoss:
+    def batch_loss(self, train: Any, compute: torch.dtype, module: nn.Module, batch: np.ndarray) -> Tensor:
         """The loss of a whole batch."""
 
     @abstractmethod
-    def evaluation(self, validation: Any, compute: torch.dtype) -> Evaluation:
+    def evaluate(self, validation: Any, module: Any) -> dict[str, float]:
         """The metrics on the validation data."""
 
     def check_flags(self) -> None:
@@ -93,12 +94,17 @@ class FineTuneJob(TrainingJob):
         self, config: SystemConfig, train: Any, validation: Any, *, on_gpu: bool = False, **how: Any
     ) -> Iterator[FitState]:
         compute = getattr(torch, compute_of(self, on_gpu=on_gpu))  # of matrix products
+
+        def evaluate(module: Any) -> dict[str, float]:
+            with autocast(module, compute):
+                return self.evaluate(validation, module)
+
         torch.manual_seed(self.seed)
         return fit(
             self.module(config.trainable(self.dropout, compute)),
             self.batches(train),
-            self.batch_loss(train, compute),
-            self.evaluation(validation, compute),
+            partial(self.batch_loss, train, compute),
+            evaluate,
             **self.loop,
             select=self.SELECT,
             **how,
@@ -165,24 +171,17 @@ class PairJob(FineTuneJob):
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
         return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, self.seed)
 
-    def batch_loss(self, train: TokenizedRatedPairs, compute: torch.dtype) -> BatchLoss:
-        ratings_N = torch.tensor(train.ratings)
+    def batch_loss(
+        self, train: TokenizedRatedPairs, compute: torch.dtype, module: nn.Module, batch: np.ndarray
+    ) -> Tensor:
+        rows_b, count = computed_rows(batch)
+        with autocast(module, compute):
+            scores_b = module(train.texts.take(rows_b))[:count]
+        scores_B = gather(scores_b, len(batch))
+        return self.loss_of(scores_B, torch.from_numpy(train.ratings[batch]).to(scores_B.device))  # indexing copies
 
-        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b, count = computed_rows(batch)
-            with autocast(module, compute):
-                scores_b = module(train.texts.take(rows_b))[:count]
-            scores_B = gather(scores_b, len(batch))
-            return self.loss_of(scores_B, ratings_N[batch].to(scores_B.device))
-
-        return of_batch
-
-    def evaluation(self, validation: TokenizedRatedPairs, compute: torch.dtype) -> Evaluation:
-        def evaluate(module: Any) -> dict[str, float]:
-            with autocast(module, compute):
-                return correlations(module.scores(validation.texts), validation.ratings)
-
-        return evaluate
+    def evaluate(self, validation: TokenizedRatedPairs, module: Any) -> dict[str, float]:
+        return correlations(module.scores(validation.texts), validation.ratings)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,8 +88,7 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    loss = small.job(ScoresJob).batch_loss(numbers([1, 2, 3, 5]), torch.float32)
-    value = loss(module, np.array([3, 0, 2]))
+    value = small.job(ScoresJob).batch_loss(numbers([1, 2, 3, 5]), torch.float32, module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
     assert module.of_row.grad.tolist() == pytest.approx([2 * 0.5 / 3, 0, -2 * 0.25 / 3, -2 * 0.1 / 3])

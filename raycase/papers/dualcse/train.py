@@ -23,7 +23,7 @@ from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
 from raycase.training.fine_tune_job import FineTuneJob, autocast
-from raycase.training.loop import Batches, BatchLoss, Evaluation, computed_rows, epoch_batches, gather
+from raycase.training.loop import Batches, computed_rows, epoch_batches, gather
 
 KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
 
@@ -107,30 +107,20 @@ class InferencesJob(FineTuneJob):
     def batches(self, train: InferenceTexts) -> Batches:
         return epoch_batches(train.places.shape[1], self.batch_size, self.seed)
 
-    def batch_loss(self, train: InferenceTexts, compute: torch.dtype) -> BatchLoss:
-        def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-            rows_b, count = computed_rows(batch)
-            place_CKb = train.places[:, rows_b][..., KINDS].transpose(0, 2, 1)
-            with autocast(module, compute):
-                vectors_VD = module(train.prepared.take(place_CKb.reshape(-1))).float()
-            vectors_bKD = vectors_VD.unflatten(0, (-1, len(rows_b))).transpose(0, 1)[:count]
-            return dual_loss(*gather(vectors_bKD, len(batch)).transpose(0, 1).split(len(KINDS)))
+    def batch_loss(self, train: InferenceTexts, compute: torch.dtype, module: nn.Module, batch: np.ndarray) -> Tensor:
+        rows_b, count = computed_rows(batch)
+        place_CKb = train.places[:, rows_b][..., KINDS].transpose(0, 2, 1)
+        with autocast(module, compute):
+            vectors_VD = module(train.prepared.take(place_CKb.reshape(-1))).float()
+        vectors_bKD = vectors_VD.unflatten(0, (-1, len(rows_b))).transpose(0, 1)[:count]
+        return dual_loss(*gather(vectors_bKD, len(batch)).transpose(0, 1).split(len(KINDS)))
 
-        return of_batch
-
-    def evaluation(self, validation: InferenceTexts, compute: torch.dtype) -> Evaluation:
-        """Accuracy x 100 of RTE, over all pairs and for each kind of hypothesis, and of EIS; and eq. 3's threshold, the
-        best over all pairs."""
-
-        def evaluate(module: Any) -> dict[str, float]:
-            with autocast(module, compute):
-                vectors = module.encode_prepared(validation.prepared).vectors
-            metrics = accuracies(np.split(vectors, len(validation.places)), validation.places[0])
-            if not np.isfinite(vectors).all():  # which would be told to be no entailments
-                return dict.fromkeys(metrics, math.nan)
-            return metrics
-
-        return evaluate
+    def evaluate(self, validation: InferenceTexts, module: Any) -> dict[str, float]:
+        """`accuracies` of its vectors."""
+        vectors = module.encode_prepared(validation.prepared).vectors
+        metrics = accuracies(np.split(vectors, len(validation.places)), validation.places[0])
+        # vectors that are not finite would be told to be no entailments
+        return metrics if np.isfinite(vectors).all() else dict.fromkeys(metrics, math.nan)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,7 +119,7 @@ def test_a_batch_loss_is_that_of_its_vectors(name, inferences, bert):
     texts, _ = job.fit_data([train, train])
     module = small.disturb(config.trainable(0.0)).eval()
     batch = np.array([3, 0, 11])
-    found = job.batch_loss(texts, torch.float32)(module, batch)
+    found = job.batch_loss(texts, torch.float32, module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None,)
     vectors = ([torch.from_numpy(module.embed(k, name)) for k in kinds] for name in names)
