@@ -3,6 +3,7 @@
 import os
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -108,7 +109,7 @@ def stopped_by_the_first():
         return module(torch.ones(1, 2)).sum()
 
     module, options = DistributedDataParallel(nn.Linear(2, 1)), {"epochs": 5, "patience": 2, "learning_rate": 0.1}
-    *_, state = fit(module, epoch_batches(4, 4, 0), loss, evaluate, **options)
+    *_, state = fit(module, partial(epoch_batches, 4, 4, 0), loss, evaluate, **options)
     return {"epochs": torch.tensor([state.best_epoch, len(state.history)]), "drawn": torch.cat(drawn)}
 
 

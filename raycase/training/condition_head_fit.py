@@ -7,7 +7,7 @@ W of the states, P of f(s), D vectors, M dimensions: the nested ones and all, F 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, 
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.pairs import distinct
 from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
-from raycase.training.loop import Batches, BatchLoss, computed_rows, gather
+from raycase.training.loop import BatchLoss, computed_rows, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
 
 PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
@@ -70,8 +70,10 @@ def head_pair_vectors(head: Head, pairs: PairStates, rows: np.ndarray, pool: Poo
     return torch.cat(parts)[torch.from_numpy(np.argsort(np.concatenate(order))[under_2B]).to(device)]
 
 
-def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int = 0) -> Batches:
-    """The rows `rated` once an epoch, in an order that seed and epoch determine.
+def head_batches(
+    train: PairIndex, rated: np.ndarray, batch_size: int, seed: int, pseudo_labelled: int, epoch: int
+) -> list[np.ndarray]:
+    """The rows `rated` once, in an order that seed and epoch determine.
 
     Pairs of the same two sentences stand together, so that their words go through the head once. pseudo_labelled:
     number of these rows, which follow all others in the order of the groups of rated ones; each batch has
@@ -83,26 +85,23 @@ def head_batches(train: PairIndex, rated: np.ndarray, batch_size: int, seed: int
     each = pseudo_labelled // max(1, len(names))
     last = int(train.epochs.max(initial=0))
 
-    def further(epoch: int, step: int, rows: np.ndarray) -> np.ndarray:
+    def further(step: int, rows: np.ndarray) -> np.ndarray:
         random = np.random.default_rng([seed, epoch, step])
         groups = np.unique(group_R[rows])
         orders = random.permuted(np.tile(np.arange(each), (len(groups), 1)), axis=1)
         return len(train.ratings) + (each * groups[:, None] + orders[:, :MORE_CONDITIONS]).reshape(-1)
 
-    def batches(epoch: int) -> Iterator[np.ndarray]:
-        key = np.random.default_rng([seed, epoch]).permutation(int(train.groups.max()) + 1)
-        rows = rated[np.argsort(key[train.groups[rated]], kind="stable")]
-        parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
-        if pseudo_labelled:
-            parts = [np.concatenate([part, further(epoch, step, part)]) for step, part in enumerate(parts)]
-        if last > 0:
-            drawn = np.flatnonzero(train.epochs == (epoch - 1) % last + 1)
-            parts = parts or [rows] * -(-len(drawn) // DRAWN_ALONE)
-            shares = np.array_split(drawn, len(parts))
-            parts = [np.concatenate(both) for both in zip(parts, shares, strict=True)]
-        yield from parts
-
-    return batches
+    key = np.random.default_rng([seed, epoch]).permutation(int(train.groups.max()) + 1)
+    rows = rated[np.argsort(key[train.groups[rated]], kind="stable")]
+    parts = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    if pseudo_labelled:
+        parts = [np.concatenate([part, further(step, part)]) for step, part in enumerate(parts)]
+    if last > 0:
+        drawn = np.flatnonzero(train.epochs == (epoch - 1) % last + 1)
+        parts = parts or [rows] * -(-len(drawn) // DRAWN_ALONE)
+        shares = np.array_split(drawn, len(parts))
+        parts = [np.concatenate(both) for both in zip(parts, shares, strict=True)]
+    return parts
 
 
 def head_loss(train: PairStates, loss: Loss, pseudo_labelled: PairIndex | None = None) -> BatchLoss:

@@ -238,7 +238,7 @@ class ConditionPoolingJob(TrainingJob):
         more = 0 if pseudo_labelled is None else len(pseudo_labelled.ratings)
         return fit(
             HeadCosine(head),
-            head_batches(train, rated, self.batch_size, self.seed, more),
+            partial(head_batches, train, rated, self.batch_size, self.seed, more),
             head_loss(train, self.loss, pseudo_labelled),
             lambda module: head_correlations(module.head, validation, head.config.nested),
             **self.loop | ({"patience": self.epochs} if more else {}),

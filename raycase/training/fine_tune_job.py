@@ -25,7 +25,7 @@ from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
-from raycase.training.loop import Batches, FitState, computed_rows, fit, gather, restore
+from raycase.training.loop import FitState, computed_rows, fit, gather, restore
 from raycase.training.losses import LOSSES, Loss, correlations, unit_ratings
 from raycase.training.trainer import Trainer
 
@@ -72,8 +72,8 @@ class FineTuneJob(TrainingJob):
         return super().ranges | {"dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE)}
 
     @abstractmethod
-    def batches(self, train: Any) -> Batches:
-        """The batches of each epoch, determined by the seed."""
+    def batches(self, train: Any, epoch: int) -> list[np.ndarray]:
+        """The batches of an epoch, determined by the seed."""
 
     @abstractmethod
     def batch_loss(self, train: Any, compute: torch.dtype, module: nn.Module, batch: np.ndarray) -> Tensor:
@@ -102,7 +102,7 @@ class FineTuneJob(TrainingJob):
         torch.manual_seed(self.seed)
         return fit(
             self.module(config.trainable(self.dropout, compute)),
-            self.batches(train),
+            partial(self.batches, train),
             partial(self.batch_loss, train, compute),
             evaluate,
             **self.loop,
@@ -167,9 +167,9 @@ class PairJob(FineTuneJob):
     def module(self, system: Any) -> Any:
         return pair_scores(system)
 
-    def batches(self, train: TokenizedRatedPairs) -> Batches:
+    def batches(self, train: TokenizedRatedPairs, epoch: int) -> list[np.ndarray]:
         rated = np.flatnonzero(train.ratings != NOT_APPLICABLE)
-        return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, self.seed)
+        return length_batches(train.texts.lengths, train.groups, rated, self.batch_size, self.seed, epoch)
 
     def batch_loss(
         self, train: TokenizedRatedPairs, compute: torch.dtype, module: nn.Module, batch: np.ndarray
@@ -199,27 +199,22 @@ class RatedJob(PairJob):
 
 
 def length_batches(
-    lengths_N: np.ndarray, groups_N: np.ndarray, rows: np.ndarray, batch_size: int, seed: int
-) -> Batches:
-    """Every row of `rows` once per epoch, in batches of similar length; determined by seed and epoch.
+    lengths_N: np.ndarray, groups_N: np.ndarray, rows: np.ndarray, batch_size: int, seed: int, epoch: int
+) -> list[np.ndarray]:
+    """Every row of `rows` once, in batches of similar length; determined by seed and epoch.
 
     Similar lengths need little padding. Groups stay together, so that the texts they share are encoded once. Groups are
     shuffled, cut into pools of `POOL` batches and sorted within a pool; then the batches are shuffled. One batch may be
     short.
     """
     _, of_row = np.unique(groups_N[rows], return_inverse=True)
-
-    def batches(epoch: int) -> Iterator[np.ndarray]:
-        random = np.random.default_rng([seed, epoch])
-        shuffled = random.permutation(of_row.max() + 1)[of_row]  # the random position of each row's group
-        order = rows[np.argsort(shuffled, kind="stable")]
-        pool = POOL * batch_size
-        parts = [order[start : start + pool] for start in range(0, len(order), pool)]
-        ordered = np.concatenate([_by_length(part, lengths_N, groups_N) for part in parts])
-        cut_batches = [ordered[start : start + batch_size] for start in range(0, len(ordered), batch_size)]
-        yield from (cut_batches[i] for i in random.permutation(len(cut_batches)))
-
-    return batches
+    random = np.random.default_rng([seed, epoch])
+    shuffled = random.permutation(of_row.max() + 1)[of_row]  # the random position of each row's group
+    order = rows[np.argsort(shuffled, kind="stable")]
+    pools = np.split(order, range(POOL * batch_size, len(order), POOL * batch_size))
+    ordered = np.concatenate([_by_length(pool, lengths_N, groups_N) for pool in pools])
+    batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
+    return [batches[i] for i in random.permutation(len(batches))]
 
 
 def _by_length(rows: np.ndarray, lengths_N: np.ndarray, groups_N: np.ndarray) -> np.ndarray:

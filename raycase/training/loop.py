@@ -25,7 +25,7 @@ from raycase.errors import WorkError
 from raycase.io.json_values import figure, finite
 
 Weights = dict[str, Tensor]
-Batches = Callable[[int], Iterable[np.ndarray]]  # epoch -> whole batches, as row numbers
+Batches = Callable[[int], Sequence[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `computed_rows` and `gather`
 Evaluation = Callable[[Any], dict[str, float]]  # of the module
 
@@ -137,7 +137,7 @@ def fit(
         torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank())).generate_state(1)[0]))
         rate_of = partial(_rate, learning_rate, warmup, epochs, epoch)
         with _deterministic(trained[0].device):
-            mean_loss = _train_epoch(module, list(batches(epoch)), loss, optimizer, rate_of)
+            mean_loss = _train_epoch(module, batches(epoch), loss, optimizer, rate_of)
         if not math.isfinite(mean_loss):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
         if _not_finite(trained) > not_finite_before:  # by the last step, after its loss
@@ -197,15 +197,10 @@ def _rate(peak: float, warmup: float | None, epochs: int, epoch: int, done_of_ep
     return peak * (done / warmup if done < warmup else (1 - done) / (1 - warmup))
 
 
-def epoch_batches(rows: int, batch_size: int, seed: int) -> Batches:
-    """Every row once per epoch, in an order determined by seed and epoch; the last batch may be short."""
-
-    def batches(epoch: int) -> Iterator[np.ndarray]:
-        order = np.random.default_rng([seed, epoch]).permutation(rows)
-        for start in range(0, rows, batch_size):
-            yield order[start : start + batch_size]
-
-    return batches
+def epoch_batches(rows: int, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
+    """Every row once, in an order determined by seed and epoch; the last batch may be short."""
+    order = np.random.default_rng([seed, epoch]).permutation(rows)
+    return np.split(order, range(batch_size, rows, batch_size))
 
 
 def peak_mib(device: torch.device) -> int:
@@ -289,9 +284,7 @@ def gather(shard_ND: Tensor, rows: int) -> Tensor:
 
 def _evaluate(module: nn.Module, evaluate: Evaluation) -> dict[str, float]:
     """Rank 0's metrics, broadcast to all processes, which must agree on when to stop."""
-    scores = evaluate(module) if rank() == 0 else {}
-    if world_size() == 1:
-        return scores
-    shared = [scores]
-    dist.broadcast_object_list(shared)
+    shared = [evaluate(module) if rank() == 0 else {}]
+    if world_size() > 1:
+        dist.broadcast_object_list(shared)
     return shared[0]

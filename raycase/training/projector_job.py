@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -26,28 +27,22 @@ from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
-from raycase.training.loop import BatchLoss, FitState, computed_rows, epoch_batches, fit, gather
+from raycase.training.loop import FitState, computed_rows, epoch_batches, fit, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, nested_range, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
 OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15
 
 
-def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss) -> BatchLoss:
+def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss, module: nn.Module, batch: np.ndarray) -> Tensor:
     """The loss of g over a whole batch, the mean over the nested dimensions and all; both sentences go through the same
     g (a Siamese bi-encoder)."""
-    targets_N = unit_ratings(torch.tensor(train.ratings))
-    dims = (*shape.nested, shape.output_dim)
-
-    def of_batch(module: nn.Module, batch: np.ndarray) -> Tensor:
-        device = next(module.parameters()).device
-        rows_b, count = computed_rows(batch)
-        x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
-        first_bK, second_bK = module(x_2bD).chunk(2)
-        cosines_BM = gather(nested_cosines(first_bK, second_bK, dims)[:count], len(batch))
-        return nested_loss(cosines_BM, targets_N[batch].to(device), loss)
-
-    return of_batch
+    device = next(module.parameters()).device
+    rows_b, count = computed_rows(batch)
+    x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
+    cosines_bM = nested_cosines(*module(x_2bD).chunk(2), (*shape.nested, shape.output_dim))
+    targets_B = unit_ratings(torch.from_numpy(train.ratings[batch])).to(device)
+    return nested_loss(gather(cosines_bM[:count], len(batch)), targets_B, loss)
 
 
 def projector_correlations(g: nn.Module, pairs: PairVectors, nested: Sequence[int] = ()) -> dict[str, float]:
@@ -163,8 +158,8 @@ class ProjectorJob(PromptFlags, TrainingJob):
         shape = self.projector(train.dim)
         return fit(
             Projector(shape),
-            epoch_batches(len(train.ratings), self.batch_size, self.seed),
-            pair_loss(train, shape, self.loss),
+            partial(epoch_batches, len(train.ratings), self.batch_size, self.seed),
+            partial(pair_loss, train, shape, self.loss),
             lambda g: projector_correlations(g, validation, shape.nested),
             **self.loop,
             **how,

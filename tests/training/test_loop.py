@@ -1,6 +1,7 @@
 """The training loop over a toy module: when it stops, what it keeps, resuming as if never stopped; two processes."""
 
 from copy import deepcopy
+from functools import partial
 from multiprocessing import get_context
 
 import numpy as np
@@ -41,7 +42,7 @@ def scripted(*scores):
 
 def fitting(*, module=None, loss=squared, evaluation=evaluate, batch_size=16, state=None, **options):
     options = {"epochs": 6, "patience": 10, "learning_rate": 0.01, "seed": 5, "select": "score"} | options
-    batches = epoch_batches(50, batch_size, options["seed"])
+    batches = partial(epoch_batches, 50, batch_size, options["seed"])
     return fit(module or toy(), batches, loss, evaluation, **options, state=state)
 
 

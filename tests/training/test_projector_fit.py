@@ -60,7 +60,7 @@ def test_the_loss_of_a_batch_is_eq_2():
         x1, x2 = (torch.tensor(data.vectors[place]) for place in data.pair_index[row])
         cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
         total += (cosine.item() - (data.ratings[row] - 1) / 4) ** 2
-    assert pair_loss(data, job.projector(8), job.loss)(g, batch).item() == pytest.approx(total / 3, rel=1e-5)
+    assert pair_loss(data, job.projector(8), job.loss, g, batch).item() == pytest.approx(total / 3, rel=1e-5)
 
 
 def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
@@ -75,9 +75,9 @@ def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
     )
     # cosines of the first dimension: 1 and 1; of both: 9 / (5 * 3) = 0.6 and 0
     first, both = (0 + 1) / 2, (0.4**2 + 0) / 2
-    assert pair_loss(data, job.projector(2), job.loss)(g, np.arange(2)).item() == pytest.approx((first + both) / 2)
+    assert pair_loss(data, job.projector(2), job.loss, g, np.arange(2)).item() == pytest.approx((first + both) / 2)
     alone = replace(job, nested=())
-    assert pair_loss(data, alone.projector(2), job.loss)(g, np.arange(2)).item() == pytest.approx(both)
+    assert pair_loss(data, alone.projector(2), job.loss, g, np.arange(2)).item() == pytest.approx(both)
 
 
 def test_pairs_without_a_rating_are_not_trained_on():

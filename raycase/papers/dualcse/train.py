@@ -23,7 +23,7 @@ from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
 from raycase.training.fine_tune_job import FineTuneJob, autocast
-from raycase.training.loop import Batches, computed_rows, epoch_batches, gather
+from raycase.training.loop import computed_rows, epoch_batches, gather
 
 KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
 
@@ -104,8 +104,8 @@ class InferencesJob(FineTuneJob):
         train, validation = (InferenceTexts.of(config, inferences) for inferences in shared)
         return train, validation
 
-    def batches(self, train: InferenceTexts) -> Batches:
-        return epoch_batches(train.places.shape[1], self.batch_size, self.seed)
+    def batches(self, train: InferenceTexts, epoch: int) -> list[np.ndarray]:
+        return epoch_batches(train.places.shape[1], self.batch_size, self.seed, epoch)
 
     def batch_loss(self, train: InferenceTexts, compute: torch.dtype, module: nn.Module, batch: np.ndarray) -> Tensor:
         rows_b, count = computed_rows(batch)
