@@ -18,25 +18,22 @@ Correlation = Callable[[np.ndarray, np.ndarray], float]
 
 def pearson(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Pearson's correlation; NaN if one of the two is constant or has a value that is not finite, and without pairs."""
-    if not (len(scores_N) and np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):
-        return float("nan")
-    if _equal(scores_N) or _equal(ratings_N):
+    if _undefined(scores_N) or _undefined(ratings_N):
         return float("nan")
     a_N, b_N = (np.asarray(x, dtype=np.float64) - np.mean(x, dtype=np.float64) for x in (scores_N, ratings_N))
     norms = np.sqrt((a_N @ a_N) * (b_N @ b_N))
     return float(a_N @ b_N / norms) if norms > 0 else float("nan")
 
 
-def _equal(values_N: np.ndarray) -> bool:
-    """Whether values are equal but for the rounding of float64, as the cosines of vectors with themselves."""
-    return bool(np.ptp(values_N) <= ROUNDING * np.abs(values_N).max())
+def _undefined(values_N: np.ndarray) -> bool:
+    """Whether there are none, one is not finite, or all are equal but for the rounding of float64, as the cosines of
+    vectors with themselves."""
+    return not (np.isfinite(values_N).all() and len(values_N) and np.ptp(values_N) > ROUNDING * np.abs(values_N).max())
 
 
 def spearman(scores_N: np.ndarray, ratings_N: np.ndarray) -> float:
     """Spearman's correlation, ties at their mean rank; NaN where Pearson's is."""
-    if not (np.isfinite(scores_N).all() and np.isfinite(ratings_N).all()):  # infinity would have a rank
-        return float("nan")
-    if not len(scores_N) or _equal(scores_N):  # rounding alone would have ranks, too
+    if _undefined(scores_N) or _undefined(ratings_N):  # infinity and rounding would have ranks, too
         return float("nan")
     return pearson(rankdata(scores_N), rankdata(ratings_N))
 
