@@ -22,6 +22,7 @@ from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
+from raycase.models.pairs import Indexed
 from raycase.papers.dualcse.model import entailment, implicitness
 
 HYPOTHESES = {  # column -> name of the kind
@@ -48,20 +49,19 @@ class Inferences:
         return len(self.columns["premise"])
 
     @cached_property
-    def distinct(self) -> list[str]:
-        """The T distinct texts."""
-        return list(dict.fromkeys(text for column in self.columns.values() for text in column))
+    def texts(self) -> Indexed:
+        """Every text: all premises, then all hypotheses of each kind; its values are the T distinct ones."""
+        return Indexed.of([text for column in self.columns.values() for text in column])
 
-    @cached_property
+    @property
     def text_index(self) -> np.ndarray:
-        """(N, 1 + H) int64: index in `distinct` of each premise and of its hypotheses."""
-        number = {text: i for i, text in enumerate(self.distinct)}
-        return np.array([[number[text] for text in column] for column in self.columns.values()], dtype=np.int64).T
+        """(N, 1 + H) int64: index among the distinct texts of each premise and of its hypotheses."""
+        return self.texts.codes.reshape(len(KINDS), -1).T
 
     @cached_property
     def data_sha256(self) -> str:
         """Hash of the training data: texts and their grouping."""
-        texts_hash = texts_sha256((text,) for text in self.distinct)
+        texts_hash = texts_sha256((text,) for text in self.texts.values)
         return hashlib.sha256(texts_hash.encode() + self.text_index.tobytes()).hexdigest()
 
 
@@ -190,7 +190,7 @@ def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Mo
 
 def _scores(inferences: Inferences, model: Model) -> np.ndarray:
     """Eq. 3's cosines: (N, H). A model with one vector a sentence has it in the place of both."""
-    texts, conditions = inferences.distinct, model.config.known_conditions
+    texts, conditions = inferences.texts.values, model.config.known_conditions
     if not conditions:
         explicit_TD = implicit_TD = model.embed(texts)
     else:

@@ -39,12 +39,13 @@ class InferenceTexts:
     @classmethod
     def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
         """Tokenise inferences. Raises RequestError for a text that cannot be encoded."""
-        names, count = config.known_conditions, max(1, len(config.known_conditions))
-        texts = inferences.distinct * count
-        conditions = [name for name in names for _ in inferences.distinct] if names else None
+        names, distinct = config.known_conditions, inferences.texts.values
+        count = max(1, len(names))
+        texts = [*distinct] * count
+        conditions = [name for name in names for _ in distinct] if names else None
         prepared = config.prepare(texts, conditions)
         check_accepted(prepared.refused, texts, conditions=conditions, source=inferences.uri)
-        first_C11 = len(inferences.distinct) * np.arange(count)[:, None, None]
+        first_C11 = len(distinct) * np.arange(count)[:, None, None]
         return cls(prepared=prepared, places=first_C11 + inferences.text_index)
 
 

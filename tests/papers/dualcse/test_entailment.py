@@ -31,7 +31,7 @@ def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tin
         figures = {name: figure["accuracy"]["value"] for name, figure in system["figures"].items()}
         model = raycase.load(folder, dtype=torch.float32)
         conditions = ("explicit", "implicit") if "dualcse" in folder else (None, None)
-        r, u = (model.embed(data.distinct, condition) for condition in conditions)
+        r, u = (model.embed(data.texts.values, condition) for condition in conditions)
         scores = entailment_scores(r, u, data.text_index)
         expected = 100 * is_correct(scores, half_thresholds(scores)).mean(0)
         assert [figures[k] for k in ("explicit", "implied", "neutral", "contradiction")] == pytest.approx(expected)
