@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -70,10 +69,10 @@ def rank_systems(
     data: dict[str, Any],
     measures: Sequence[str],
     systems: Sequence[RankedSystem],
-    metrics: Mapping[str, Correlation] = MappingProxyType({}),
+    metrics: Mapping[str, Correlation] = {},
     ratings_Q: np.ndarray | None = None,
     groups_Q: np.ndarray | None = None,
-    compared: Mapping[str, Sequence[RankedSystem]] = MappingProxyType({}),
+    compared: Mapping[str, Sequence[RankedSystem]] = {},
 ) -> dict[str, Any]:
     """A task's part of `metrics.json`: each system's figures x 100 by group of queries and measure, and their
     differences from the first system's. A measure's figure is the mean over queries, or its metric of the ratings.
