@@ -196,15 +196,15 @@ def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[Condit
     torch.manual_seed(seed)
     whole = ConditionHead(replace(head.config, says=True))
     whole.load_state_dict(head.state_dict(), strict=False)
-    assert whole.says is not None
+    says = whole.says
+    assert says is not None
     features_NF, said_N = says_features(whole.eval(), train, rows), torch.tensor(train.ratings[rows])
     left_N = torch.from_numpy(train.sentence_index[rows, 0] % LEFT == 0)
-    _fit_says(whole.says, features_NF[~left_N], said_N[~left_N])
-    _calibrate_says(whole.says, features_NF[left_N], said_N[left_N])
-    whole = whole.half().float().eval()
-    assert whole.says is not None
+    _fit_says(says, features_NF[~left_N], said_N[~left_N])
+    _calibrate_says(says, features_NF[left_N], said_N[left_N])
+    whole.half().float()  # `says` with it
     with torch.inference_mode():
-        probabilities = whole.says(features_NF[left_N]).sigmoid().numpy()
+        probabilities = says(features_NF[left_N]).sigmoid().numpy()
     said = said_N[left_N].numpy()
     error = calibration_error(probabilities, said)
     return whole, {"auc": 100 * auc(probabilities, said), "calibration_error": error, "texts": len(said)}
