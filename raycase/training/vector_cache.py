@@ -30,6 +30,7 @@ from raycase.models.registry import resolve
 SENTENCE = "sentence"
 SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
+Texts = Sequence[str] | Sequence[Pair]
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
@@ -53,13 +54,7 @@ class VectorCache:
     runner: Runner
 
     def vectors_of(
-        self,
-        texts: Sequence[str] | Sequence[Pair],
-        config: EmbedderConfig,
-        *,
-        name: str,
-        cache: Location,
-        compute: Compute | None = None,
+        self, texts: Texts, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
         """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, the
         views side by side. name: of the data, for messages.
@@ -69,10 +64,8 @@ class VectorCache:
         """
         pairs = [(text, "") if isinstance(text, str) else text for text in texts]
         plain = isinstance(texts[0], str)
-        tables = [
-            self._embedded(pairs, view, name, cache, compute, plain=plain)
-            for view in (config.views_apart[:1] if plain else config.views_apart)
-        ]
+        views = config.views_apart[:1] if plain else config.views_apart
+        tables = [self._embedded(pairs, view, name, cache, compute, plain=plain) for view in views]
         return np.concatenate([embedding_numbers(table[EMBEDDING]) for table in tables], axis=1)
 
     def pair_vectors(
