@@ -72,11 +72,9 @@ def peek(file: InputFile) -> pa.Schema:
 
 def _format(path: str) -> type[Source] | None:
     """The class that reads a file of this name, compressed or not; None where none does."""
-    ending = ending_of(path)
-    plain, last = posixpath.splitext(ending)
-    is_packed = last in CODECS
-    kind = FORMATS.get(plain if is_packed else ending)
-    return kind if kind and (kind.may_be_compressed or not is_packed) else None
+    ending, packed = posixpath.splitext(ending_of(path))
+    kind = FORMATS.get(ending)
+    return kind if kind and (kind.may_be_compressed or not packed) else None
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:

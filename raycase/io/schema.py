@@ -96,12 +96,6 @@ def embedding_type(dim: int, dtype: str) -> pa.DataType:
     return pa.list_(pa.field("item", ARROW_NUMBERS[dtype], nullable=False), size)
 
 
-def is_embedding(kind: pa.DataType, dtypes: Collection[str] = FLOATS) -> bool:
-    """Whether it is one of `embedding_type`, of one of these number formats, whatever its field is called."""
-    numbers = [ARROW_NUMBERS[dtype] for dtype in dtypes]
-    return pa.types.is_fixed_size_list(kind) and kind.list_size > 0 and kind.value_type in numbers
-
-
 def embedding_array(vectors_ND: np.ndarray, null_N: np.ndarray | None = None) -> pa.FixedSizeListArray:
     """(N, D) float16, float32 or int8, or (N, D / 8) uint8 -> Arrow array of `embedding_type`, without a copy.
 

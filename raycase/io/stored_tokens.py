@@ -83,7 +83,7 @@ class Ragged:
         return pa.Array.from_buffers(pa.large_binary(), len(self), [None, pa.py_buffer(offsets), pa.py_buffer(flat)])
 
     @classmethod
-    def read(cls, column: pa.ChunkedArray | pa.Array, width: int, dtype: np.dtype[Any]) -> Self:
+    def read(cls, column: pa.ChunkedArray | pa.Array, width: int, dtype: np.dtype[Any] = STATE_TYPE) -> Self:
         """Read a column that `to_arrow` wrote; one copy where it is in chunks. Raises ValueError for another type or
         other lengths."""
         array: Any = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -125,11 +125,6 @@ class StoredStates(Ragged):
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of an output."""
         return [(pa.field(STATES, pa.large_binary()), self.to_arrow())]
-
-    @classmethod
-    def from_arrow(cls, column: pa.ChunkedArray | pa.Array, width: int) -> StoredStates:
-        """Read the column of an output."""
-        return cls.read(column, width, STATE_TYPE)
 
 
 @dataclass(frozen=True, kw_only=True)

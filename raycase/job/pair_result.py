@@ -31,7 +31,6 @@ from raycase.io.schema import (
     embedding_array,
     embedding_numbers,
     embedding_type,
-    is_embedding,
 )
 from raycase.io.storage import locate
 from raycase.io.stored_tokens import StoredTokens, TokenFormat
@@ -147,7 +146,8 @@ class PairResult:
             yield f"no column {min(missing)!r}"
             return
         kind, wanted = table.schema.field(EMBEDDING).type, embedding_type(dim, config["dtype"])
-        if not is_embedding(kind, (config["dtype"],)) or kind.list_size != wanted.list_size:
+        fits = pa.types.is_fixed_size_list(kind) and kind.value_type == wanted.value_type  # whatever its field is called
+        if not fits or kind.list_size != wanted.list_size:
             yield f"vectors of {kind}, the manifest says {wanted}"
         elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
             yield "a vector that is null or not finite"

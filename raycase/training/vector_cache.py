@@ -87,7 +87,7 @@ class VectorCache:
         """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
         pairs = [(text, "") for text in texts]
         table = self._embedded(pairs, config, name, cache, compute, plain=True, kind=StatesResult)
-        return StoredStates.from_arrow(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
+        return StoredStates.read(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def scores_of(
         self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None

@@ -43,15 +43,15 @@ def test_a_column_is_read_back():
     column = states.to_arrow()
     column.validate(full=True)
     assert [len(value) for value in column.to_pylist()] == [2 * WIDTH * count for count in COUNTS]
-    same(StoredStates.from_arrow(column, WIDTH), parts())
-    same(StoredStates.from_arrow(column.slice(2, 2), WIDTH), parts()[2:])
-    same(StoredStates.from_arrow(column.slice(0, 1), WIDTH), parts()[:1])
+    same(StoredStates.read(column, WIDTH), parts())
+    same(StoredStates.read(column.slice(2, 2), WIDTH), parts()[2:])
+    same(StoredStates.read(column.slice(0, 1), WIDTH), parts()[:1])
     chunks = pa.chunked_array([column.slice(2, 2), column.slice(0, 2), column])
-    same(StoredStates.from_arrow(chunks, WIDTH), [*parts()[2:], *parts()[:2], *parts()])
+    same(StoredStates.read(chunks, WIDTH), [*parts()[2:], *parts()[:2], *parts()])
     for empty in (StoredStates.of([], WIDTH).to_arrow(), pa.chunked_array([], pa.large_binary())):
-        assert StoredStates.from_arrow(empty, WIDTH).flat.shape == (0, WIDTH)
+        assert StoredStates.read(empty, WIDTH).flat.shape == (0, WIDTH)
 
 
 def test_states_of_another_width_are_refused():
     with pytest.raises(ValueError, match="expected 5 numbers a token"):
-        StoredStates.from_arrow(StoredStates.of(parts(), WIDTH).to_arrow(), 5)
+        StoredStates.read(StoredStates.of(parts(), WIDTH).to_arrow(), 5)

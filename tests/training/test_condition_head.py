@@ -115,7 +115,7 @@ def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]
     assert verify(job.output)["rows_out"] == len(texts)
-    found = StoredStates.from_arrow(table[STATES], config.states_dim)
+    found = StoredStates.read(table[STATES], config.states_dim)
     encoded = config.load(dtype=torch.float32).tokens(config.prepare(texts, None))
     wanted, plain_ND = encoded.kept, encoded.vectors
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
