@@ -146,8 +146,8 @@ class PairResult:
             yield f"no column {min(missing)!r}"
             return
         kind, wanted = table.schema.field(EMBEDDING).type, embedding_type(dim, config["dtype"])
-        fits = pa.types.is_fixed_size_list(kind) and kind.value_type == wanted.value_type  # whatever its field is called
-        if not fits or kind.list_size != wanted.list_size:
+        is_list = pa.types.is_fixed_size_list(kind)  # whatever its field is called
+        if not is_list or (kind.value_type, kind.list_size) != (wanted.value_type, wanted.list_size):
             yield f"vectors of {kind}, the manifest says {wanted}"
         elif table[EMBEDDING].null_count or not np.isfinite(embedding_numbers(table[EMBEDDING])).all():
             yield "a vector that is null or not finite"
