@@ -118,15 +118,12 @@ def own_token_file(file: Path) -> None:
 
 def cause(error: Exception) -> Exception:
     """The RequestError or WorkError inside an error of Ray, else a WorkError with the first line of the root cause."""
-    root: BaseException | None = error
-    while root is not None:
-        inner = getattr(root, "cause", None) or root.__cause__
-        if inner is None:
-            break
+    root: BaseException = error
+    while inner := getattr(root, "cause", None) or root.__cause__:
         root = inner
         if isinstance(root, (RequestError, WorkError)) and not isinstance(root, RayError):
             return type(root)(str(root).splitlines()[0])  # Ray adds further lines
-    return WorkError(f"a step failed with {named(root or error)}; run the same command again")
+    return WorkError(f"a step failed with {named(root)}; run the same command again")
 
 
 def call(function: Callable[[Any], Any], item: Any, *, alone: bool) -> Any:
