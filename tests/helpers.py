@@ -205,10 +205,17 @@ def cosines(a, b):
     return (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
 
 
+def unit_by_unit():
+    """A runner of this process that writes each unit before the next is encoded."""
+    runner = Runner()
+    runner.ahead = 0
+    return runner
+
+
 def embed_here(job, runner=None, **options):
     """The main job in this process, each unit written before the next is encoded, or by the runner; gives its
     result."""
-    return run(job, runner or Runner(ahead=0), **options)
+    return run(job, runner or unit_by_unit(), **options)
 
 
 def embed_on_ray(job, **options):
@@ -230,7 +237,7 @@ def score_here(job, runner=None):
     """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
     from raycase.job.score_job import score
 
-    return score(job, runner or Runner(ahead=0))
+    return score(job, runner or unit_by_unit())
 
 
 def read_scores(uri):
@@ -248,7 +255,7 @@ def meanwhile(happens, count=2):
             if done == count:
                 happens()
 
-    runner = Runner(ahead=0)
+    runner = unit_by_unit()
     runner.embed = lambda *work: then(Runner.embed(runner, *work))
     runner.map = lambda *work, **how: then(Runner.map(runner, *work, **how))
     return runner

@@ -9,7 +9,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from raycase.job.plan import Plan
     from raycase.job.request import Request, RunFlags
 
-AHEAD = 2
 CPUS_OF_ENCODER = 4  # by default
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
 
@@ -32,18 +30,14 @@ Mapped = TypeVar("Mapped")
 Places = Sequence[tuple[str, Location]]  # what all calls must reach, each with the flag that names it
 
 
-@dataclass(eq=False)
 class Runner:
     """Runs the work of a command: this one in this process, those that are derived from it elsewhere.
 
     Both methods begin when the first result is asked for. On Ray they check the cluster when they are called, so that a
     RequestError comes before the caller writes anything.
-
-    ahead: most units that are read or encoded and not yet written; 0: each is written before the next is encoded.
-    Default: `AHEAD` for the encoder and as many for their files; on Ray by the number of encoders.
     """
 
-    ahead: int | None = None
+    ahead = 2  # units that are read before the encoder, and as many that are encoded and not yet written
 
     def map(
         self,
@@ -85,13 +79,12 @@ class Runner:
         encode = EncodeUnits(**request.step, units=plan.units)
         output, fingerprint8 = request.output, plan.job_file.fingerprint8
         write = partial(write_encoded, output=output.root.uri, results=output.results, fingerprint8=fingerprint8)
-        ahead = AHEAD if self.ahead is None else self.ahead
         units = read_units(plan.pieces(), config=request.model, kind=request.kind)
         writing: deque[Future[WrittenUnit]] = deque()
         with ThreadPoolExecutor(1) as writer:
-            for unit in _read_ahead(units, max(1, ahead)):
+            for unit in _read_ahead(units, max(1, self.ahead)):
                 writing.append(writer.submit(write, encode(unit)))
-                while len(writing) > ahead or (writing and writing[0].done()):
+                while len(writing) > self.ahead or (writing and writing[0].done()):
                     yield writing.popleft().result()
             while writing:
                 yield writing.popleft().result()

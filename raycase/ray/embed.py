@@ -35,15 +35,15 @@ READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many 
 WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes on
 
 
-def execute(request: Request, plan: Plan, pool: ActorPool, ahead: int | None) -> Iterator[WrittenUnit]:
+def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
-    Any number of units is one execution, to which they are fed in bounded pieces. ahead: most units that Ray has
-    received and not yet written; None: by the number of encoders. Raises RequestError, WorkError and Ray's errors.
+    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError, WorkError and
+    Ray's errors.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     in_flight = InFlight.options(scheduling_strategy=here).remote(  # type: ignore[attr-defined]
-        (ahead or max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most)) * plan.unit_rows, encoded=len(plan.done) > 0
+        max(AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR * pool.most) * plan.unit_rows, encoded=len(plan.done) > 0
     )
     output = request.output
     name = plan.job_file.fingerprint8

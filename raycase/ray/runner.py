@@ -57,7 +57,7 @@ class RayRunner(Runner):
         pool = make_pool(request.job, plan.units, cluster)
         note(f"needs {pool}; {cluster}")
         timeout = request.job.stall_timeout
-        return _ray_errors(execute(request, plan, pool, self.ahead), f"unit was finished by {pool}", timeout)
+        return _ray_errors(execute(request, plan, pool), f"unit was finished by {pool}", timeout)
 
 
 def _results(

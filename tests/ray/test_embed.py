@@ -35,6 +35,7 @@ from raycase.job.embed_job import check_embed
 from raycase.job.output import Output
 from raycase.job.sample import dry_run
 from raycase.job.verify import verify
+from raycase.ray import embed as ray_embed
 from raycase.ray.runner import RayRunner
 
 
@@ -50,8 +51,10 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     s3.put(local.input, "corpus/in/part-0.parquet")
     s3.put(str(folder / "rejected.parquet"), "corpus/in/part-1.parquet")
     job = replace(local, input="s3://corpus/in/", output="s3://corpus/out", actors="2:2", unit_rows=20, max_rejected=1)
-    # ahead: of 30 units, so both actors work through many pieces of the plan
-    result = run(job, RayRunner(ahead=4))
+    with pytest.MonkeyPatch.context() as patch:  # of 30 units, so both actors work through many pieces of the plan
+        patch.setattr(ray_embed, "AHEAD_UNITS", 4)
+        patch.setattr(ray_embed, "AHEAD_UNITS_AN_ACTOR", 2)
+        result = run(job, RayRunner())
     return SimpleNamespace(job=job, result=result, local=local)
 
 
