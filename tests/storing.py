@@ -9,7 +9,7 @@ from helpers import embedded
 import raycase
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.index.build import IndexJob, build
-from raycase.models.condition_pooling import condition_pooling
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 
 ENOUGH = 96  # bytes a word that make rounding small for the 31 numbers of a token
@@ -18,7 +18,7 @@ WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color"
 
 def model_folder(folder, **options):
     """A model folder whose head has a plain part that half of the texts have a share of."""
-    config = condition_pooling(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
+    config = ConditionPoolingConfig.untrained(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
     shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "says": True}
     shape |= {"plain_dim": small.DIM, "plain_vector_dim": small.DIM}
     head_config = HeadConfig(states_dim=config.states_dim, **shape | options)

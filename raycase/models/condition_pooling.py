@@ -60,8 +60,13 @@ class ConditionPoolingConfig(EmbedderConfig):
     head: HeadConfig | None = None
 
     @classmethod
-    def untrained(cls, model: str, pooling: Pooling | None) -> ConditionPoolingConfig:
-        return condition_pooling(model, pooling=pooling)
+    def untrained(
+        cls, model: str, pooling: Pooling | None = None, layers: Sequence[float] = ZERO_SHOT_DEPTHS
+    ) -> ConditionPoolingConfig:
+        """Without training, on an encoder of the table or a local folder. Raises RequestError."""
+        spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
+        layer_numbers(spec, layers)
+        return cls(model=model, encoder=spec, layers=tuple(layers))
 
     @property
     def whole_dim(self) -> int:
@@ -308,12 +313,3 @@ class ConditionPooling(Embedder):
 
         self._pair_up(prepared, pair_index, weigh)
         return found
-
-
-def condition_pooling(
-    model: str, *, layers: Sequence[float] = ZERO_SHOT_DEPTHS, pooling: Pooling | None = None
-) -> ConditionPoolingConfig:
-    """Condition pooling without training on an encoder of the table or a local folder. Raises RequestError."""
-    spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
-    layer_numbers(spec, layers)
-    return ConditionPoolingConfig(model=model, encoder=spec, layers=tuple(layers))

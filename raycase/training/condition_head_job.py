@@ -21,7 +21,7 @@ from raycase.io.places import Paths
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated
 from raycase.io.storage import Location, fingerprint
 from raycase.io.vectors import cosines
-from raycase.models.condition_pooling import ConditionPoolingConfig, condition_pooling
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_card import head_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import Indexed
@@ -152,7 +152,7 @@ class ConditionPoolingJob(TrainingJob):
         )
 
     def config(self) -> ConditionPoolingConfig:
-        return condition_pooling(self.model, layers=self.layers, pooling=self.pooling)
+        return ConditionPoolingConfig.untrained(self.model, self.pooling, self.layers)
 
     @property
     def opens(self) -> Paths:

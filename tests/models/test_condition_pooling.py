@@ -15,7 +15,7 @@ from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.io.schema import Reason
-from raycase.models.condition_pooling import condition_pooling
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 
@@ -43,7 +43,9 @@ def save_head(folder, config, **options):
 def trained(encoders, tmp_path_factory):
     """The folders of trained systems by encoder."""
     return {
-        kind: save_head(tmp_path_factory.mktemp(f"head-{kind}"), condition_pooling(encoders[kind], layers=depths))
+        kind: save_head(
+            tmp_path_factory.mktemp(f"head-{kind}"), ConditionPoolingConfig.untrained(encoders[kind], layers=depths)
+        )
         for kind, depths in KINDS.items()
     }
 
@@ -81,7 +83,7 @@ def with_head(folder, encoder, layers):
 @pytest.mark.parametrize("kind", KINDS)
 def test_without_training_words_weigh_by_their_cosine(encoders, kind):
     wanted = zero_shot(encoders[kind], LAYERS[kind][-1])
-    loaded = system(condition_pooling(encoders[kind], layers=KINDS[kind]), batch_tokens=60)
+    loaded = system(ConditionPoolingConfig.untrained(encoders[kind], layers=KINDS[kind]), batch_tokens=60)
     close(small.vectors(loaded), wanted, atol=1e-5)
     close(small.vectors(opened(f"condition-pooling:{encoders[kind]}")), wanted, atol=1e-5)
 
@@ -96,7 +98,7 @@ def test_a_trained_head_weighs_the_librarys_states(trained, encoders, kind):
 
 def test_the_vector_is_the_sum_of_the_words(encoders):
     """Without training: sum_t w_t(c) h_t over the tokens of the text."""
-    loaded, text = system(condition_pooling(encoders["bert"])), SENTENCES[0]
+    loaded, text = system(ConditionPoolingConfig.untrained(encoders["bert"])), SENTENCES[0]
     states_TD = small.states(encoders["bert"], text)[1:-1].numpy()
     for condition in CONDITIONS:
         (words,) = loaded.word_weights([text], condition)

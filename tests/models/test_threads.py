@@ -8,7 +8,7 @@ import small
 import torch
 from helpers import in_threads, wait_for
 
-from raycase.models.condition_pooling import condition_pooling
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.embedder import Embedder
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
@@ -18,7 +18,7 @@ MAKE = {
     "bi-encoder": bi_encoder,
     "csr": csr,
     "cross-encoder": cross_encoder,
-    "condition-pooling": condition_pooling,
+    "condition-pooling": ConditionPoolingConfig.untrained,
     "case": lambda folder: resolve(folder, prompt="concat-cs+cond", pooling="mean"),
 }
 TEXTS = [f"{a} {b} {c}" for a, b in (("red", "people"), ("a dog", "dress")) for c in ("0", "1 2 3")]
@@ -52,7 +52,7 @@ def test_eight_threads_get_what_one_gets(name, bert):
 def test_a_child_that_was_forked_computes(bert):
     """With OpenMP's threads, which do not survive a fork, the child would wait for ever."""
     torch.set_num_threads(2)
-    model = condition_pooling(bert).load(dtype=torch.float32)
+    model = ConditionPoolingConfig.untrained(bert).load(dtype=torch.float32)
     wanted = model.encode(TEXTS, small.CONDITIONS[0])
     child = os.fork()
     if not child:

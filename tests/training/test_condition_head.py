@@ -21,7 +21,7 @@ from raycase.job.embed_job import EmbedJob, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
-from raycase.models.condition_pooling import condition_pooling
+from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingJob
 from raycase.training.losses import correlations
@@ -104,7 +104,7 @@ def test_values_out_of_range_are_refused(job, tmp_path, name):
 
 def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     texts = [*sentences(30), "dog", "poison dog", ""]
-    config = condition_pooling(str(tiny_model), layers=(0.5, 1.0))
+    config = ConditionPoolingConfig.untrained(str(tiny_model), layers=(0.5, 1.0))
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "in.parquet")
     settings = {"input": str(tmp_path / "in.parquet"), "model": str(tiny_model), "unconditional": True}
     settings |= {"compute": "float32", "dtype": "float32", "unit_rows": 10, "max_rejected": 0.1}
