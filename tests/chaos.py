@@ -81,7 +81,7 @@ class Disturbed:
 
         None where the job was done before there was one to kill.
         """
-        written = len(self.output.embeddings.list())
+        written = len(self.output.units.list())
         if kind == "machine":
             machine = self.head.workers.pop(chance.randrange(len(self.head.workers)))
             machine.kill()

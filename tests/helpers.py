@@ -170,7 +170,7 @@ def call_job(*arguments, script):
 
 def read_output(uri):
     """The output as one table, in the order of the input."""
-    folder = Output(uri).embeddings
+    folder = Output(uri).units
     return ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table()
 
 
@@ -188,7 +188,7 @@ def swap_rows(uri):
 
     from raycase.io.schema import parquet_bytes
 
-    folder = Output(str(uri)).embeddings
+    folder = Output(str(uri)).units
     file = folder / min(folder.list())
     table = pq.read_table(io.BytesIO(file.read()))
     file.put(parquet_bytes(table.take(list(range(len(table)))[::-1])))
@@ -290,7 +290,7 @@ def same_output(uri, wanted_uri):
 
 def unit_times(job):
     """Name -> modification time of the finished units."""
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     return {name: (folder / name).fs.modified((folder / name).path) for name in folder.list()}
 
 

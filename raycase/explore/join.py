@@ -199,7 +199,7 @@ def _rows(
 ) -> tuple[pa.Table, np.ndarray]:
     """The rows of some files of an output, and their unit vectors; with factors of conditions, a row without a
     condition for all of its rows under these, whose vectors times the factors stand side by side."""
-    names, folder = written.names[first : first + count], written.output.embeddings
+    names, folder = written.names[first : first + count], written.output.units
     rows = pa.concat_tables([read_rows(folder / name, written.sums[name], columns) for name in names])
     if not factors:
         return rows, _unit_vectors(rows)

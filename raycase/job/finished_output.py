@@ -59,7 +59,7 @@ class FinishedOutput:
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """The rows of each file, in order; `AHEAD` files are read ahead. Arrow's own scanner reads ahead without bound
         when its consumer is slow."""
-        pool, folder = ThreadPoolExecutor(AHEAD), self.output.embeddings
+        pool, folder = ThreadPoolExecutor(AHEAD), self.output.units
         reads = (pool.submit(read_rows, folder / name, self.sums[name], columns) for name in self.names)
         try:
             waiting = deque(islice(reads, AHEAD + 1))
@@ -72,7 +72,7 @@ class FinishedOutput:
     @cached_property
     def schema(self) -> pa.Schema:
         """The schema of the files; it is the same for all."""
-        return read_rows(self.output.embeddings / self.names[0], self.sums[self.names[0]]).schema
+        return read_rows(self.output.units / self.names[0], self.sums[self.names[0]]).schema
 
     def check_basis(self, flag: str) -> None:
         """Raise RequestError, which names the flag, unless the basis beside stored tokens is that which coded them."""

@@ -37,20 +37,10 @@ class Output:
         self.manifest_files = root / "manifest_files.parquet"
 
     @property
-    def embeddings(self) -> Location:
-        """The units, of an output that has vectors."""
-        assert self.results == EMBEDDINGS
-        return self.units
-
-    @property
     def parts(self) -> tuple[Location, ...]:
         """Everything that a job of either kind writes besides job.json."""
         units = self.root / EMBEDDINGS, self.root / SCORES
         return self.rejected, *units, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
-
-    def clear(self) -> None:
-        """Remove what a job wrote: the manifest first, job.json last. Other files in the folder stay."""
-        clear(self.root, self.job_file.name, [part.name for part in self.parts[::-1]])
 
 
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
@@ -121,9 +111,9 @@ def read_job(output: Output) -> JobFile:
 
 
 def write_job(output: Output, job: JobFile, *, overwrite: bool = False) -> None:
-    """Write job.json; with `overwrite`, remove an earlier output first."""
+    """Write job.json; with `overwrite`, remove an earlier output first: its manifest first of all, job.json last."""
     if overwrite:
-        output.clear()
+        clear(output.root, JOB, [part.name for part in output.parts[::-1]])
     output.job_file.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 

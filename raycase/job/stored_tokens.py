@@ -80,7 +80,7 @@ def tokens_among(listing: Listing) -> FinishedOutput | None:
 
 def token_files(tokens: FinishedOutput) -> list[InputFile]:
     """The files that hold the tokens."""
-    folder, sizes = tokens.output.embeddings, tokens.output.embeddings.list()
+    folder, sizes = tokens.output.units, tokens.output.units.list()
     return [
         InputFile(uri=(folder / name).uri, size=sizes.get(name, 0), mark=f"sha256 {tokens.sums[name]}")
         for name in tokens.names

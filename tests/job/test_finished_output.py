@@ -41,7 +41,7 @@ def test_a_file_that_is_not_the_manifests_is_refused(tmp_path, tiny_model):
     output = open_written(folder, "--embeddings")
     with pytest.raises(WorkError, match=f"{name} as its manifest says, got: .*checksum differs; remove the file"):
         list(output.tables())
-    (output.output.embeddings / name).remove()
+    (output.output.units / name).remove()
     with pytest.raises(WorkError, match=f"{name} as its manifest says, got: .*missing; remove the file"):
         list(open_written(folder, "--embeddings").tables())
     output.output.manifest_files.put(b"PAR1")

@@ -37,7 +37,7 @@ def test_too_many_rejected_is_an_error_and_the_output_is_complete(job, tmp_path)
 
 def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
     embed_here(job)
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     (folder / sorted(folder.list())[2]).remove()
     with pytest.raises(WorkError, match=r"rows 200 to 300 of .* are missing; raise --limit"):
         embed_here(replace(job, limit=100))
@@ -48,7 +48,7 @@ def test_a_limit_below_what_is_there_with_a_gap_is_refused(job):
 def test_a_unit_that_was_replaced_is_found_after_another_was_made_again(job):
     embed_here(job)
     swap_rows(job.output)
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     (folder / max(folder.list())).remove()
     with pytest.raises(WorkError, match="embeddings/"):
         embed_here(job)

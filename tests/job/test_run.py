@@ -43,7 +43,7 @@ def test_a_folder_that_is_removed_ends_the_job(job, what):
 
 
 def test_a_unit_that_is_removed_is_missed_and_done_by_the_next_run(job):
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     with pytest.raises(WorkError, match=r"100 rows are missing; run the same command again$"):
         embed_here(job, runner=meanwhile(lambda: (folder / min(folder.list())).remove()))
     assert embed_here(job)["units_done"] == 1
@@ -53,7 +53,7 @@ def test_a_unit_that_is_removed_is_missed_and_done_by_the_next_run(job):
 def test_a_unit_that_was_cut_short_ends_the_job_by_its_name(job):
     """As by a store that lost the end of a file."""
     stopped(job, 3)
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     file = folder / min(folder.list())
     file.put(file.read()[:-9])
     with pytest.raises(WorkError, match=f"{file.name}: expected the rows of a unit, got"):

@@ -75,11 +75,11 @@ def test_they_are_few_units_and_the_same_rows_and_later_files_join_the_last_unit
     assert embed_here(small)["units_done"] < 12, "expected fewer units than files"
     equal(small, apart(small))
     shutil.rmtree(f"{small.output}-apart")
-    before = set(Output(small.output).embeddings.list())
+    before = set(Output(small.output).units.list())
     for name in ("x.csv", "y.jsonl"):
         write(tmp_path / "small" / name, [f"a dog {name}", f"a cat {name}"])
     result = embed_here(small)
-    assert result["units_done"] == 1 and before < set(Output(small.output).embeddings.list())
+    assert result["units_done"] == 1 and before < set(Output(small.output).units.list())
     equal(small, apart(small))
 
 

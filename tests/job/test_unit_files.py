@@ -76,7 +76,7 @@ def test_gaps_and_overlaps_against_sets(seed):
 def test_late_writers_are_not_mistaken_for_ours(job):
     """A unit of a job that was overwritten, one that a shorter limit had cut, and rejected rows without their unit."""
     embed_here(job)
-    folder = Output(job.output).embeddings
+    folder = Output(job.output).units
     name = sorted(folder.list())[1]
     strays = [folder / f"{'0' * 8}{name[8:]}", folder / f"{name[:27]}-50-0.parquet"]
     strays.append(Output(job.output).rejected / f"{name[:27]}-49-1.parquet")

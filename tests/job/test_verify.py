@@ -55,7 +55,7 @@ def first(folder):
         (lambda out: out.job_file.remove(), r"got no job\.json"),
         (lambda out: swap_rows(out.root.uri), "embeddings/.*: (checksum differs|.* bytes, the manifest says)"),
         (lambda out: first(out.units).remove(), "embeddings/.*: missing"),
-        (lambda out: (out.embeddings / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
+        (lambda out: (out.units / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
         (
             lambda out: out.manifest.put_json(out.manifest.read_json() | {"pairs": 9}),
             "pairs is 9, its files add up to 6",

@@ -74,7 +74,7 @@ def test_s3_equals_local(finished):
 
 
 def test_units_of_rejected_rows_leave_empty_files_and_one_process_resumes_all_units(finished):
-    empty = [name for name in Output(finished.job.output).embeddings.list() if name.endswith("-0-20.parquet")]
+    empty = [name for name in Output(finished.job.output).units.list() if name.endswith("-0-20.parquet")]
     assert len(empty) == 5
     result = finished.result
     assert (result["units_done"], result["units_resumed"]) == (30, 0)
@@ -87,7 +87,7 @@ def test_dry_run_estimates_the_work_on_a_worker_and_writes_nothing(finished, tmp
     assert {"units": 5, "rows": 500, "pairs": 1000}.items() <= estimate.items()
     assert estimate["measured_on"].startswith("a worker with ")
     assert not (tmp_path / "out").exists()
-    size = sum(Output(finished.local.output).embeddings.list().values())
+    size = sum(Output(finished.local.output).units.list().values())
     assert abs(estimate["tokens"] / finished.result["tokens"] - 1) < 0.1
     assert 0.5 < estimate["output_bytes"] / size < 1.5
     assert dry_run(check_embed(finished.local), RayRunner())["units"] == 0
@@ -101,7 +101,7 @@ def test_a_unit_of_300_megabytes_stays_one_unit(job, cluster, tmp_path):
     job = replace(job, input=str(tmp_path / "large.parquet"), keep_columns=("payload",), unit_rows=1000)
     job = replace(job, conditions=("color",))
     assert embed_on_ray(job)["units_done"] == 1
-    [file] = Output(job.output).embeddings.list()
+    [file] = Output(job.output).units.list()
     table = pq.read_table(f"{job.output}/embeddings/{file}")
     assert len(table) == 1000 and pc.sum(pc.utf8_length(table["payload"])).as_py() > 300_000_000
 

@@ -107,7 +107,7 @@ def killed(job):
 
 
 def test_ray_job_stop_drops_what_is_in_hand_and_says_how_to_go_on(long_job, cluster):
-    folder = Output(long_job.output).embeddings
+    folder = Output(long_job.output).units
     client = JobSubmissionClient(f"http://{cluster.dashboard_url}")
     command = shlex.join(["python", "jobs/embed.py", *flags_of(long_job)])
 
