@@ -130,10 +130,8 @@ def _array(value: Any) -> pa.Array:
             return pa.array([memoryview(sink.getvalue())], pa.large_binary())
         case Prepared() | None:  # one type, whether there is one or not
             return pa.array([value and value.to_bytes()], pa.large_binary())
-        case UnitLine():
+        case UnitLine() | Work():
             return pa.array([json.dumps(asdict(value))])
-        case Work():
-            return pa.array([asdict(value)])
     return pa.array([value])
 
 
@@ -144,8 +142,6 @@ def _value(field: str, value: pa.Scalar) -> Any:
             return pa.ipc.open_stream(value.as_buffer()).read_all()  # without a copy
         case "prepared" if value.is_valid:
             return Prepared.from_bytes(value.as_py())
-        case "line":
-            return UnitLine(**json.loads(value.as_py()))
-        case "work":
-            return Work(**value.as_py())
+        case "line" | "work":
+            return {"line": UnitLine, "work": Work}[field](**json.loads(value.as_py()))
     return value.as_py()
