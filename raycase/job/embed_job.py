@@ -184,13 +184,8 @@ def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | 
 def _filled(job: EmbedJob) -> EmbedJob:
     """The job, with the conditions and the output of the sample where it has none. Raises RequestError unless it has
     one kind of them, for --token-bytes that do not fit it, and for an input without output."""
-    ways = {
-        "--conditions": job.conditions,
-        "--condition-column": job.condition_column,
-        "--unconditional": job.unconditional,
-        "--any-condition": job.any_condition,
-    }
-    flags = [flag for flag, value in ways.items() if value]
+    ways = ("conditions", "condition_column", "unconditional", "any_condition")
+    flags = [f"--{name.replace('_', '-')}" for name in ways if getattr(job, name)]
     if job.output is None:
         if job.input != SAMPLE:
             raise RequestError("--output: expected a folder for the vectors, got none; pass --output FOLDER")
