@@ -163,9 +163,7 @@ def text_rows(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
     own = {KEEP + DOCUMENT: texts[ID], KEEP + CHUNK: number_T, KEEP + START: start_T, KEEP + END: end_T, TEXT: text_T}
     if kept_text in rows.column_names:
         own[kept_text] = text_T
-    for name, column in own.items():
-        texts = texts.append_column(name, column)
-    return texts.set_column(texts.schema.get_field_index(ID), ID, id_T), row_T
+    return pa.table(dict(zip(texts.column_names, texts.columns, strict=True)) | own | {ID: id_T}), row_T
 
 
 def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | None]:
