@@ -104,9 +104,8 @@ def list_input(uri: str, flag: str = "--input") -> Listing:
             return Listing(root=root, files=[found], left_out=[])
     if not listing.files:
         others = f"{len(listing.left_out)} others" if listing.left_out else "nothing"
-        hint = (
-            "; a Lance dataset is given by its own path" if any(".lance" in path for path in listing.left_out) else ""
-        )
+        is_lance = any(".lance" in path for path in listing.left_out)
+        hint = "; a Lance dataset is given by its own path" if is_lance else ""
         raise RequestError(f"{flag}: expected {', '.join(FORMATS)} files at {root.uri}, got {others}{hint}")
     listing.check_copies(flag)
     return listing

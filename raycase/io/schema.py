@@ -109,7 +109,7 @@ def embedding_array(vectors_ND: np.ndarray, null_N: np.ndarray | None = None) ->
 def embedding_numbers(vectors: pa.ChunkedArray) -> np.ndarray:
     """The opposite of `embedding_array`, of a column without nulls."""
     numbers: np.ndarray = vectors.combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    return numbers.reshape(len(vectors), -1) if len(vectors) else numbers.reshape(0, vectors.type.list_size)
+    return numbers.reshape(-1, vectors.type.list_size)
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
