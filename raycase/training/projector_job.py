@@ -40,7 +40,8 @@ def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss, module: nn
     device = next(module.parameters()).device
     rows_b, count = computed_rows(batch)
     x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
-    cosines_bM = nested_cosines(*module(x_2bD).chunk(2), (*shape.nested, shape.output_dim))
+    first_bD, second_bD = module(x_2bD).chunk(2)
+    cosines_bM = nested_cosines(first_bD, second_bD, (*shape.nested, shape.output_dim))
     targets_B = unit_ratings(torch.from_numpy(train.ratings[batch])).to(device)
     return nested_loss(gather(cosines_bM[:count], len(batch)), targets_B, loss)
 
