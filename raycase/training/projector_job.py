@@ -104,7 +104,6 @@ class ProjectorJob(PromptFlags, TrainingJob):
     def ranges(self) -> Ranges:
         return super().ranges | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
-            "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
             "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
         }

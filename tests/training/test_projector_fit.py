@@ -34,7 +34,6 @@ def job_of(**flags):
     ("name", "values", "wanted"),
     [
         ("dim", [0, -1, 2**40], "1 to 65,536"),
-        ("layers", [3, -1], "0, 1 or 2"),
         ("dropout", [1.0, -0.1, math.nan], r"a share in \[0, 1\)"),
         ("learning_rate", [0.0, -1e-3, math.inf, math.nan], "a number above 0"),
         ("batch_size", [0], "at least 1"),
