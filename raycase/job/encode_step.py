@@ -68,7 +68,6 @@ class EncodeUnits:
         if isinstance(system, Embedder):
             system.output_dtype = getattr(torch, "float32" if kind.needs_direction else kind.dtype)
         self.system, self.encode = system, kind.open(system)
-        self.begun = False
         self.kind = kind
         self.units = units
         self.compile = compile
@@ -115,9 +114,9 @@ class EncodeUnits:
         prepared = prepare_rows(self.config, unit.rows, self.kind) if unit.prepared is None else unit.prepared
         encoded, rejections = encode_rows(self.encode, unit.rows, prepared, self.kind)
         seconds = time.time() - began
-        first, self.begun = not self.begun, True
-        if first and self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
+        if self.compile == "auto" and seconds * (self.units - 1) > COMPILE_REPAID:
             self.system.compile()
+        self.compile = "decided"  # by the first unit
         rejected = rejected_table(unit.uri, rejections, unit.rejected)
         return EncodedUnit(
             file=unit.file, start=unit.start, rows_in=unit.rows_in, rejected=rejected, began=began, **encoded
