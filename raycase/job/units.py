@@ -117,8 +117,7 @@ def naming(what: str) -> Iterator[None]:
     except (RequestError, WorkError):
         raise
     except Exception as error:
-        message = f"{what}: {named(error)}"
-        raise WorkError(f"{message}; run the same command again to resume") from error
+        raise WorkError(f"{what}: {named(error)}; run the same command again to resume") from error
 
 
 def _array(value: Any) -> pa.Array:
