@@ -58,11 +58,6 @@ def is_trained(model: str) -> bool:
     return model in SHIPPED or (Path(model) / MODEL_FILE).is_file()
 
 
-def is_encoder_too(model: str) -> bool:
-    """Whether a model folder on this machine has its encoder beside `raycase.json`, for others to read."""
-    return (Path(model) / MODEL_FILE).is_file() and (Path(model) / "config.json").is_file()
-
-
 def model_folder(model: str | None) -> str | None:
     """The folder that a model is read from, behind the prefix of its system; None for a name."""
     if model is None or model in SHIPPED:

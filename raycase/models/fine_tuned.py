@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, without_weights
 from raycase.encoder.engine import TextEncoder
-from raycase.encoder.library_files import WRITTEN_MODES, write_modules
+from raycase.encoder.library_files import CONFIG, WRITTEN_MODES, write_modules
 from raycase.encoder.loading import best_device, save_encoder, whole_model
 from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
@@ -27,7 +27,7 @@ from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
 from raycase.heads.layers import save_weights
-from raycase.io.model_files import INSIDE, is_encoder_too, is_trained
+from raycase.io.model_files import INSIDE, MODEL_FILE, is_trained
 from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
@@ -181,7 +181,8 @@ def starting_encoder(
     the encoder. prompted: sentence and condition meet in a prompt, and no base is subtracted; else each is encoded by
     itself. Raises RequestError for an encoder that cannot be trained or saved.
     """
-    if is_trained(model) and not is_encoder_too(model):
+    is_both = all((Path(model) / name).is_file() for name in (MODEL_FILE, CONFIG))  # others read its encoder, too
+    if is_trained(model) and not is_both:
         inside = INSIDE.get(model) or str(Path(model) / "encoder")
         raise RequestError(
             f"--model: expected an encoder to fine-tune, got the trained model {model}"
