@@ -323,12 +323,11 @@ def score_pairs(system: Any, prepared: Prepared) -> Encoded:
         figures_MK = np.full((len(batch), len(config.figure_names)), np.nan)
         figures_MK[accepted], work = system.figures(batch.take(accepted))
         figures_NK = figures_MK[rows_PN[0]]
-    reasons = prepared.reasons
-    refused = ([reasons[row] for row in rows if reasons[row] is not None] for rows in rows_PN.T.tolist())
+    reasons, pairs = prepared.reasons, rows_PN.T.tolist()
     return Encoded(
         vectors=figures_NK,
-        refused=[first[0] if first else None for first in refused],
+        refused=[next((reasons[row] for row in rows if reasons[row]), None) for rows in pairs],
         truncated=prepared.truncated[rows_PN].any(axis=0),
         work=work,
-        distinct=len(set(map(tuple, rows_PN.T.tolist()))),
+        distinct=len(set(map(tuple, pairs))),
     )
