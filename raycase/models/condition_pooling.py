@@ -195,24 +195,23 @@ class ConditionPooling(Embedder):
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
         width = self.config.states_dim
-        part: Any = StoredStates.of([np.empty((0, width))] * len(refused), width)
+        parts: list[Any] = [StoredStates.of([np.empty((0, width))] * len(refused), width)]
         if codes is not None:
-            part = StoredTokens.empty(codes.form, len(refused))
-        parts, texts = [part], [refused]
+            parts = [StoredTokens.empty(codes.form, len(refused))]
+        texts = [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
             vectors_KD[rows] = states.plain.cpu().numpy()
             if codes is not None:
-                part: Any = codes.code(self._keys_values(states))
+                parts.append(codes.code(self._keys_values(states)))
             else:
                 each = zip(states.states.cpu().numpy(), states.real.cpu().numpy(), strict=True)
-                part = StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width)
-            parts.append(part)  # after all that may lack memory: then these texts come again
-            texts.append(pair_index[rows])
+                parts.append(StoredStates.of([states_SW[real_S] for states_SW, real_S in each], width))
+            texts.append(pair_index[rows])  # after all that may lack memory: then these texts come again
 
         work = self.reader.read(prepared.of_sentences[0].take(prepared.sentence[pair_index]), keep)
         order = np.argsort(np.concatenate(texts), kind="stable")
-        kept = type(part).concat(parts).take(order[prepared.rows])
+        kept = type(parts[0]).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
     def pool(self, codes: TokenCodes, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:

@@ -101,7 +101,6 @@ class Indexed(Sequence[str]):
         return [self.values[j] for j in codes.tolist()] if isinstance(i, slice) else self.values[int(codes)]
 
     def take(self, rows: np.ndarray) -> Indexed:
-        """The strings at these rows."""
         return Indexed(values=self.values, codes=self.codes[rows])
 
 
