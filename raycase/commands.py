@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from raycase.errors import check_ranges, note, visible
+from raycase.errors import check_ranges, normal_words, note, visible
 from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def embed(job: EmbedJob) -> Result:
     if sys.stdout.isatty() and not job.dry_run:
         output, index = shlex.quote(result["output"]), shlex.quote(job.index or f"{result['output']}.lance")
         build = "" if job.index else f"raycase index --embeddings {output} --output {index} && "
-        said = "..." if conditions_file(job.conditions) else shlex.quote((*job.conditions, "...")[0])
+        first = normal_words((*job.conditions, "...")[0])
+        said = "..." if conditions_file(job.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
         under = "" if job.unconditional else f" --condition {said}"
         search = f'{build}raycase search --index {index} --query "..."{under}'
         note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")

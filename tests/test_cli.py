@@ -246,7 +246,7 @@ def test_a_person_at_a_terminal_is_told_where_the_rows_are_and_what_is_next(tmp_
     (tmp_path / "in.csv").write_text("id,text\na,a red dress\nb,\n")
     flags = ["embed", "--input", str(tmp_path / "in.csv"), "--model", str(tiny_model), "--max-rejected", "1"]
     out, index = str(tmp_path / "o p"), str(tmp_path / "i.lance")
-    files = {"words": ["--conditions", "the color", "place"], "plain": ["--unconditional", "--index", index]}
+    files = {"words": ["--conditions", "the\n color a=b", "place"], "plain": ["--unconditional", "--index", index]}
     said = {}
     for name, more in files.items():
         assert status_of(*flags, *more, "--output", f"{out}-{name}", "--no-ray") == 0
@@ -259,7 +259,7 @@ def test_a_person_at_a_terminal_is_told_where_the_rows_are_and_what_is_next(tmp_
         assert json.loads(shown.out.splitlines()[-1])["rows_out"] == 1  # one line, as by contract
     first, there = f"'{out}-words'", "1 rows embedded, 1 rejected"
     built = f"raycase index --embeddings {first} --output '{out}-words.lance'"
-    searched = f"raycase search --index '{out}-words.lance' --query \"...\" --condition 'the color'"
+    searched = f"raycase search --index '{out}-words.lance' --query \"...\" --condition 'the color a=b=1'"
     assert said["words"] == [there, f"they are in {first}", f"next: {built} && {searched}"]
     searched = f'raycase search --index {index} --query "..."'
     assert said["plain"] == [there, f"they are in '{out}-plain', and indexed in {index}", f"next: {searched}"]
