@@ -99,9 +99,15 @@ def test_a_line_that_is_no_message_is_answered_over_stdio(home):
     ping = '{"jsonrpc": "2.0", "id": 1, "method": "ping"%s}'
     wrong = ["{", "[]", '{"id": 1}', ping % ', "params": {"a": "\\ud800"}', ping % ', "id": 2', "[" * 10_000]
     lines = "\n".join([*wrong, "", ping % ""]) + "\n"
-    done = subprocess.run(words, input=lines, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        words,
+        input=b"{\xe9}\n" + ping.encode() % b', "params": {"a": "\xe9"}' + b"\n" + lines.encode(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
     *answers, pong = map(json.loads, done.stdout.splitlines())
-    codes = [-32700, -32600, -32600, -32600, -32700, -32700]
+    codes = [-32700, -32600, -32700, -32600, -32600, -32600, -32700, -32700]
     assert [(each["id"], each["error"]["code"]) for each in answers] == [(None, code) for code in codes]
     assert all(each["error"]["message"] for each in answers) and pong["id"] == 1 and "result" in pong
 
