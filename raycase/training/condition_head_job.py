@@ -24,7 +24,7 @@ from raycase.io.vectors import cosines
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_card import head_card
 from raycase.models.model_folder import write_folder
-from raycase.models.pairs import Indexed
+from raycase.models.pairs import Indexed, check_room
 from raycase.models.registry import resolve
 from raycase.training.condition_head_fit import (
     HeadCosine,
@@ -196,7 +196,10 @@ class ConditionPoolingJob(TrainingJob):
         return with_pairs_of(None, taught, self.epochs, self.seed), validation, *sets
 
     def shared(self, config: ConditionPoolingConfig, parts: Sequence[Any], vectors: VectorCache) -> list[PairStates]:
-        """Rated pairs with states of their sentences and conditions. Raises RequestError for a text without any."""
+        """Rated pairs with states of their sentences and conditions. Raises RequestError for a text without any, and
+        for two conditions of a table that the encoder reads alike."""
+        for table in parts[2:]:
+            check_room(config, [word for column in table.columns for word in column.conditions], "--labelled")
         states_of = partial(vectors.states_of, cache=self.cache_location, compute=self.compute)
         found = []
         for rated in parts[:2]:

@@ -137,6 +137,22 @@ def test_columns_of_one_condition_are_refused(tmp_path, names):
         read_labelled(to_csv(frame, tmp_path / "t.csv"), None, "--labelled")
 
 
+def test_columns_that_the_encoder_reads_alike_are_refused(tmp_path, tiny_model):
+    frame = pd.DataFrame({"text": [f"a {i}" for i in range(40)], "Tone": list("xy" * 20), "tone": list("xxyy" * 10)})
+    job = ConditionPoolingJob(
+        model=str(tiny_model), labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m")
+    )
+    with pytest.raises(RequestError, match="--labelled: expected texts that the model reads differently, got 'Tone'"):
+        train(job)
+
+
+def test_the_column_of_texts_is_no_column_of_labels(tmp_path):
+    table, about = to_csv(pd.DataFrame({"text": list("aabb")}), tmp_path / "t.csv"), tmp_path / "t.json"
+    about.write_text('{"columns": {"text": {"conditions": ["tone"]}}}')
+    with pytest.raises(RequestError, match=r"each once, in 'text' of .*, got the texts"):
+        read_labelled(table, str(about), "--labelled")
+
+
 @pytest.mark.parametrize("labels", ["xxyy", "xxxyy", "xxxxyyyy", "x" * 6 + "y" * 6, "x" * 58 + "yy"])
 def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp_path, few, labels):
     frame = pd.DataFrame({"text": [f"a {i}" for i in range(len(labels))], "tone": list(labels)})
