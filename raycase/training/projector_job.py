@@ -40,8 +40,8 @@ def pair_loss(train: PairVectors, shape: ProjectorConfig, loss: Loss, module: nn
     device = next(module.parameters()).device
     rows_b, count = computed_rows(batch)
     x_2bD = torch.from_numpy(train.vectors[train.pair_index[rows_b].T.reshape(-1)]).to(device)  # indexing copies
-    first_bD, second_bD = module(x_2bD).chunk(2)
-    cosines_bM = nested_cosines(first_bD, second_bD, (*shape.nested, shape.output_dim))
+    first_bK, second_bK = module(x_2bD).chunk(2)
+    cosines_bM = nested_cosines(first_bK, second_bK, (*shape.nested, shape.output_dim))
     targets_B = unit_ratings(torch.from_numpy(train.ratings[batch])).to(device)
     return nested_loss(gather(cosines_bM[:count], len(batch)), targets_B, loss)
 
@@ -104,6 +104,7 @@ class ProjectorJob(PromptFlags, TrainingJob):
     def ranges(self) -> Ranges:
         return super().ranges | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
+            "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
             "dropout": (self.dropout is None or 0 <= self.dropout < 1, SHARE),
             "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
         }
