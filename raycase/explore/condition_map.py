@@ -96,12 +96,7 @@ def place(
     own_N1 = np.arange(len(vectors_ND))[:, None]
     known = np.hstack([own_N1, rows_Nk]), np.hstack([np.zeros((len(own_N1), 1)), 1 - cosines_Nk]).clip(0)
     umap = import_umap().UMAP(
-        n_neighbors=known[0].shape[1],
-        metric="cosine",
-        init=start_N2,
-        random_state=0,
-        n_jobs=1,
-        precomputed_knn=known,
+        n_neighbors=known[0].shape[1], metric="cosine", init=start_N2, random_state=0, n_jobs=1, precomputed_knn=known
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # rows that nobody will add later need no index

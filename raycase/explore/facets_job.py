@@ -59,8 +59,7 @@ def facets(job: FacetsJob) -> dict[str, Any]:
     RequestError."""
     began = time.time()
     check_paths(
-        opens=job.opens,
-        writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)},
+        opens=job.opens, writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)}
     )
     check_ranges(job, at_least(2, job, "clusters"))
     import_sklearn()

@@ -258,10 +258,7 @@ class SketchPooler:
             else:
                 weights_NS = logits_NSH.softmax(1) @ self.mix
             weighed_NA = F.embedding_bag(
-                rows_NSL.flatten(1),
-                self.values,
-                per_sample_weights=weights_NS.repeat_interleave(levels, 1),
-                mode="sum",
+                rows_NSL.flatten(1), self.values, per_sample_weights=weights_NS.repeat_interleave(levels, 1), mode="sum"
             )
             torch.add(weighed_NA, self.base, out=pooled_NA[where])
         return _with_plain_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]

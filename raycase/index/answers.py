@@ -57,11 +57,7 @@ def answer_table(
 
 
 def distinct_answers(
-    dataset: LanceDataset,
-    search: Callable[[Sequence[int], int], pa.Table],
-    queries: Sequence[int],
-    k: int,
-    per: str,
+    dataset: LanceDataset, search: Callable[[Sequence[int], int], pa.Table], queries: Sequence[int], k: int, per: str
 ) -> pa.Table:
     """The best answer of each of the first k values of a column, to each query, with new ranks. Answers with null
     count each by itself. Raises RequestError for another column than one of texts or whole numbers.

@@ -79,13 +79,7 @@ def fused_ranks(k: int) -> int:
 
 
 def fused(
-    vectors: ConditionVectors,
-    answers: pa.Table,
-    sentences: Sequence[str],
-    where: Filter | None,
-    k: int,
-    *,
-    kind: str,
+    vectors: ConditionVectors, answers: pa.Table, sentences: Sequence[str], where: Filter | None, k: int, *, kind: str
 ) -> pa.Table:
     """The k best answers to each query by reciprocal rank fusion (Cormack et al., 2009):
 

@@ -107,10 +107,7 @@ class TrainingJob(RayFlag, ABC):
         check_paths(
             reads=self.reads | (reads or {}),
             opens=self.opens,
-            writes={
-                "--output": Folder(self.output, tuple(written), here=True),
-                "--cache": Folder(self.cache_uri),
-            },
+            writes={"--output": Folder(self.output, tuple(written), here=True), "--cache": Folder(self.cache_uri)},
         )
         gpus = self.gpus_per_worker
         ranges = at_least(0, self, "seed", most=MOST_SEED) | at_least(1, self, "workers")

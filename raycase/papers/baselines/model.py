@@ -207,11 +207,7 @@ class LoraConfig(PromptEncoderConfig):
             if not (maps := attention_maps(model)):
                 raise RequestError(f"--model: expected linear layers in the attention of {self.model}, got none")
             settings = peft.LoraConfig(
-                r=self.rank,
-                lora_alpha=self.alpha,
-                lora_dropout=self.adapter_dropout,
-                target_modules=maps,
-                bias="none",
+                r=self.rank, lora_alpha=self.alpha, lora_dropout=self.adapter_dropout, target_modules=maps, bias="none"
             )
             adapted.append(peft.get_peft_model(model, settings))  # changes the model in place
 
