@@ -19,7 +19,7 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     subtract token_bytes candidates exact_below exact_condition shard_timeout shards
     EmbedJob.condition_column SearchJob.query_condition SearchJob.replicas SearchJob.rerank
     ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
-    IndexJob.model OfIndex.model SearchJob.model
+    IndexJob.model OfIndex.model
     resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested plain_rise plain_share
     routed
     """.split()  # noqa: SIM905 a literal list would be 75 lines

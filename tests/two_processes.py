@@ -20,7 +20,7 @@ from raycase.errors import WorkError
 from raycase.papers.baselines.train import CrossEncoderJob
 from raycase.papers.csr.train import CsrJob
 from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.loop import epoch_batches, fit, gather, unwrapped
+from raycase.training.loop import epoch_batches, fit, gather
 from raycase.training.losses import Loss
 from raycase.training.projector_job import ProjectorJob
 
@@ -42,7 +42,9 @@ def ended(wrap, fit, *data, **options):
         return wrapped[0]
 
     *_, state = fit(*data, wrap=keep, **options)
-    return state, {name: parameter.grad for name, parameter in unwrapped(wrapped[0]).named_parameters()}
+    return state, {
+        name: parameter.grad for name, parameter in getattr(wrapped[0], "module", wrapped[0]).named_parameters()
+    }
 
 
 def fitted(loss, rows, wrap=lambda module: module):

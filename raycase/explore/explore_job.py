@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.condition_map import LEAST_ROWS, ConditionMap, import_umap, make_map
 from raycase.explore.facets import import_sklearn, weigh_texts
-from raycase.explore.of_index import OfIndex
 from raycase.explore.page import MOST_CHARACTERS, map_page
 from raycase.index.answer_printing import text_column, why_unweighed
 from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors, offsets_of
+from raycase.index.of_index import OfIndex
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate

@@ -23,10 +23,10 @@ from raycase.explore.facets import (
     nearest_examples,
     weigh_texts,
 )
-from raycase.explore.of_index import OfIndex
 from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
 from raycase.index.index import LEAST_STATED, TELLING, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
+from raycase.index.of_index import OfIndex
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes

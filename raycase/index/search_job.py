@@ -20,6 +20,7 @@ from raycase.index.answer_printing import Weighed, has_styles, print_answers, te
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.index import Index, note_searched, on_index
+from raycase.index.of_index import OfIndex
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
@@ -37,11 +38,9 @@ ANSWERS_AT_ONCE = 2**17  # that are held, re-ranked and written to the file
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchJob(RayFlag):
+class SearchJob(OfIndex, RayFlag):
     """Search an index: the rows nearest to each query under a condition, by cosine."""
 
-    index: str
-    """Output of `raycase index`, local or on object storage."""
     query: tuple[str, ...] = ()
     """Sentences."""
     phrase: tuple[str, ...] = ()
@@ -57,8 +56,6 @@ class SearchJob(RayFlag):
     """Search the unconditional vectors, if the index has them."""
     k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
     """Number of neighbours."""
-    where: str | None = None
-    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     match: str | None = None
     """Words that the text of each answer must have, all of them. For an index built with --text-index."""
     hybrid: bool = False
@@ -69,8 +66,6 @@ class SearchJob(RayFlag):
     stated: bool = False
     """Leave out texts that say nothing about the condition. Needs stored tokens and a model trained on labelled
     texts."""
-    exact_condition: bool = False
-    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
     queries: str | None = None
     """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
     output: str | None = None
@@ -92,8 +87,6 @@ class SearchJob(RayFlag):
     explain: bool | None = None
     """Show the words that decided each answer (condition-pooling): in bold in a terminal, else as a list; with --output
     in a column `weights`. Default: on in a terminal, off with --output."""
-    model: str | None = None
-    """Folder of the index's model, if it has moved."""
     replicas: int = 1
     """Processes that hold each shard of an index in shards, on Ray."""
     shard_timeout: float | None = None
@@ -109,7 +102,7 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     began = time.time()
     check_paths(
         reads={"--queries": job.queries},
-        opens={"--index": job.index, "--model": model_folder(job.model), "--rerank": model_folder(job.rerank)},
+        opens={**job.opens, "--rerank": model_folder(job.rerank)},
         writes={"--output": File(job.output, PARQUET)},
     )
     ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)

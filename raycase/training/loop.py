@@ -119,7 +119,7 @@ def fit(
     number of `select`.
     """
     module = wrap(module)
-    inner = unwrapped(module)
+    inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
     trained = [weight for weight in inner.parameters() if weight.requires_grad]
     not_finite_before = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
     optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay, fused=True)
@@ -248,11 +248,6 @@ def rank() -> int:
 def world_size() -> int:
     """Number of processes that train together."""
     return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def unwrapped(module: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel."""
-    return module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
 
 
 def computed_rows(batch: np.ndarray) -> tuple[np.ndarray, int]:
