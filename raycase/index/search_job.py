@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
-from raycase.errors import RequestError, at_least, check_problems, check_ranges, note
+from raycase.errors import RequestError, at_least, check_problems, check_ranges, normal_words, note
 from raycase.flags import RayFlag
 from raycase.index.answer_printing import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
@@ -223,7 +223,10 @@ def read_queries(uri: str) -> tuple[list[str], list[str] | None]:
     sentences: list[str] = []
     conditions: list[str] = []
     for file in find_input(uri, "--queries"):
-        columns = (TEXT, CONDITION) if CONDITION in peek(file).names else (TEXT,)
+        found = [name for name in peek(file).names if normal_words(name).lower() in (CONDITION, f"{CONDITION}s")]
+        if found and CONDITION not in found:  # else the queries would be asked without it
+            raise RequestError(f"--queries: {file.uri}: expected the column {CONDITION!r}, got {found[0]!r}")
+        columns = (TEXT, CONDITION) if found else (TEXT,)
         values = read_columns(file, columns, "--queries", words=columns)
         sentences += values[TEXT]
         conditions += values.get(CONDITION, [])

@@ -9,6 +9,7 @@ several files has `FILE`, too, their URIs.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from math import inf
@@ -115,7 +116,7 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
             )
         if file.lower().endswith(".txt"):
             with readable(locate(file)) as location:
-                lines = location.read().decode("utf-8-sig").splitlines()
+                lines = re.split("[\r\n]", location.read().decode("utf-8-sig"))  # not at other white space
             conditions = [line for line in lines if line.strip()]
         else:
             conditions = []

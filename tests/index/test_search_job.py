@@ -14,7 +14,7 @@ from raycase.errors import RequestError
 from raycase.index.approximate import EFFORTS
 from raycase.index.build import IndexJob, build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob
+from raycase.index.search_job import SearchJob, read_queries
 from raycase.index.search_job import search as answer
 from raycase.io.storage import locate
 
@@ -52,6 +52,13 @@ def test_the_scripts_answer_and_refuse(home, tmp_path):
     wrong = call_job("--index", uri, "--query", "a", "--where", "nope = 3", script="search.py")
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: where:") and wrong.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", [" condition", "Conditions"])
+def test_queries_whose_conditions_have_another_name_are_refused(tmp_path, name):
+    (tmp_path / "q.csv").write_text(f"text,{name}\na red dress,color\n")
+    with pytest.raises(RequestError, match=f"--queries: .*expected the column 'condition', got '{name}'"):
+        read_queries(str(tmp_path / "q.csv"))
 
 
 def test_wrong_searches_are_refused(home, index, tmp_path):

@@ -17,7 +17,7 @@ def test_conditions_as_strings():
     ("name", "data"),
     [
         ("c.txt", "color\n\n  number of people \r\n"),
-        ("C.TXT", "\ufeffcolor\nnumber of people"),
+        ("C.TXT", "\ufeffcolor\rnumber of\u2028\x0cpeople"),
         ("c.csv", '\ufeffid,condition\r\n1,color\r\n2,"number of people"\r\n'),
         ("c.csv", "Conditions\ncolor\n\nnumber of people\n\n"),  # the only column; blank lines
         ("c.jsonl", '{"aspect": "color"}\n{"aspect": "number of people"}\n'),  # the only column has a name for certain
@@ -70,6 +70,11 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
             ".*expected the column 'condition', got color; if",
         ),
         ("c.csv", b"id,condition\n1,color\n2\n", ".*row 1: line does not parse: expected 2 fields, got 1"),
+        (
+            "c.jsonl",
+            b'{"condition": "a", "condition": "b"}',
+            "expected words in .*, got several of 'condition' at index 0",
+        ),
         ("c.txt", b"color\xff\n", None),
         ("c.parquet", b"no parquet", None),
     ],
