@@ -73,7 +73,7 @@ def test_empty_and_repeated_conditions_are_refused(conditions, message, tmp_path
         (
             "c.jsonl",
             b'{"condition": "a", "condition": "b"}',
-            "expected words in .*, got several of 'condition' at index 0",
+            "expected words in .*, got several values of the name 'condition' at index 0",
         ),
         ("c.txt", b"color\xff\n", None),
         ("c.parquet", b"no parquet", None),
