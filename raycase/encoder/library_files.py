@@ -154,8 +154,6 @@ def copy_modules(source: str, folder: Path) -> None:
             shutil.copytree(here / module["path"], folder / module["path"], dirs_exist_ok=True)
 
 
-# ------------------------------------------------------------------------------------------------------ for others
-
 WRITTEN_MODES = {ours: mode for mode, ours in MODES.items()} | {Pooling.MEAN: "mean"}  # over all tokens of a text
 
 

@@ -90,9 +90,6 @@ def distinct_answers(
     return pa.concat_tables(found, promote_options="default").sort_by([(QUERY, "ascending"), (RANK, "ascending")])
 
 
-# ---------------------------------------------------------------------------------------------------------- re-ranked
-
-
 def find_scorer(model: str, *, conditional: bool) -> Any:
     """The configuration of a model that scores pairs. Raises RequestError for another, and for missing conditions."""
     config: Any = resolve(model)

@@ -70,9 +70,6 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     return sketched
 
 
-# ------------------------------------------------------------------------------------------------------------- files
-
-
 def read_basis(root: Location, basis: str) -> TokenCodes:
     """The basis of this hash. Raises RequestError where it is gone or another."""
     from raycase.heads.token_codes import TokenCodes

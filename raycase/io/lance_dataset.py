@@ -68,9 +68,6 @@ def is_index(dataset: LanceDataset) -> bool:
     return METADATA_KEY.encode() in (dataset.schema.metadata or {})
 
 
-# --------------------------------------------------------------------------------------------------------- as input
-
-
 class Lance(Source):
     """A version of a Lance dataset: a span is some rows, whatever fragments they are in."""
 

@@ -48,9 +48,6 @@ def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
     return Folder(uri, (JOB, *(part.name for part in Output("/", results).parts)))
 
 
-# ---------------------------------------------------------------------------------------------------------- job.json
-
-
 @dataclass(frozen=True, kw_only=True)
 class Sharing:
     """Which neighbouring files share a unit: those of fewer rows, up to so many rows and files together.

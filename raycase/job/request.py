@@ -105,9 +105,6 @@ def actor_range(text: str | None) -> tuple[int, int] | None:
     return least, most
 
 
-# ----------------------------------------------------------------------------------------- what is there already
-
-
 def check_places(
     job: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
 ) -> tuple[Output, Listing, JobFile | None]:

@@ -115,9 +115,6 @@ class Progress:
         }
 
 
-# ---------------------------------------------------------------------------------------------------------- account
-
-
 def _account(
     request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines, runner: Runner
 ) -> dict[str, Any]:

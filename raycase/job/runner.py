@@ -103,9 +103,6 @@ def _read_ahead(items: Iterator[Item], most: int) -> Iterator[Item]:
         reader.shutdown(cancel_futures=True)  # what is under way ends first: it reads from files that others close
 
 
-# -------------------------------------------------------------------------------------------------------- progress
-
-
 class _Log:
     """Standard error for tqdm, with each update on a line of its own."""
 

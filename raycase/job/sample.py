@@ -71,9 +71,6 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
     return codes.to_bytes()
 
 
-# --------------------------------------------------------------------------------------------------------- dry run
-
-
 def dry_run(request: Request, runner: Runner) -> dict[str, Any]:
     """Remaining units, rows, pairs and tokens; the size of the output (bytes) and the time (seconds).
 

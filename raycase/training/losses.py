@@ -51,9 +51,6 @@ def pearson_loss(cosines_B: Tensor, targets_B: Tensor) -> Tensor:
 LOSSES = {Loss.SQUARED: squared_error, Loss.PEARSON: pearson_loss}
 
 
-# -------------------------------------------------------------- vectors that can be cut (Kusupati et al., 2022, eq. 1)
-
-
 def nested_range(nested: Sequence[int], dim: int) -> tuple[bool, str]:
     """For `check_ranges`: whether all nested dimensions are below the whole one, and what is expected."""
     return all(0 < n < dim for n in nested), f"dimensions below {dim}"

@@ -58,9 +58,6 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
     return projector.eval()
 
 
-# -------------------------------------------------------------------------------------------------------------- the job
-
-
 @dataclass(frozen=True, kw_only=True)
 class ProjectorJob(PromptFlags, TrainingJob):
     """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder.

@@ -70,9 +70,6 @@ def local_trainer(gpus_per_worker: float | None) -> Trainer:
     return Trainer(on_gpu=device == "cuda", fit=partial(fit_here, device=device), vectors=VectorCache(Runner()))
 
 
-# ------------------------------------------------------------------------------------------------------- tracking
-
-
 def check_track(to: Track | None) -> None:
     """Name the project where the environment names none.
 

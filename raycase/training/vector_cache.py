@@ -30,7 +30,7 @@ from raycase.models.registry import resolve
 SENTENCE = "sentence"
 SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
-Texts = Sequence[str] | Sequence[Pair]
+TextsOrPairs = Sequence[str] | Sequence[Pair]
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
@@ -54,7 +54,7 @@ class VectorCache:
     runner: Runner
 
     def vectors_of(
-        self, texts: Texts, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
+        self, texts: TextsOrPairs, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
         """f(s) of distinct sentences, or the vectors before g of distinct (sentence, condition): (P, D) float32, the
         views side by side. name: of the data, for messages.

@@ -73,9 +73,6 @@ def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -
     return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))
 
 
-# ------------------------------------------------------------------------------------------------------------- the jobs
-
-
 @dataclass(frozen=True, kw_only=True)
 class InferencesJob(FineTuneJob):
     """Fine-tune an encoder on premises with explicit and implied entailments (INLI)."""
