@@ -139,7 +139,7 @@ def test_wrong_requests_are_refused(home, tmp_path, monkeypatch):
     ask("--conditions: expected at most 11, got 12", conditions=tuple(f"color {i}" for i in range(12)))
     ask("expected at least 3 rows under all conditions, the filter leaves 0", where="year = 1")
     ask("--text-column: expected a column of texts", text_column="year")
-    ask("^condition: expected one of the index's", index="vectors.lance", conditions=(" ",))
+    ask("^condition: expected words", index="vectors.lance", conditions=(" ",))
     monkeypatch.setitem(sys.modules, "umap", None)
     ask(r"umap-learn for explore, got none; install it with: pip install 'raycase\[explore\]'")
     assert not list(tmp_path.iterdir())
