@@ -65,7 +65,7 @@ model: .venv/ready         ## train the models that ship, raycase/models/*-v2, f
 define train-model
 	rm -rf out/$(1)-v2
 	$(BIN)/raycase train condition-pooling $(PAIRS) --labelled $(2) --labels $(patsubst %.csv,%.json,$(2)) $(3) \
-		--nested 64 128 256 --teacher-models $(1) --plain-share 0.4 --plain-rise 1.4 2.0 4.2 5.0 --seed 0 --output out/$(1)-v2
+		--nested 64 128 256 --teacher-models $(1) --unconditional-share 0.4 --unconditional-rise 1.4 2.0 4.2 5.0 --seed 0 --output out/$(1)-v2
 	(echo; sed -n '/^## What it is for/,$$p' raycase/models/$(1)-v2/README.md) >> out/$(1)-v2/README.md
 	mkdir -p raycase/models/$(1)-v2
 	cp out/$(1)-v2/* raycase/models/$(1)-v2/

@@ -41,14 +41,14 @@ def searcher(kind, folder):
     import pyarrow.parquet as pq
 
     import raycase
-    from raycase.index.build import IndexJob, build
+    from raycase.index.build import IndexFlags, build
 
     texts, home = captions(5020), Path(folder) / Path(raycase.__file__).parts[-3]
     home.mkdir(exist_ok=True)
     pq.write_table(pa.table({"text": texts[:5000]}), home / "in.parquet")
     how = {"any_condition": True} if kind == "pooled" else {"conditions": ["place"]}
     raycase.embed(home / "in.parquet", home / kind, ray=False, compute="float32", **how)
-    build(IndexJob(embeddings=(str(home / kind),), output=str(home / f"{kind}.lance")))
+    build(IndexFlags(embeddings=(str(home / kind),), output=str(home / f"{kind}.lance")))
     index = raycase.Index.open(str(home / f"{kind}.lance"))
     index.search(texts[-1:], "place", 10)
     serve(lambda: {"tokens": sum(len(index.search([text], "place", 10)) for text in texts[5000:])})

@@ -30,7 +30,7 @@ from reports import encoder_names, report_parser, write_report
 from turns import finish
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems, ranked_values, render_ranked, table
@@ -84,17 +84,19 @@ class CaptionData:
         return self.captions.uri
 
 
-def read(job: EvaluateJob, *, attributes: Sequence[str] | None = None, train_file: str | None = None) -> CaptionData:
+def read(
+    flags: EvaluateFlags, *, attributes: Sequence[str] | None = None, train_file: str | None = None
+) -> CaptionData:
     """Read the first captions and `--train`. Raises RequestError."""
     conditions = choose_conditions(attributes)
-    captions = every = read_captions(job.data)
+    captions = every = read_captions(flags.data)
     train = None
     if train_file:
         train = read_rated(train_file, "--train")
         captions = without_images_of(every, train)
         if len(captions.queries) < 2:
             raise RequestError(
-                f"--train: expected captions of several images without a sentence of {train_file} in {job.data}, "
+                f"--train: expected captions of several images without a sentence of {train_file} in {flags.data}, "
                 f"got {len(captions.queries)}"
             )
     return CaptionData(
@@ -139,7 +141,7 @@ def without_images_of(captions: Captions, train: RatedPairs) -> Captions:
     return Captions(uri=captions.uri, texts=[captions.texts[row] for row in kept], images=captions.images[kept])
 
 
-def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, data: CaptionData, models: Sequence[Model]) -> dict[str, Any]:
     """For each encoder's own vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
@@ -168,7 +170,7 @@ def measure(job: EvaluateJob, data: CaptionData, models: Sequence[Model]) -> dic
         what = f"{model.config.label}: {model.config.formula}"
         conditional.append(RankedSystem(name=model.name, what=what, values=values))
     ranked = rank_systems(
-        job,
+        flags,
         title=f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
         about=about(data),
         data=described(data),

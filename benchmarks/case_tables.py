@@ -28,7 +28,7 @@ from raycase.encoder.pooling import OVER_A_SPAN
 from raycase.encoder.prompts import PromptStyle, TokenSpan, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import spearman
 from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.procedure import TASKS, Task
@@ -269,7 +269,7 @@ def case_study(model: Model, cases: Cases, compute: Compute | None) -> list[dict
         before = {side: system.embed(cases[side], cases[CONDITION]) for side in sides}
     except ValueError as error:
         raise RequestError(f"--cases: expected texts that {model.name} can embed, got {error}") from error
-    one_view = model.projector is not None and model.config.views_dim == model.config.plain_dim
+    one_view = model.projector is not None and model.config.views_dim == model.config.unconditional_dim
     after = {side: model.project(before[side]) for side in sides} if model.projector else {}
     plain_after = {side: model.project(plain[side]) for side in plain} if one_view else {}
     both = {
@@ -322,7 +322,7 @@ def _histogram(cosines_P: np.ndarray) -> dict[str, Any]:
 
 
 def measure(
-    job: EvaluateJob,
+    flags: EvaluateFlags,
     rated: RatedPairs,
     models: Sequence[Model],
     *,
@@ -330,21 +330,21 @@ def measure(
     ablate: bool = False,
 ) -> dict[str, Any]:
     """What the tables and figures show of each model."""
-    metrics = csts.measure(job, rated, models)
-    metrics["models"] = [_measure_model(job, rated, model, cases) for model in models]
+    metrics = csts.measure(flags, rated, models)
+    metrics["models"] = [_measure_model(flags, rated, model, cases) for model in models]
     encoders = {model.config.describe()["weights"]: model for model in models if isinstance(model.config, CaseConfig)}
     tables = [ablation(m.config, rated, _vectors_by(m, rated)) for m in encoders.values()] if ablate else []
     return metrics | {"ablation": tables}
 
 
-def _measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, cases: Cases | None) -> dict[str, Any]:
+def _measure_model(flags: EvaluateFlags, rated: RatedPairs, model: Model, cases: Cases | None) -> dict[str, Any]:
     """A model's part: its own formula and those of each step, and what its vectors are like."""
     config, variants = model.config, {}
     for formula, vectors_PD in vectors_by_formula(rated, model).items() if isinstance(config, EmbedderConfig) else ():
         scores_N = pair_cosines(vectors_PD, rated.pair_index)
         subtract = {"f": False, "f - base": True}.get(formula)
         known = isinstance(config, CaseConfig) and subtract is not None
-        variants[formula] = vector_spread(vectors_PD, seed=job.seed) | {
+        variants[formula] = vector_spread(vectors_PD, seed=flags.seed) | {
             "spearman": finite(100 * spearman(scores_N, rated.ratings)),
             "by_rating": by_rating(scores_N, rated.ratings),
             "published": _published_isotropy(before_g(config, subtract=subtract)) if known else None,
@@ -355,7 +355,7 @@ def _measure_model(job: EvaluateJob, rated: RatedPairs, model: Model, cases: Cas
         "system": config.formula,
         "own": before_g(config).formula,
         "training": training_curve(training_metrics(config)),
-        "cases": case_study(model, cases, job.compute) if cases else [],
+        "cases": case_study(model, cases, flags.compute) if cases else [],
         "variants": variants,
     }
 

@@ -25,7 +25,7 @@ from reports import cell, heading, number, report_parser, write_report
 from scipy.stats import rankdata
 from turns import finish
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import estimate, mean_of, spearman
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import TASKS, Task
@@ -230,12 +230,12 @@ def worst_pairs(scores_N: np.ndarray, rated: RatedPairs) -> list[dict[str, Any]]
 
 
 def measure(
-    job: EvaluateJob, rated: RatedPairs, models: Sequence[Model], *, train: RatedPairs | None
+    flags: EvaluateFlags, rated: RatedPairs, models: Sequence[Model], *, train: RatedPairs | None
 ) -> dict[str, Any]:
     """What is measured of each model."""
-    settings = {"resamples": job.resamples, "seed": job.seed}
+    settings = {"resamples": flags.resamples, "seed": flags.seed}
     scores = {model.name: model.scores(rated.sentences1, rated.sentences2, rated.conditions) for model in models}
-    return csts.measure(job, rated, models) | {
+    return csts.measure(flags, rated, models) | {
         "conditions": condition_data(rated, train),
         "models": [
             {"name": name} | condition_figures(scores_N, rated, train, **settings) for name, scores_N in scores.items()

@@ -22,7 +22,7 @@ from turns import finish
 
 from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model
 from raycase.evaluation.procedure import Task, evaluate
 from raycase.evaluation.report import RankedSystem, rank_systems, render_ranked
@@ -58,7 +58,7 @@ class Cube:
         return {pair: i for i, pair in enumerate(dict.fromkeys(judged))}
 
 
-def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, cube: Cube, models: Sequence[Model]) -> dict[str, Any]:
     """Rank each query's pool by each encoder's unconditional vectors and by each model's conditional ones."""
     pairs = cube.pairs()
     under = [(cube.papers[paper], CONDITIONS[facet]) for paper, facet in pairs]
@@ -78,7 +78,7 @@ def measure(job: EvaluateJob, cube: Cube, models: Sequence[Model]) -> dict[str, 
         values = {group: measures_QM[rows_Q] for group, rows_Q in groups.items()}
         systems.append(RankedSystem(name=name, what=what, values=values))
     return rank_systems(
-        job,
+        flags,
         title="CSFCube: papers like another one in background, method or result, x 100",
         about=(
             f"{len(facet_Q)} queries (a paper and a facet); each ranks its own pool of candidates, which experts "
@@ -238,7 +238,7 @@ TASK = Task(read=lambda job: read_cube(job.data), measure=measure)
 
 def main(arguments: argparse.Namespace) -> None:
     """Evaluate the models and write the report."""
-    job = EvaluateJob(
+    job = EvaluateFlags(
         task="csfcube",  # type: ignore[arg-type]
         model=tuple(arguments.model),
         data=arguments.data,

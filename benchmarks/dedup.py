@@ -22,8 +22,8 @@ from sentence_transformers import util
 from turns import captions, finish
 
 import raycase
-from raycase.explore.dedup import DedupJob, dedup
-from raycase.index.build import IndexJob, build
+from raycase.explore.dedup import DedupFlags, dedup
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 
 
@@ -43,9 +43,9 @@ def main():
         rows = {"id": np.arange(len(texts)), "text": texts}
         pq.write_table(pa.table(rows).take(draw.permutation(len(texts))), f"{folder}/texts.parquet")
         raycase.embed(f"{folder}/texts.parquet", f"{folder}/out", unconditional=True)
-        build(IndexJob(embeddings=(f"{folder}/out",), output=f"{folder}/i.lance"))
+        build(IndexFlags(embeddings=(f"{folder}/out",), output=f"{folder}/i.lance"))
         began = time.perf_counter()
-        result = dedup(DedupJob(index=f"{folder}/i.lance", threshold=args.threshold, output=f"{folder}/groups"))
+        result = dedup(DedupFlags(index=f"{folder}/i.lance", threshold=args.threshold, output=f"{folder}/groups"))
         seconds = {"raycase dedup": time.perf_counter() - began}
         found = pq.read_table(Path(folder, "groups")).sort_by("id")
         index = Index.open(f"{folder}/i.lance")

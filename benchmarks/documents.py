@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from turns import CAPTIONS
 
 import raycase
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 
 IMAGES_A_DOCUMENT, QUERIES = 20, 500
@@ -62,7 +62,7 @@ def captions(tokens, count, late=False):
                 ray=False,
             )
             seconds = time.perf_counter() - began
-            build(IndexJob(embeddings=(output,), output=f"{output}.lance"))
+            build(IndexFlags(embeddings=(output,), output=f"{output}.lance"))
             index = Index.open(f"{output}.lance")
             index.search(queries[:1], unconditional=True)
             began = time.perf_counter()

@@ -21,7 +21,7 @@ from unlabelled import Method, Projection, fit_projection
 from raycase.io.storage import json_bytes
 from raycase.placement import AutoRunner
 from raycase.ray import tune
-from raycase.training.projector_job import ProjectorJob, projector_correlations
+from raycase.training.projector_job import ProjectorFlags, projector_correlations
 from raycase.training.sweep import Sweep, by_cell
 from raycase.training.vector_cache import VectorCache
 
@@ -101,7 +101,7 @@ def main(args):
     folder = Path(args.output)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "dims.json").write_text(json.dumps({"dim": args.dims}))
-    training = ProjectorJob(
+    training = ProjectorFlags(
         train=args.train,
         validation=args.validation,
         model=args.model,

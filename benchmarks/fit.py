@@ -68,9 +68,9 @@ def read_vectors(cache):
 
 
 def projector_job(**flags):
-    from raycase.training.projector_job import ProjectorJob
+    from raycase.training.projector_job import ProjectorFlags
 
-    return ProjectorJob(train="", validation="", output="", **flags)
+    return ProjectorFlags(train="", validation="", output="", **flags)
 
 
 def plain_fit(cache):

@@ -19,7 +19,7 @@ from lancedb.rerankers import RRFReranker
 from turns import captions, finish
 
 import raycase
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.text_index import RRF_K
 
@@ -38,7 +38,7 @@ def main():
         pq.write_table(pa.table({"id": range(args.rows), "text": texts}), f"{folder}/texts.parquet")
         output = f"{folder}/out"
         raycase.embed(f"{folder}/texts.parquet", output, unconditional=True, keep_columns=("text",))
-        build(IndexJob(embeddings=(output,), output=f"{folder}/i.lance", text_index=True))
+        build(IndexFlags(embeddings=(output,), output=f"{folder}/i.lance", text_index=True))
         index = Index.open(f"{folder}/i.lance")
         ids = index.dataset.to_table(columns=["id"])["id"].to_numpy()
         vectors = index.vectors_at(None, np.argsort(ids))

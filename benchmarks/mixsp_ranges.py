@@ -19,7 +19,7 @@ from reports import number
 from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
 from raycase.evaluation.report import interval, table
@@ -51,14 +51,14 @@ def overlap(grid: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> float:
     return float(np.trapezoid(np.minimum(lower, upper), grid))
 
 
-def router_accuracy(model: Model, pairs: RatedPairs, job: EvaluateJob) -> dict[str, float]:
+def router_accuracy(model: Model, pairs: RatedPairs, flags: EvaluateFlags) -> dict[str, float]:
     """Accuracy x 100 of a MixSP's router on the two ranges, with its interval; the share of the most frequent range."""
     scorer = model.load()
     lowest_N = scorer.figures(scorer.config.tokenize_pairs(pairs.sentences1, pairs.sentences2))[0][:, 1]
     upper_N = pairs.ratings >= UPPER
     right_N = (lowest_N >= UPPER) == upper_N
     most_frequent = 100 * max(upper_N.mean(), 1 - upper_N.mean())
-    found = estimate(mean_of, right_N, right_N, resamples=job.resamples, seed=job.seed) or {}
+    found = estimate(mean_of, right_N, right_N, resamples=flags.resamples, seed=flags.seed) or {}
     return found | {"most_frequent": float(most_frequent)}
 
 
@@ -82,7 +82,7 @@ def draw(densities_of: dict[str, Densities]) -> bytes:
 
 def main(arguments):
     """Measure, print and draw."""
-    job = EvaluateJob(
+    job = EvaluateFlags(
         task="sts",
         model=tuple(arguments.model),
         data=arguments.data,

@@ -5,7 +5,7 @@ import posixpath
 from pathlib import Path
 
 from raycase.encoder.table import ENCODERS
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.report import NOT_AVAILABLE
 from raycase.models.case import CaseConfig
@@ -26,7 +26,7 @@ def report_parser(doc, data="rated pairs"):
 
 def write_report(arguments, task, /, **options):
     """Measure, and write metrics.json and report.md; returns the metrics. options: more fields of the job."""
-    job = EvaluateJob(
+    job = EvaluateFlags(
         model=tuple(arguments.model),
         data=arguments.data,
         output=arguments.output,

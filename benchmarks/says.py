@@ -31,20 +31,20 @@ def nearness(unit_ND):
     return np.sort(cosines_NN, axis=1)[:, -NEAREST:].mean(1)
 
 
-def by_labels(unit_ND, said_N):
+def by_labels(unit_ND, stated_N):
     """AUC x 100 of ridge regression, the mean over the parts that were left out."""
-    part_N = np.arange(len(said_N)) % PARTS
+    part_N = np.arange(len(stated_N)) % PARTS
     found = []
     for part in range(PARTS):
         train, left = part_N != part, part_N == part
-        if len(set(said_N[left])) < 2:
+        if len(set(stated_N[left])) < 2:
             continue
         mean_D = unit_ND[train].mean(0)
         centred_nD = unit_ND[train] - mean_D
         gram_nn = centred_nD @ centred_nD.T
         gram_nn += RIDGE * np.trace(gram_nn) / len(gram_nn) * np.eye(len(gram_nn))
-        weights_D = centred_nD.T @ np.linalg.solve(gram_nn, said_N[train] - said_N[train].mean())
-        found.append(100 * auc((unit_ND[left] - mean_D) @ weights_D, said_N[left]))
+        weights_D = centred_nD.T @ np.linalg.solve(gram_nn, stated_N[train] - stated_N[train].mean())
+        found.append(100 * auc((unit_ND[left] - mean_D) @ weights_D, stated_N[left]))
     return np.mean(found)
 
 
@@ -66,11 +66,11 @@ def main():
         asked = [column.conditions[0] for column in told for _ in table.texts]
         states_CN = np.split(model.stated([*table.texts] * len(told), asked), len(told))
         for column, unit_ND, states_N in zip(told, l2_normalize(vectors_NCD).swapaxes(0, 1), states_CN, strict=True):
-            said_N = np.array(column.said)
+            stated_N = np.array(column.said)
             columns[f"{uri.rpartition('/')[2]}: {column.name}"] = (
-                100 * auc(states_N, said_N),
-                100 * auc(nearness(unit_ND), said_N),
-                by_labels(unit_ND, said_N.astype(np.float64)),
+                100 * auc(states_N, stated_N),
+                100 * auc(nearness(unit_ND), stated_N),
+                by_labels(unit_ND, stated_N.astype(np.float64)),
             )
     print("| column | states | nearest | labels of the column |\n|---|---|---|---|")
     for name, values in sorted(columns.items(), key=lambda item: -item[1][0]):

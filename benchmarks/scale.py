@@ -160,7 +160,7 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.job.embed_job import EmbedJob, check_embed
+    from raycase.job.embed_job import EmbedFlags, check_embed
     from raycase.job.output import write_job
     from raycase.job.plan import find_job_file, make_plan
     from raycase.job.units import pieces_to_arrow
@@ -182,7 +182,7 @@ def measure(url):
         return result
 
     places = {"input": "s3://corpus/in/", "output": "s3://corpus/out"}
-    job = EmbedJob(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
+    job = EmbedFlags(**places, conditions=("color",), model="minilm", unit_rows=GROUP_ROWS)
     request = step("list the input", lambda: check_embed(job))
     opened, done = find_job_file(request)
     plan = step("read the footers", lambda: make_plan(request, opened, done))

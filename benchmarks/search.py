@@ -33,10 +33,12 @@ EF, REFINE = 100, 3
 
 
 def ours(name, folder):
-    from raycase.index.build import IndexJob, build
+    from raycase.index.build import IndexFlags, build
     from raycase.index.index import Index, Options
 
-    build(IndexJob(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name))
+    build(
+        IndexFlags(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name)
+    )
     index = Index.open(str(folder / f"{name}.lance"))
     return lambda queries: index.nearest(queries, CONDITION, K, options=Options())[1]
 

@@ -17,7 +17,7 @@ import numpy as np
 import requests
 
 import raycase
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.job.embed_job import SAMPLE
 
 THREADS = 8
@@ -32,7 +32,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         words, index = f"{folder}/words", f"{folder}/i.lance"
         raycase.embed(SAMPLE, words, any_condition=True, ray=False)
-        build(IndexJob(embeddings=(words,), output=index))
+        build(IndexFlags(embeddings=(words,), output=index))
         command = [sys.executable, "-m", "raycase", "serve", "--index", index, "--port", "0", "--queue", "64"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
             try:

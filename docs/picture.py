@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from raycase.demo import INDEX
-from raycase.explore.explore_job import ExploreJob, explore
+from raycase.explore.explore_job import ExploreFlags, explore
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
@@ -63,7 +63,7 @@ def main() -> None:
     """Write the picture."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        explore(ExploreJob(index=INDEX, conditions=CONDITIONS, output=str(folder / "map.html")))
+        explore(ExploreFlags(index=INDEX, conditions=CONDITIONS, output=str(folder / "map.html")))
         page = Browser(name)
         try:
             (first, _), *others = pictures = frames(page, folder)

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from raycase.integrations.mteb import ConditionalEncoder
     from raycase.models.embedder import Embedder
 
-AnyJob = TypeVar("AnyJob")
+AnyFlags = TypeVar("AnyFlags")
 Place = str | PathLike[str]
 
 
-def _job(kind: type[AnyJob], **options: Any) -> AnyJob:
+def _job(kind: type[AnyFlags], **options: Any) -> AnyFlags:
     """The dataclass of a command's flags. Raises RequestError for an argument that it lacks, or of another type."""
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in options:
@@ -111,10 +111,10 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         >>> result["rows_out"], result["pairs"]
         (2, 4)
     """
-    from raycase.job.embed_job import EmbedJob
+    from raycase.job.embed_job import EmbedFlags
     from raycase.placement import embed as run
 
-    return run(_job(EmbedJob, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
+    return run(_job(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
 
 
 @names_arguments
@@ -133,12 +133,12 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
         >>> raycase.train("case", train="train.csv", validation="v.csv", output="runs/case")  # doctest: +SKIP
     """
     from raycase.placement import open_trainer
-    from raycase.training.catalogue import TRAIN_JOBS
+    from raycase.training.catalogue import TRAIN_FLAGS
     from raycase.training.job import train as run
 
-    if system not in TRAIN_JOBS:
-        raise RequestError(f"system: expected one of {', '.join(TRAIN_JOBS)}, got {system!r}")
-    job = _job(TRAIN_JOBS[system], output=output, **options)
+    if system not in TRAIN_FLAGS:
+        raise RequestError(f"system: expected one of {', '.join(TRAIN_FLAGS)}, got {system!r}")
+    job = _job(TRAIN_FLAGS[system], output=output, **options)
     return run(job, open_trainer)
 
 
@@ -158,12 +158,12 @@ def evaluate(model: Place | Iterable[Place], data: Place, output: Place, **optio
     Examples:
         >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
-    from raycase.evaluation.job import EvaluateJob
+    from raycase.evaluation.job import EvaluateFlags
     from raycase.evaluation.procedure import evaluate as run
     from raycase.placement import AutoRunner
     from raycase.training.vector_cache import VectorCache
 
-    job = _job(EvaluateJob, model=_several(model, "model"), data=data, output=output, **options)
+    job = _job(EvaluateFlags, model=_several(model, "model"), data=data, output=output, **options)
     return run(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
 
 

@@ -20,12 +20,12 @@ from raycase.errors import check_ranges, normal_words, note, visible
 from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
-    from raycase.evaluation.job import EvaluateJob
-    from raycase.index.build import IndexJob
-    from raycase.job.embed_job import EmbedJob
-    from raycase.models.push import PushJob
-    from raycase.serve.serve_job import ServeJob
-    from raycase.training.job import TrainingJob
+    from raycase.evaluation.job import EvaluateFlags
+    from raycase.index.build import IndexFlags
+    from raycase.job.embed_job import EmbedFlags
+    from raycase.models.push import PushFlags
+    from raycase.serve.serve_job import ServeFlags
+    from raycase.training.job import TrainFlags
     from raycase.training.sweep import Sweep
 
 Result = dict[str, Any]  # what the last line of standard output holds
@@ -45,49 +45,49 @@ class Command:
         return resolve_name(self.flags)
 
 
-def embed(job: EmbedJob) -> Result:
+def embed(flags: EmbedFlags) -> Result:
     """Embed a corpus under conditions."""
     from raycase.io.reader import conditions_file
     from raycase.placement import embed
 
-    result = embed(job)
-    if sys.stdout.isatty() and not job.dry_run:
-        output, index = shlex.quote(result["output"]), shlex.quote(job.index or f"{result['output']}.lance")
-        build = "" if job.index else f"raycase index --embeddings {output} --output {index} && "
-        first = normal_words((*job.conditions, "...")[0])
-        said = "..." if conditions_file(job.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
-        under = "" if job.unconditional else f" --condition {said}"
+    result = embed(flags)
+    if sys.stdout.isatty() and not flags.dry_run:
+        output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
+        build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
+        first = normal_words((*flags.conditions, "...")[0])
+        said = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
+        under = "" if flags.unconditional else f" --condition {said}"
         search = f'{build}raycase search --index {index} --query "..."{under}'
         note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
-        note(f"they are in {output}" + f", and indexed in {index}" * bool(job.index))
-        note(f"next: {search if 'float' in job.dtype else f'raycase verify {output}'}")
+        note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
+        note(f"next: {search if 'float' in flags.dtype else f'raycase verify {output}'}")
     return result
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyJob(RayFlag):
+class VerifyFlags(RayFlag):
     """Check an output of `raycase embed` or `raycase score`: counts, checksums, schema, no NaN, no duplicate row."""
 
     output: tyro.conf.Positional[str]
     """The folder that the job wrote."""
 
 
-def verify(job: VerifyJob) -> Result:
+def verify(flags: VerifyFlags) -> Result:
     """Check an output of `embed` or `score` against its manifest."""
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
     from raycase.placement import AutoRunner
 
-    check_paths(opens={"OUTPUT": job.output})
-    check_ranges(job)
-    return verify(job.output, AutoRunner(job.ray)) | {"verified": True}
+    check_paths(opens={"OUTPUT": flags.output})
+    check_ranges(flags)
+    return verify(flags.output, AutoRunner(flags.ray)) | {"verified": True}
 
 
-def index(job: IndexJob) -> Result:
+def index(flags: IndexFlags) -> Result:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
     from raycase.index.build import build
 
-    result = build(job)
+    result = build(flags)
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
@@ -99,16 +99,16 @@ def index(job: IndexJob) -> Result:
     return result
 
 
-def train(job: TrainingJob) -> Result:
+def train(flags: TrainFlags) -> Result:
     """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
     from raycase.placement import open_trainer
     from raycase.training.job import train
 
-    metrics = train(job, open_trainer)
+    metrics = train(flags, open_trainer)
     chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
-    print(f"{chosen}the model is in {visible(job.folder)}")
+    print(f"{chosen}the model is in {visible(flags.folder)}")
     names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
-    return {name: metrics[name] for name in names if name in metrics} | {"output": str(job.folder)}
+    return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
 
 
 def tune(job: Sweep) -> Result:
@@ -121,40 +121,40 @@ def tune(job: Sweep) -> Result:
     return result
 
 
-def evaluate(job: EvaluateJob) -> Result:
+def evaluate(flags: EvaluateFlags) -> Result:
     """Evaluate models on a task and write a report."""
     from raycase.evaluation.procedure import evaluate
     from raycase.placement import AutoRunner
     from raycase.training.vector_cache import VectorCache
 
-    metrics = evaluate(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
-    output = Path(job.output).expanduser().absolute()
+    metrics = evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
+    output = Path(flags.output).expanduser().absolute()
     print(f"the report is {visible(output / 'report.md')}")
     return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
 
 
-def push(job: PushJob) -> Result:
+def push(flags: PushFlags) -> Result:
     """Publish a model folder on the Hugging Face hub."""
     from raycase.models.push import push
 
-    result = push(job)
+    result = push(flags)
     print(f"raycase.load({result['repository']!r}), or this very commit: {result['model']}")
     return result
 
 
-def serve(job: ServeJob) -> Result:
+def serve(flags: ServeFlags) -> Result:
     """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
     from raycase.serve.serve_job import check_serve, import_serve
 
-    import_serve(mcp=job.mcp is not None)
-    if job.mcp == "stdio":
+    import_serve(mcp=flags.mcp is not None)
+    if flags.mcp == "stdio":
         from raycase.serve.agents import serve_over_stdio
 
-        serve_over_stdio(check_serve(job))
+        serve_over_stdio(check_serve(flags))
         sys.exit()  # standard output was the agent's: no result stands there
     from raycase.ray.serve import serve
 
-    serve(job)
+    serve(flags)
 
 
 def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], Result]:
@@ -171,73 +171,75 @@ def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], 
 
 COMMANDS = {
     "demo": Command(
-        "raycase.demo:DemoJob",
+        "raycase.demo:DemoFlags",
         _at("raycase.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
         "raycase demo",
     ),
     "embed": Command(
-        "raycase.job.embed_job:EmbedJob",
+        "raycase.job.embed_job:EmbedFlags",
         embed,
         'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
     ),
-    "verify": Command("raycase.commands:VerifyJob", verify, "raycase verify out/"),
-    "index": Command("raycase.index.build:IndexJob", index, "raycase index --embeddings out/ --output captions.lance"),
+    "verify": Command("raycase.commands:VerifyFlags", verify, "raycase verify out/"),
+    "index": Command(
+        "raycase.index.build:IndexFlags", index, "raycase index --embeddings out/ --output captions.lance"
+    ),
     "search": Command(
-        "raycase.index.search_job:SearchJob",
+        "raycase.index.search_job:SearchFlags",
         _at("raycase.placement:search", "Search an index by sentences under conditions."),
         'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
     ),
     "facets": Command(
-        "raycase.explore.facets_job:FacetsJob",
+        "raycase.explore.facets_job:FacetsFlags",
         _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
         'raycase facets --index captions.lance --condition "color of the clothes"',
     ),
     "classify": Command(
-        "raycase.explore.classify:ClassifyJob",
+        "raycase.explore.classify:ClassifyFlags",
         _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
         "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
     ),
     "dedup": Command(
-        "raycase.explore.dedup:DedupJob",
+        "raycase.explore.dedup:DedupFlags",
         _at("raycase.explore.dedup:dedup", "Find rows of an index that are alike, and one of each group to keep."),
         "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet",
     ),
     "explore": Command(
-        "raycase.explore.explore_job:ExploreJob",
+        "raycase.explore.explore_job:ExploreFlags",
         _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),
         "raycase explore --index captions.lance --output map.html",
     ),
     "join": Command(
-        "raycase.explore.join:JoinJob",
+        "raycase.explore.join:JoinFlags",
         _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", with_runner=True),
         "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
     ),
     "score": Command(
-        "raycase.job.score_job:ScoreJob",
+        "raycase.job.score_job:ScoreFlags",
         _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
         "raycase score --input pairs.csv --output scores/",
     ),
     "train": Command(
-        "raycase.training.catalogue:TRAIN_JOBS",
+        "raycase.training.catalogue:TRAIN_FLAGS",
         train,
         "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
     ),
     "tune": Command(
-        "raycase.training.sweep:TuneJob",
+        "raycase.training.sweep:TuneFlags",
         tune,
         "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
         over="train",
     ),
     "evaluate": Command(
-        "raycase.evaluation.job:EvaluateJob",
+        "raycase.evaluation.job:EvaluateFlags",
         evaluate,
         "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/",
     ),
     "explain": Command(
-        "raycase.evaluation.explain:ExplainJob",
+        "raycase.evaluation.explain:ExplainFlags",
         _at("raycase.evaluation.explain:explain", "Show which words of a text a condition looks at."),
         'raycase explain --text "Two girls in red play soccer." --condition "color of the clothes"',
     ),
-    "serve": Command("raycase.serve.serve_job:ServeJob", serve, "raycase serve --index captions.lance"),
-    "push": Command("raycase.models.push:PushJob", push, "raycase push runs/pooling owner/name"),
+    "serve": Command("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
+    "push": Command("raycase.models.push:PushFlags", push, "raycase push runs/pooling owner/name"),
 }

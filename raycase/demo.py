@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycase.index.build import IndexJob, build
-from raycase.index.search_job import SearchJob, search
-from raycase.job.embed_job import EmbedJob, check_embed
+from raycase.index.build import IndexFlags, build
+from raycase.index.search_job import SearchFlags, search
+from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 
@@ -19,23 +19,23 @@ CONDITIONS = ("number of people", "color of the clothes", "type of activity", "p
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoJob:
+class DemoFlags:
     """Embed the 300 sample sentences for any condition into ~/raycase/demo, index them, and search them with and
     without conditions."""
 
 
-def demo(job: DemoJob) -> dict[str, Any]:
+def demo(flags: DemoFlags) -> dict[str, Any]:
     """Embed, index and ask, in this process; returns where the results are. Raises RequestError and WorkError."""
-    run(check_embed(EmbedJob(any_condition=True, output=WORDS, overwrite=True)), Runner())
+    run(check_embed(EmbedFlags(any_condition=True, output=WORDS, overwrite=True)), Runner())
     return ask()
 
 
 def ask(raycase: str = "raycase") -> dict[str, Any]:
     """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition. raycase:
     the command, as a person calls it."""
-    build(IndexJob(embeddings=(WORDS,), output=INDEX, overwrite=True))
-    search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
-    search(SearchJob(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
+    build(IndexFlags(embeddings=(WORDS,), output=INDEX, overwrite=True))
+    search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
+    search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
     print(f'ask it what nobody asked: {raycase} search --index {INDEX} --query "..." --condition "..."')
     named = " ".join(f'"{condition}"' for condition in CONDITIONS)
     print(f"see it as a map (extra: explore): {raycase} explore --index {INDEX} --conditions {named} --output map.html")

@@ -17,14 +17,14 @@ ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass a
     actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
     dim dtype late_chunking max_rejected normalize on_long on_unknown overlap pooling text_language score_column
     subtract token_bytes candidates exact_below exact_condition shard_timeout shards
-    EmbedJob.condition_column SearchJob.query_condition SearchJob.replicas SearchJob.rerank
-    ExploreJob.text_column FacetsJob.text_column SearchJob.text_column
-    IndexJob.model OfIndex.model
-    resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested plain_rise plain_share
-    routed
+    EmbedFlags.condition_column SearchFlags.query_condition SearchFlags.replicas SearchFlags.rerank
+    ExploreFlags.text_column FacetsFlags.text_column SearchFlags.text_column
+    IndexFlags.model OfIndex.model
+    resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested routed
+    unconditional_rise unconditional_share
     """.split()  # noqa: SIM905 a literal list would be 75 lines
 )
-NOT_FLAGS = {"ConditionPoolingJob.gate", "LoraJob.alpha"}  # KIND.NAME: sweeps and Python set them
+NOT_FLAGS = {"ConditionPoolingFlags.gate", "LoraFlags.alpha"}  # KIND.NAME: sweeps and Python set them
 STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
 
 

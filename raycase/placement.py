@@ -16,12 +16,12 @@ from raycase.job.runner import CPUS_OF_ENCODER, Runner
 
 if TYPE_CHECKING:
     from raycase.index.index import Index
-    from raycase.index.search_job import SearchJob
-    from raycase.job.embed_job import EmbedJob
+    from raycase.index.search_job import SearchFlags
+    from raycase.job.embed_job import EmbedFlags
     from raycase.job.plan import Plan
     from raycase.job.request import Request, RunFlags
     from raycase.job.units import WrittenUnit
-    from raycase.training.job import TrainingJob
+    from raycase.training.job import TrainFlags
     from raycase.training.trainer import Trainer
 
 USE_RAY = " Add --ray to use a Ray cluster."
@@ -29,7 +29,7 @@ UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the
 
 
 def why_ray(ray: bool | None, several: str = "") -> str:
-    """The reason to run on Ray; "" for this process. Says which, once.
+    """The reason to run on Ray; "" for this process. StatedHead which, once.
 
     ray: the flag. several: what asks for more than one process. Raises RequestError where the two contradict.
     """
@@ -45,20 +45,20 @@ def why_ray(ray: bool | None, several: str = "") -> str:
 _note_once = cache(note)
 
 
-def several_encoders(job: RunFlags, units: int) -> str:
+def several_encoders(flags: RunFlags, units: int) -> str:
     """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or so many units on so many
     processors."""
     import torch
 
     from raycase.job.request import actor_range
 
-    wanted = actor_range(job.actors)
+    wanted = actor_range(flags.actors)
     if wanted and wanted[1] > 1:
-        return f"--actors {job.actors}"
-    if job.gpus_per_actor is not None:
-        return f"--gpus-per-actor {job.gpus_per_actor:g}"
+        return f"--actors {flags.actors}"
+    if flags.gpus_per_actor is not None:
+        return f"--gpus-per-actor {flags.gpus_per_actor:g}"
     gpus = torch.cuda.device_count()
-    if job.actors or gpus == 1:
+    if flags.actors or gpus == 1:
         return ""
     if gpus:
         return f"{gpus} GPUs"
@@ -80,7 +80,7 @@ class AutoRunner(Runner):
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""
-        self.embedding = self._on(several_encoders(request.job, plan.units))
+        self.embedding = self._on(several_encoders(request.flags, plan.units))
         return self.embedding.embed(request, plan)
 
     def _on(self, several: str) -> Runner:
@@ -91,7 +91,7 @@ class AutoRunner(Runner):
         return RayRunner()
 
 
-def embed(job: EmbedJob) -> dict[str, Any]:
+def embed(flags: EmbedFlags) -> dict[str, Any]:
     """Run or resume the job by the rule, then index its output, or estimate it; returns what its last line says.
 
     Raises RequestError and WorkError.
@@ -100,52 +100,52 @@ def embed(job: EmbedJob) -> dict[str, Any]:
     from raycase.job.run import run
     from raycase.job.sample import dry_run
 
-    request, runner = check_embed(job), AutoRunner(job.ray)
-    if job.dry_run:
+    request, runner = check_embed(flags), AutoRunner(flags.ray)
+    if flags.dry_run:
         return dry_run(request, runner)
-    if not job.index:
+    if not flags.index:
         return run(request, runner)
     from raycase.index.build import check_index, index_output
 
-    check_index(job.index, request)
+    check_index(flags.index, request)
     result = run(request, runner)
-    return result | {"index": index_output(job.index, result["output"])}
+    return result | {"index": index_output(flags.index, result["output"])}
 
 
-def search(job: SearchJob) -> dict[str, Any]:
+def search(flags: SearchFlags) -> dict[str, Any]:
     """Search an index, one of several shards by the rule; returns counts. Raises RequestError and WorkError."""
     from raycase.index.search_job import search
 
-    several = f"--replicas {job.replicas}" if job.replicas > 1 else ""
-    of_shards = several or ("" if job.shard_timeout is None else f"--shard-timeout {job.shard_timeout:g}")
+    several = f"--replicas {flags.replicas}" if flags.replicas > 1 else ""
+    of_shards = several or ("" if flags.shard_timeout is None else f"--shard-timeout {flags.shard_timeout:g}")
 
     @cache
     def in_shards() -> Callable[[Index], Index]:
         from raycase.ray.shards import InShards
 
-        return InShards(replicas=job.replicas, wait=job.shard_timeout)
+        return InShards(replicas=flags.replicas, wait=flags.shard_timeout)
 
     def shard(index: Index) -> Index:
         shards = index.metadata.shards
-        is_on_ray = shards > 1 and why_ray(job.ray, several)
+        is_on_ray = shards > 1 and why_ray(flags.ray, several)
         if of_shards and not is_on_ray:
             raise RequestError(
                 f"{of_shards}: expected an index in shards (`raycase index --overwrite --shards N`) and a cluster "
-                f"(RAY_ADDRESS, --ray), got {shards} of {job.index} in this process"
+                f"(RAY_ADDRESS, --ray), got {shards} of {flags.index} in this process"
             )
-        if job.ray and not is_on_ray:
-            _note_once(f"Running in this process: --ray searches an index in shards, and {job.index} has one")
+        if flags.ray and not is_on_ray:
+            _note_once(f"Running in this process: --ray searches an index in shards, and {flags.index} has one")
         return in_shards()(index) if is_on_ray else index
 
-    return search(job, shard)
+    return search(flags, shard)
 
 
-def open_trainer(job: TrainingJob) -> Trainer:
+def open_trainer(flags: TrainFlags) -> Trainer:
     """What a training job runs by, by the rule. Raises RequestError."""
-    if why_ray(job.ray, f"--workers {job.workers}" if job.workers > 1 else ""):
+    if why_ray(flags.ray, f"--workers {flags.workers}" if flags.workers > 1 else ""):
         from raycase.ray.train import open_trainer
 
-        return open_trainer(job)
+        return open_trainer(flags)
     from raycase.training.trainer import local_trainer
 
-    return local_trainer(job.gpus_per_worker)
+    return local_trainer(flags.gpus_per_worker)

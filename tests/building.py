@@ -9,7 +9,7 @@ import fsspec
 import storing
 
 from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.lance_files import open_ready
 from raycase.io.locks import mark_of
@@ -26,7 +26,7 @@ def write_outputs(home):
     for name in NAMES:
         rows = [row | {"text": text(name, row["id"])} for i in OF[name] for row in storing.texts(1, i)]
         storing.stored(home / f"of-{name}", model, rows, output=str(home / name))
-    build(IndexJob(embeddings=(str(home / "base"),), output=str(home / "i")))
+    build(IndexFlags(embeddings=(str(home / "base"),), output=str(home / "i")))
 
 
 def text(name, i):
@@ -52,7 +52,7 @@ class Content:
 
 def kinds(home, index, side):
     """Kind of build -> its job by one of two sides, and what it makes of a content."""
-    job, own = IndexJob(output=index), {name: str(home / name) for name in NAMES}
+    job, own = IndexFlags(output=index), {name: str(home / name) for name in NAMES}
     first = side == "a"
     gone, kept = range(50, 55) if first else range(53, 58), "cat" if first else "dog"
 
@@ -86,7 +86,7 @@ def kinds(home, index, side):
 
 def first_build(home, index, side):
     """The job of a new index, and what it has then."""
-    job = IndexJob(embeddings=(str(home / "base"), str(home / side)), output=index)
+    job = IndexFlags(embeddings=(str(home / "base"), str(home / side)), output=index)
     return job, lambda content: (content or Content()).add(side)
 
 
@@ -151,7 +151,7 @@ def check(home, index, pair, errors, start):
         return
     assert got(index) in allowed, (errors, got(index), allowed)
     readable(index)
-    build(IndexJob(embeddings=(str(home / "next"),), output=index))
+    build(IndexFlags(embeddings=(str(home / "next"),), output=index))
     after = [replace(content, rows=dict(content.rows)).add("next") for content in allowed]
     assert got(index) in after
     readable(index)
@@ -163,7 +163,7 @@ def got(index):
     rows = dataset.to_table(columns=["id", "condition", "text"]).to_pylist()
     plain = {row["id"]: row["text"] for row in rows if row["condition"] is None}
     assert len(rows) == len(plain) * (1 + len(metadata.kept)) == metadata.rows
-    assert metadata.plain == metadata.words == len(plain)
+    assert metadata.unconditional == metadata.with_tokens == len(plain)
     for name in metadata.kept:
         assert {row["id"]: row["text"] for row in rows if row["condition"] == name} == plain
     has_words = any(each.type_url.endswith("InvertedIndexDetails") for each in dataset.describe_indices())
@@ -175,7 +175,7 @@ def readable(index):
     """Every row answers a condition that is pooled, and those that are kept."""
     opened = Index.open(index)
     for condition in ("what they wear", *opened.metadata.kept):
-        assert len(opened.search(["a dog"], condition, 500)) == opened.metadata.plain
+        assert len(opened.search(["a dog"], condition, 500)) == opened.metadata.unconditional
     assert mark_of(locate(index) / "_building.lock") is None
 
 

@@ -178,11 +178,11 @@ def rated(tmp_path_factory):
 @pytest.fixture
 def evaluation(tmp_path):
     """Makes a job that evaluates models."""
-    from raycase.evaluation.job import EvaluateJob
+    from raycase.evaluation.job import EvaluateFlags
 
     def job(*models, **options):
         defaults = {"output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}
-        return EvaluateJob(**defaults | {"model": tuple(map(str, models))} | options)
+        return EvaluateFlags(**defaults | {"model": tuple(map(str, models))} | options)
 
     return job
 
@@ -222,6 +222,6 @@ def projector(rated, tiny_model):
 @pytest.fixture
 def training(projector, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
-    from raycase.training.projector_job import ProjectorJob
+    from raycase.training.projector_job import ProjectorFlags
 
-    return ProjectorJob(output=str(tmp_path / "case"), epochs=4, **projector)
+    return ProjectorFlags(output=str(tmp_path / "case"), epochs=4, **projector)

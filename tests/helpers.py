@@ -134,12 +134,12 @@ def small_job(folder, model):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.embed_job import EmbedJob
+    from raycase.job.embed_job import EmbedFlags
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
     files = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model)}
     encoder = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32"}
-    return EmbedJob(conditions=("color", "number of people"), unit_rows=100, actors="1:1", **files, **encoder)
+    return EmbedFlags(conditions=("color", "number of people"), unit_rows=100, actors="1:1", **files, **encoder)
 
 
 def flags_of(job):
@@ -299,13 +299,13 @@ def embedded(folder, tiny_model, rows, **options):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.embed_job import EmbedJob
+    from raycase.job.embed_job import EmbedFlags
 
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")
     defaults = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
     settings = {"model": str(tiny_model), "input": str(folder / "in.parquet"), "output": str(folder / "out")}
-    embed_here(EmbedJob(**settings | defaults | options))
+    embed_here(EmbedFlags(**settings | defaults | options))
     return settings["output"] if "output" not in options else options["output"]
 
 

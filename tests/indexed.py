@@ -7,8 +7,8 @@ import pytest
 from helpers import embedded, read_output, sentences, vectors
 
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
-from raycase.index.search_job import SearchJob, search
+from raycase.index.build import IndexFlags, build
+from raycase.index.search_job import SearchFlags, search
 from raycase.io.vectors import l2_normalize
 
 CONDITIONS = ("color", "number of people")
@@ -52,7 +52,7 @@ def index_of_thirty(folder, tiny_model):
     texts = {i: f"{words[i % 6]} {words[i // 6]} {i}" for i in range(30)}
     settings = {"conditions": ("color",), "unconditional": False, "prompt": None, "pooling": None}
     output = embedded(folder, folder / "bi", [{"id": i, "text": text} for i, text in texts.items()], **settings)
-    build(IndexJob(embeddings=(output,), output=str(folder / "index.lance")))
+    build(IndexFlags(embeddings=(output,), output=str(folder / "index.lance")))
     return str(folder / "index.lance"), texts
 
 
@@ -61,5 +61,5 @@ def searched(folder, uri):
     queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
     pq.write_table(pa.Table.from_pylist(queries), folder / "queries.parquet")
     files = {"answers": str(folder / "searched.parquet"), "queries": str(folder / "queries.parquet")}
-    search(SearchJob(index=uri, queries=files["queries"], k=8, output=files["answers"]))
+    search(SearchFlags(index=uri, queries=files["queries"], k=8, output=files["answers"]))
     return files

@@ -26,13 +26,13 @@ def save_condition_pooling(folder, encoder, nested=NESTED):
     """Condition pooling with a head on the encoder's folder; gives the model folder's name."""
     spec = find_encoder(str(encoder), prompt="concat-sc", pooling="mean")
     untrained = condition_pooling.ConditionPoolingConfig(model=str(encoder), encoder=spec, layers=(0.5, 1.0))
-    plain = {"plain_dim": 32, "plain_vector_dim": 32}
+    plain = {"unconditional_dim": 32, "unconditional_vector_dim": 32}
     shape = HeadConfig(states_dim=64, heads=2, head_dim=4, output_dim=8, nested=nested, **plain)
     torch.manual_seed(0)
     head = ConditionHead(shape).eval()
-    assert head.plain is not None
-    head.plain.rare.normal_()  # every sentence is unfamiliar
-    head.plain.turn.normal_()
+    assert head.unconditional is not None
+    head.unconditional.rare.normal_()  # every sentence is unfamiliar
+    head.unconditional.turn.normal_()
     write_folder(folder, replace(untrained, head=shape), head, {}, "")
     return str(folder)
 

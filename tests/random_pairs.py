@@ -6,10 +6,10 @@ import torch
 from raycase.heads.condition_head import ConditionHead
 from raycase.io.stored_tokens import StoredStates
 from raycase.models.pairs import PairVectors
-from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.condition_pairs import PairStates
 
-JOB = ConditionPoolingJob(output="", heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
+JOB = ConditionPoolingFlags(output="", heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
 WIDTH = 5
 
 
@@ -19,7 +19,7 @@ def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5
     parts = [random.standard_normal((random.integers(1, tokens), WIDTH)).astype(np.float16) for _ in range(sentences)]
     made = PairStates(
         sentences=StoredStates.of(parts, WIDTH),
-        plain=np.stack([part.astype(np.float32).mean(0) for part in parts]),
+        unconditional=np.stack([part.astype(np.float32).mean(0) for part in parts]),
         conditions=random.standard_normal((7, WIDTH)).astype(np.float32),
         sentence_index=random.integers(0, sentences, ((rows + 1) // 2, 2)).repeat(2, axis=0)[:rows],
         condition_index=random.integers(0, 7, rows),

@@ -40,14 +40,14 @@ from helpers import ROOT, embed_here
 
 from raycase.encoder.chunks import Chunking
 from raycase.errors import WorkError
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.job import read_step
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import SearchRequest
-from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.serve_job import ServeFlags, check_serve
 from raycase.serve.service import Service
 
 WORDS = ["red dress", "a woman", "two people", "dog", "play with a dog", "number 0123", "a - . b", "number of people"]
@@ -113,7 +113,9 @@ class Documents:
         files = {"input": str(place / "in"), "model": self.model, "keep_columns": ("text", "year"), "max_rejected": 1.0}
         for kind, options in self.kinds.items():
             units = self.chance.choice([2, 5, 20])
-            job = EmbedJob(output=str(place / kind), unit_rows=units, compute="float32", **files, **options, **self.cut)
+            job = EmbedFlags(
+                output=str(place / kind), unit_rows=units, compute="float32", **files, **options, **self.cut
+            )
             for _ in range(self.chance.choice([0, 0, 1, 2])):
                 self.killed(job)
             assert embed_here(job)["rows_in"] == verify(job.output)["rows_in"] == len(rows)
@@ -155,7 +157,7 @@ class Documents:
         assert found == wanted, (list(found - wanted)[:2], list(wanted - found)[:2])
         one = self.chance.choice([*self.there])
         literal = str(one) if self.whole_ids else "'{}'".format(one.replace("'", "''"))
-        asked = [*self.under, *["dog", {"dog": 1, "a woman": 2}] * bool(index.metadata.words)]
+        asked = [*self.under, *["dog", {"dog": 1, "a woman": 2}] * bool(index.metadata.with_tokens)]
         for condition in asked:
             for where in (None, "year < 3", f"document = {literal}"):
                 ask = {"conditions": condition, "where": where, "unconditional": condition is None}
@@ -186,7 +188,7 @@ class Documents:
         chance, first = self.chance, self.some(range(25))
         keep = ("animal",) if "tokens" in self.kinds and chance.random() < 0.6 else ()
         how = {"shards": chance.choice([None, 3]), "kind": chance.choice([None, "ivf-rq"])}
-        build(IndexJob(embeddings=self.embed(first, "0"), output=self.uri, keep_condition=keep, **how))
+        build(IndexFlags(embeddings=self.embed(first, "0"), output=self.uri, keep_condition=keep, **how))
         self.under += keep
         self.put(first)
         self.check()
@@ -196,7 +198,7 @@ class Documents:
                 year = chance.randrange(6)
                 gone = [id_ for id_, (_, of, _) in self.there.items() if of == year]
                 if len(gone) < len(self.there):
-                    build(IndexJob(output=self.uri, delete=f"year = {year}"))
+                    build(IndexFlags(output=self.uri, delete=f"year = {year}"))
                     self.there = {id_: kept for id_, kept in self.there.items() if id_ not in gone}
             else:
                 is_new = what == "add"
@@ -204,7 +206,7 @@ class Documents:
                     range(100 * step, 100 * step + 5) if is_new else chance.sample(range(30), chance.randint(1, 8))
                 )
                 new = self.some(numbers)
-                job = IndexJob(embeddings=self.embed(new, str(step)), output=self.uri, replace=not is_new)
+                job = IndexFlags(embeddings=self.embed(new, str(step)), output=self.uri, replace=not is_new)
                 if what == "replace, dying":
                     self.dying(job, new)
                 build(job)
@@ -327,7 +329,7 @@ class Answers:
 
     def add(self):
         """The version that is there now."""
-        service = Service.load(check_serve(ServeJob(index=self.uri)))
+        service = Service.load(check_serve(ServeFlags(index=self.uri)))
         self.versions.append([self.scores(service.search(SearchRequest(**asked))) for asked in self.asked])
         self.published.append(time.monotonic())
 
@@ -407,7 +409,7 @@ def service(home, seed, end, counts, wrong):
                     number = len(answers.versions)
                     rows = [row | {"year": 3000 + number} for row in storing.texts(200)]
                     output = storing.stored(home / f"rows{number}", model, rows)
-                    build(IndexJob(embeddings=(output,), output=answers.uri, replace=True))
+                    build(IndexFlags(embeddings=(output,), output=answers.uri, replace=True))
                     answers.add()
                     counts["indexes replaced"] += 1
                 elif what == "clients":

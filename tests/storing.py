@@ -8,7 +8,7 @@ from helpers import embedded
 
 import raycase
 from raycase.heads.condition_head import ConditionHead, HeadConfig
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 
@@ -19,19 +19,19 @@ WORDS = ["red", "dress", "woman", "dog", "two", "people", "play", "bar", "color"
 def model_folder(folder, **options):
     """A model folder whose head has a plain part that half of the texts have a share of."""
     config = ConditionPoolingConfig.untrained(small.save_bert(folder / "bert"), layers=(2 / 3, 1.0))
-    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "says": True}
-    shape |= {"plain_dim": small.DIM, "plain_vector_dim": small.DIM}
+    shape = {"heads": 4, "head_dim": 5, "output_dim": 11, "nested": (6,), "stated": True}
+    shape |= {"unconditional_dim": small.DIM, "unconditional_vector_dim": small.DIM}
     head_config = HeadConfig(states_dim=config.states_dim, **shape | options)
     torch.manual_seed(0)
     head = small.disturb(ConditionHead(head_config), scale=0.2)
-    head.says.net[-1].bias.data -= 0.65  # about half of the texts say something
-    if head.plain is not None:
+    head.stated.net[-1].bias.data -= 0.65  # about half of the texts say something
+    if head.unconditional is not None:
         train, validation = torch.randn(2, 400, config.states_dim)
-        head.plain.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, head_config.output_dim))
+        head.unconditional.fit(train, torch.randn(400, small.DIM), validation, torch.randn(400, head_config.output_dim))
     write_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
-    if head.plain is not None:  # half of the texts are so unlike the others that they have a share
-        far = torch.cat([head.plain.unfamiliar(m) for m in means(folder / "model", head.plain)])
-        head.plain.scale.mul_(far.median() / head_config.plain_from)
+    if head.unconditional is not None:  # half of the texts are so unlike the others that they have a share
+        far = torch.cat([head.unconditional.unfamiliar(m) for m in means(folder / "model", head.unconditional)])
+        head.unconditional.scale.mul_(far.median() / head_config.unconditional_from)
         write_folder(folder / "model", replace(config, head=head_config), head.half().float(), {}, "a card")
     return str(folder / "model")
 
@@ -77,5 +77,5 @@ def words_later_and_out(home, condition):
 
 def indexed(folder, *outputs, **settings):
     """The index of outputs; gives its folder."""
-    build(IndexJob(embeddings=tuple(map(str, outputs)), output=str(folder), **settings))
+    build(IndexFlags(embeddings=tuple(map(str, outputs)), output=str(folder), **settings))
     return str(folder)

@@ -19,7 +19,7 @@ from served import client_of, refusal
 
 from raycase.cli import main
 from raycase.io import lance_dataset, s3
-from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.serve_job import ServeFlags, check_serve
 from raycase.serve.service import Service
 
 SECRET = "hunter2secret"  # must never be printed
@@ -236,7 +236,7 @@ BODIES = {
 
 @pytest.fixture(scope="module")
 def client(home):
-    return client_of(Service.load(check_serve(ServeJob(index=str(home / "i.lance")))))[0]
+    return client_of(Service.load(check_serve(ServeFlags(index=str(home / "i.lance")))))[0]
 
 
 @pytest.mark.parametrize("case", BODIES)

@@ -18,12 +18,12 @@ from helpers import cosines, embed_here, read_output, vectors
 import raycase
 from raycase.cli import main, parse
 from raycase.encoder.loading import load_encoder
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
-from raycase.training.fine_tune_job import RatedJob
+from raycase.training.fine_tune_job import RatedFlags
 from raycase.training.sweep import changed
 
 # ------------------------------------------------------------------------------- what stands in papers/sum/model.py
@@ -57,7 +57,7 @@ class Sum(FineTunedEmbedder):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumJob(RatedJob):
+class SumFlags(RatedFlags):
     """The sum of both vectors."""
 
     SYSTEM = "sum"
@@ -72,7 +72,7 @@ def flags(monkeypatch, rated, tmp_path):
     """The line of the table, and the words that train it."""
     monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", ""))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.model", SimpleNamespace(SYSTEMS={"sum": SumConfig}))
-    monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(JOBS={"sum": SumJob}))
+    monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(JOBS={"sum": SumFlags}))
     monkeypatch.delitem(sys.modules, "raycase.training.catalogue", raising=False)  # which reads the table once
     files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]
     options = ["--model", small.save_bert(tmp_path / "encoder"), "--compute", "float32", "--epochs", "2", "--no-ray"]
@@ -92,7 +92,7 @@ def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, ca
     systems = json.loads(capsys.readouterr().out.splitlines()[-1])["systems"]
     assert systems["model"]["all"]["spearman"]["value"] == pytest.approx(trained["spearman"], abs=0.1)
 
-    asked = EmbedJob(input=job.input, conditions=("color",), output=str(tmp_path / "out"), model=folder)
+    asked = EmbedFlags(input=job.input, conditions=("color",), output=str(tmp_path / "out"), model=folder)
     embed_here(asked)
     found = read_output(asked.output)
     wanted = system.embed(found["text"].to_pylist(), found["condition"].to_pylist())

@@ -12,7 +12,7 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.integrations import ray_data as operators
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
 
@@ -100,7 +100,7 @@ def words(tmp_path_factory):
 
 def test_words_are_pooled_as_by_the_job(words, tmp_path):
     conditions = ("color of the dress", "animal")
-    embed_here(EmbedJob(input=str(words), conditions=conditions, output=str(tmp_path / "out")))
+    embed_here(EmbedFlags(input=str(words), conditions=conditions, output=str(tmp_path / "out")))
     pool = raycase.Pool(words=str(words), conditions=conditions)
     rows = read_output(str(words))
     found = pa.concat_tables([pool(rows.slice(0, 25)), pool(rows.slice(25))])

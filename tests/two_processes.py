@@ -17,14 +17,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raycase.errors import WorkError
-from raycase.papers.baselines.train import CrossEncoderJob
-from raycase.papers.csr.train import CsrJob
-from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.papers.baselines.train import CrossEncoderFlags
+from raycase.papers.csr.train import CsrFlags
+from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.loop import epoch_batches, fit, gather
 from raycase.training.losses import Loss
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector_job import ProjectorFlags
 
-TUNED = {"csr": (CsrJob, {"routed": 2}), "cross": (CrossEncoderJob, {})}
+TUNED = {"csr": (CsrFlags, {"routed": 2}), "cross": (CrossEncoderFlags, {})}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
 CASES = [(Loss.SQUARED, 33), (Loss.PEARSON, 37)]
 TUNED_ROWS = 17  # in batches of four, one of which has a single pair
@@ -51,7 +51,7 @@ def fitted(loss, rows, wrap=lambda module: module):
     """The state after three epochs, and the gradients of the last step."""
     shape = {"dim": 6, "layers": 2, "activation": "silu", "dropout": 0.0}
     where = dict.fromkeys(("train", "validation", "output"), "")
-    job = ProjectorJob(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
+    job = ProjectorFlags(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
     parts = (random_pairs.vector_pairs(n, seed, dim=12, ratings=RATINGS) for n, seed in ((rows, 0), (40, 1)))
     return ended(wrap, job.fit_epochs, None, *parts)
 
@@ -73,7 +73,7 @@ def fine_tuned(folder, name, wrap=lambda module: module):
 def head_fitted(heads, wrap=lambda module: module):
     """The state of condition pooling's head after two epochs, and the gradients of the last step."""
     shape = {"heads": heads, "head_dim": 4, "dim": 6, "nested": (3,)}
-    job = ConditionPoolingJob(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
+    job = ConditionPoolingFlags(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
     parts = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
     return ended(wrap, job.fit_epochs, None, *parts)
 

@@ -26,13 +26,13 @@ class TokenStates:
     """States of the text tokens of B prompts, padded on the right.
 
     index (B,): the prompts; states (B, S, W) fp32, the layers side by side; real (B, S) bool, which are tokens of the
-    text; plain (B, P) fp32: f of the prompt, by the encoder's own pooling.
+    text; unconditional (B, P) fp32: f of the prompt, by the encoder's own pooling.
     """
 
     index: Tensor
     states: Tensor
     real: Tensor
-    plain: Tensor
+    unconditional: Tensor
 
     @property
     def mean(self) -> Tensor:
@@ -95,7 +95,7 @@ class StateReader:
         encoder, texts = self.encoder, (batch.start[rows, -1:], batch.end[rows, -1:])
         hidden_BTD, sent, work = encoder.padded_pass(batch, rows, *texts, every=True)
         index_B, first_VB, stop_VB, start_B1, end_B1 = sent
-        plain_BD = encoder.pool_states(hidden_BTD, first_VB[:1], stop_VB[:1]).float()  # the first view
+        unconditional_BD = encoder.pool_states(hidden_BTD, first_VB[:1], stop_VB[:1]).float()  # the first view
         place_BS = start_B1 + torch.arange(int((texts[1] - texts[0]).max()), device=hidden_BTD.device)
         real_BS = place_BS < end_B1
         at_BS1 = (place_BS * real_BS).long().unsqueeze(-1)
@@ -103,4 +103,6 @@ class StateReader:
         taken = {n: s if of_B is None else s[of_B] for n, s in encoder.taken.items()} | {self._last: hidden_BTD}
         layers = [taken[n].gather(1, at_BS1.expand(-1, -1, taken[n].shape[-1])).float() for n in self.layers]
         encoder.taken = {}
-        return TokenStates(index=index_B, states=torch.cat(layers, dim=-1), real=real_BS, plain=plain_BD), work
+        return TokenStates(
+            index=index_B, states=torch.cat(layers, dim=-1), real=real_BS, unconditional=unconditional_BD
+        ), work

@@ -16,7 +16,7 @@ from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExplainJob:
+class ExplainFlags:
     """Show which words of a text a condition looks at: each word's share of the text's vector (CSR: of its router)."""
 
     text: tuple[str, ...]
@@ -28,18 +28,18 @@ class ExplainJob:
     name of an encoder."""
 
 
-def explain(job: ExplainJob) -> dict[str, Any]:
+def explain(flags: ExplainFlags) -> dict[str, Any]:
     """Print every text under every condition and return the weights. Raises RequestError."""
-    check_paths(opens={"--model": model_folder(job.model)})
-    given = {name: (bool(getattr(job, name)), "at least one") for name in ("text", "condition")}
-    check_ranges(job, given)
-    asked = dict.fromkeys(map(normal_words, job.condition))
-    pairs = [(text, condition) for text in dict.fromkeys(job.text) for condition in asked]
-    config: Any = resolve(job.model)
+    check_paths(opens={"--model": model_folder(flags.model)})
+    given = {name: (bool(getattr(flags, name)), "at least one") for name in ("text", "condition")}
+    check_ranges(flags, given)
+    asked = dict.fromkeys(map(normal_words, flags.condition))
+    pairs = [(text, condition) for text in dict.fromkeys(flags.text) for condition in asked]
+    config: Any = resolve(flags.model)
     if not config.weighs_words:
         raise RequestError(
             "--model: expected a model that weighs words (condition-pooling or csr, such as condition-pooling:minilm "
-            f"or csr:minilm), got {job.model}"
+            f"or csr:minilm), got {flags.model}"
         )
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
     refused = config.prepare(texts, conditions).refused
@@ -54,7 +54,7 @@ def explain(job: ExplainJob) -> dict[str, Any]:
         print(f"  {visible(condition, MOST_LABEL)}: {marked}")
     print()
     return {
-        "model": job.model,
+        "model": flags.model,
         "weights": [
             {
                 "text": text,

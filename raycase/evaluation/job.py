@@ -25,7 +25,7 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluateJob(PromptFlags, RayFlag):
+class EvaluateFlags(PromptFlags, RayFlag):
     """Evaluate one or several models on a task's judgements; writes metrics.json and report.md."""
 
     model: tuple[str, ...]
@@ -57,26 +57,26 @@ class EvaluateJob(PromptFlags, RayFlag):
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 
 
-def check_request(job: EvaluateJob) -> Path:
+def check_request(flags: EvaluateFlags) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
     check_paths(
         reads={
-            "--data": job.data,
-            "--threshold-from": job.threshold_from,
-            "--prompt": prompt_file(job.prompt),
-            "--labels": job.labels,
+            "--data": flags.data,
+            "--threshold-from": flags.threshold_from,
+            "--prompt": prompt_file(flags.prompt),
+            "--labels": flags.labels,
         },
-        opens={"--model": [*filter(None, map(model_folder, job.model))]},
-        writes={"--output": Folder(job.output, (METRICS, REPORT), here=True), "--cache": Folder(job.cache)},
+        opens={"--model": [*filter(None, map(model_folder, flags.model))]},
+        writes={"--output": Folder(flags.output, (METRICS, REPORT), here=True), "--cache": Folder(flags.cache)},
     )
-    ranges = at_least(0, job, "seed", most=MOST_SEED) | {
-        "model": (len(job.model) == len(set(job.model)) > 0, "one model or more, each once"),
-        "resamples": (100 <= job.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %"),
+    ranges = at_least(0, flags, "seed", most=MOST_SEED) | {
+        "model": (len(flags.model) == len(set(flags.model)) > 0, "one model or more, each once"),
+        "resamples": (100 <= flags.resamples <= MOST_RESAMPLES, f"100 to {MOST_RESAMPLES:,}, for an interval of 95 %"),
     }
     for name, task in TASK_OF.items():
-        ranges[name] = (not getattr(job, name) or job.task == task, f"none but for --task {task}")
-    check_ranges(job, ranges)
-    folder = Path(job.output).expanduser().absolute()
+        ranges[name] = (not getattr(flags, name) or flags.task == task, f"none but for --task {task}")
+    check_ranges(flags, ranges)
+    folder = Path(flags.output).expanduser().absolute()
     metrics = folder / METRICS
     if (folder / MODEL_FILE).exists() or (metrics.exists() and b'"task"' not in metrics.read_bytes()):
         raise RequestError(

@@ -50,11 +50,11 @@ def auc(scores_N: np.ndarray, labels_N: np.ndarray) -> float:
     return float((rankdata(scores_N)[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
-def calibration_error(probabilities_N: np.ndarray, said_N: np.ndarray) -> float:
+def calibration_error(probabilities_N: np.ndarray, stated_N: np.ndarray) -> float:
     """Expected calibration error x 100, over `BINS` bins of equal width (Guo et al., 2017, eq. 3)."""
     bins_N = np.minimum((probabilities_N * BINS).astype(int), BINS - 1)
     members = [bins_N == b for b in np.unique(bins_N)]
-    return 100 * float(sum(m.mean() * abs(probabilities_N[m].mean() - said_N[m].mean()) for m in members))
+    return 100 * float(sum(m.mean() * abs(probabilities_N[m].mean() - stated_N[m].mean()) for m in members))
 
 
 def estimate(

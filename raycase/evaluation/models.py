@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.heads.projector import project
 from raycase.io.json_values import loads
 from raycase.io.model_files import is_remote
@@ -38,7 +38,7 @@ class Model:
     config: Any  # of a system
     projector: nn.Module | None
     cache: Location
-    job: EvaluateJob
+    flags: EvaluateFlags
     vectors_of: Callable[..., np.ndarray] | None
 
     def embed(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> np.ndarray:
@@ -47,11 +47,11 @@ class Model:
         Raises RequestError where a text has no vector.
         """
         assert self.vectors_of is not None
-        return self.vectors_of(texts, self.config, name=self.job.data, cache=self.cache, compute=self.job.compute)
+        return self.vectors_of(texts, self.config, name=self.flags.data, cache=self.cache, compute=self.flags.compute)
 
     def load(self) -> Any:
         """The model with its weights, in the job's number format."""
-        return self.config.load(dtype=None if self.job.compute is None else getattr(torch, self.job.compute))
+        return self.config.load(dtype=None if self.flags.compute is None else getattr(torch, self.flags.compute))
 
     def scores(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
@@ -96,7 +96,7 @@ def no_condition(config: Any) -> str | None:
 
 
 def find_models(
-    job: EvaluateJob,
+    flags: EvaluateFlags,
     expected: Callable[[Any], str | None] = any_condition,
     vectors_of: Callable[..., np.ndarray] | None = None,
 ) -> list[Model]:
@@ -104,24 +104,24 @@ def find_models(
 
     Raises RequestError for an unknown or broken model, and for one that does not fit the task.
     """
-    configs: list[Any] = [resolve(name, **job.prompt_choices) for name in job.model]
-    for name, config in zip(job.model, configs, strict=True):
+    configs: list[Any] = [resolve(name, **flags.prompt_choices) for name in flags.model]
+    for name, config in zip(flags.model, configs, strict=True):
         if (instead := expected(config)) is not None:
-            raise RequestError(f"--model: expected {instead} for --task {job.task}, got {name}: {config.label}")
+            raise RequestError(f"--model: expected {instead} for --task {flags.task}, got {name}: {config.label}")
     folders = [  # on this machine, so that a cache may stand beside one
         None if c.folder is None or is_remote(c.folder) or c.folder.startswith(PACKAGE) else Path(c.folder)
         for c in configs
     ]
-    first = next(filter(None, folders), Path(job.output).absolute())  # beside it training keeps its vectors
-    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, job.model, strict=True)]
-    names = short if len(set(short)) == len(short) else job.model  # the whole paths where two end alike
+    first = next(filter(None, folders), Path(flags.output).absolute())  # beside it training keeps its vectors
+    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, flags.model, strict=True)]
+    names = short if len(set(short)) == len(short) else flags.model  # the whole paths where two end alike
     return [
         Model(
             name=name,
             config=config,
             projector=config.load_projector() if isinstance(config, CaseConfig) else None,
-            cache=locate(job.cache or str((folder or first).parent / "cache")),
-            job=job,
+            cache=locate(flags.cache or str((folder or first).parent / "cache")),
+            flags=flags,
             vectors_of=vectors_of,
         )
         for name, config, folder in zip(names, configs, folders, strict=True)

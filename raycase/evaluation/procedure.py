@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from raycase.errors import WorkError, note
-from raycase.evaluation.job import REPORT, EvaluateJob, check_request
+from raycase.evaluation.job import REPORT, EvaluateFlags, check_request
 from raycase.evaluation.models import Model, any_condition, find_models, no_condition, vectors
 from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ranked_values, render_ranked
 from raycase.evaluation.tasks import csts, labelled, rerank
@@ -26,8 +26,8 @@ from raycase.models.registry import of_paper
 class Task:
     """What is particular to one task."""
 
-    read: Callable[[EvaluateJob], Any]  # the data; raises RequestError
-    measure: Callable[[EvaluateJob, Any, Sequence[Model]], dict[str, Any]]  # the task's part of metrics.json
+    read: Callable[[EvaluateFlags], Any]  # the data; raises RequestError
+    measure: Callable[[EvaluateFlags, Any, Sequence[Model]], dict[str, Any]]  # the task's part of metrics.json
     expected: Callable[[Any], str | None] = lambda config: vectors(config) or any_condition(config)  # of a model
     render: Callable[[dict[str, Any]], str] = render_ranked  # metrics.json to the report in Markdown
 
@@ -39,20 +39,22 @@ TASKS = {
 }
 
 
-def evaluate(job: EvaluateJob, *, vectors_of: Callable[..., np.ndarray], task: Task | None = None) -> dict[str, Any]:
+def evaluate(
+    flags: EvaluateFlags, *, vectors_of: Callable[..., np.ndarray], task: Task | None = None
+) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
 
     Everything is checked before anything is embedded; nothing is written before everything is measured. vectors_of:
     `VectorCache.vectors_of`; task: instead of the one that the job names.
     """
     start = time.time()
-    task = task or TASKS.get(job.task) or of_paper("tasks", job.task)
-    folder = locate(str(check_request(job)))
-    data = task.read(job)
-    models = find_models(job, task.expected, vectors_of)
+    task = task or TASKS.get(flags.task) or of_paper("tasks", flags.task)
+    folder = locate(str(check_request(flags)))
+    data = task.read(flags)
+    models = find_models(flags, task.expected, vectors_of)
     metrics = {
-        "task": job.task,
-        **task.measure(job, data, models),
+        "task": flags.task,
+        **task.measure(flags, data, models),
         "provenance": provenance(),
         "seconds": round(time.time() - start, 1),
     }

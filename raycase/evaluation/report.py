@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, estimate, estimate_difference, mean_of
 from raycase.io.json_values import UNDEFINED
 
@@ -62,7 +62,7 @@ class RankedSystem:
 
 
 def rank_systems(
-    job: EvaluateJob,
+    flags: EvaluateFlags,
     *,
     title: str,
     about: str,
@@ -80,7 +80,7 @@ def rank_systems(
     groups_Q: equal for queries that the bootstrap draws together. compared: further differences, by key of
     `metrics.json`: of these systems from the first of these.
     """
-    settings = {"resamples": job.resamples, "seed": job.seed}
+    settings = {"resamples": flags.resamples, "seed": flags.seed}
     compared = {"against": systems, **compared}
 
     def figures(estimated: Callable[..., dict[str, float] | None], *of: RankedSystem) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def rank_systems(
         "groups": [{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
         "systems": [*lines.values()],
         "compared": {key: base.name for key, (base, *_) in compared.items()},
-        "settings": settings | {"compute": job.compute},
+        "settings": settings | {"compute": flags.compute},
     }
 
 

@@ -32,7 +32,7 @@ AT_ONCE = 2**22  # cosines of rows and labels that are held
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifyJob(OfIndex):
+class ClassifyFlags(OfIndex):
     """Give each row of an index the best of your labels: the nearest, by cosine, to what the row says about a
     condition. Labels are embedded as phrases that answer the condition, as by `raycase search --phrase`."""
 
@@ -50,38 +50,38 @@ class ClassifyJob(OfIndex):
     labelled texts."""
 
 
-def classify(job: ClassifyJob) -> dict[str, Any]:
+def classify(flags: ClassifyFlags) -> dict[str, Any]:
     """Label the rows, write the file, print how many rows each label has, and return counts. Raises RequestError."""
     began = time.time()
     check_paths(
-        reads={"--labels": conditions_file(job.labels), "--examples": job.examples},
-        opens=job.opens,
-        writes={"--output": File(job.output, PARQUET)},
+        reads={"--labels": conditions_file(flags.labels), "--examples": flags.examples},
+        opens=flags.opens,
+        writes={"--output": File(flags.output, PARQUET)},
     )
-    check_ranges(job)
-    labels = read_conditions(job.labels, "--labels")
+    check_ranges(flags)
+    labels = read_conditions(flags.labels, "--labels")
     if len(labels) < 2:
         raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
-    examples = read_examples(job.examples, labels) if job.examples else None
-    _, (condition, table) = on_index(job.open, partial(_label, job, labels, examples))
-    locate(job.output).put(parquet_bytes(table))
+    examples = read_examples(flags.examples, labels) if flags.examples else None
+    _, (condition, table) = on_index(flags.open, partial(_label, flags, labels, examples))
+    locate(flags.output).put(parquet_bytes(table))
     rows = len(table)
     print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
     counted = {row["values"]: row["counts"] for row in table[LABEL].value_counts().to_pylist()}
     counts, unlabelled = {label: counted.get(label, 0) for label in labels}, counted.get(None, 0)
     rest = "not stated" if "not stated" not in counts else "without a label"
-    shown = sorted(counts.items(), key=lambda item: -item[1]) + [(rest, unlabelled)] * job.stated
+    shown = sorted(counts.items(), key=lambda item: -item[1]) + [(rest, unlabelled)] * flags.stated
     for label, count in shown:
         print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
     print()
     return {
-        "asked": job.condition,
+        "asked": flags.condition,
         "condition": condition,
         "rows": rows,
         "labels": counts,
         "not_stated": unlabelled,
         "seconds": round(time.time() - began, 3),
-        "output": locate(job.output).uri,
+        "output": locate(flags.output).uri,
     }
 
 
@@ -130,20 +130,22 @@ def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.nd
 
 
 def _label(
-    job: ClassifyJob, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index
+    flags: ClassifyFlags, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index
 ) -> tuple[str | None, pa.Table]:
     """The condition that is taken, and the labelled rows of an open index."""
-    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    index.check_conditional([job.condition], phrases=True, stated=job.stated)
-    note_searched(index, {job.condition: condition}, job.where)
+    condition, blocks = index.blocks(flags.condition, flags.where, exact_condition=flags.exact_condition)
+    index.check_conditional([flags.condition], phrases=True, stated=flags.stated)
+    note_searched(index, {flags.condition: condition}, flags.where)
     check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables = pa.array(labels), []
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
     for offsets_B, vectors_BD in parts(blocks(), step):
         label_B, score_B, margin_B = nearest_labels(vectors_BD.numpy(), labels_LD)
-        states_B = index.stated_at(str(condition), offsets_B) if index.tells(condition) else np.ones(len(label_B))
-        has_none_B = (states_B < LEAST_STATED) & job.stated
+        states_B = (
+            index.stated_at(str(condition), offsets_B) if index.gives_stated(condition) else np.ones(len(label_B))
+        )
+        has_none_B = (states_B < LEAST_STATED) & flags.stated
         with lance_errors(index.root):
             ids = index.dataset.take(offsets_B, columns=[ID])[ID]
         columns = {
@@ -152,7 +154,7 @@ def _label(
             SCORE: pa.array(score_B),
             MARGIN: pa.array(margin_B),
         }
-        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.tells(condition) else {})))
+        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.gives_stated(condition) else {})))
     if not tables:
         raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
     return condition, pa.concat_tables(tables)

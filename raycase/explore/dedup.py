@@ -39,7 +39,7 @@ RESCORED = 4096  # pairs at a time
 
 
 @dataclass(frozen=True, kw_only=True)
-class DedupJob(OfIndex):
+class DedupFlags(OfIndex):
     """Find the rows of an index that are alike: compare every pair, link rows whose cosine is at least the threshold,
     and keep one row of each linked group, the one with the smallest id."""
 
@@ -51,20 +51,20 @@ class DedupJob(OfIndex):
     """The condition under which rows are compared. Default: by their unconditional vectors."""
 
 
-def dedup(job: DedupJob) -> dict[str, Any]:
+def dedup(flags: DedupFlags) -> dict[str, Any]:
     """Group the rows, write the file, print and return counts. Raises RequestError."""
     began = time.time()
-    check_paths(opens=job.opens, writes={"--output": File(job.output, PARQUET)})
-    check_ranges(job, {"threshold": (-1 <= job.threshold <= 1, "a cosine from -1 to 1")})
-    _, (condition, table) = on_index(job.open, partial(_group, job))
-    locate(job.output).put(parquet_bytes(table))
+    check_paths(opens=flags.opens, writes={"--output": File(flags.output, PARQUET)})
+    check_ranges(flags, {"threshold": (-1 <= flags.threshold <= 1, "a cosine from -1 to 1")})
+    _, (condition, table) = on_index(flags.open, partial(_group, flags))
+    locate(flags.output).put(parquet_bytes(table))
     rows, kept = len(table), pc.sum(table["kept"]).as_py()
     sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
     under = "without a condition" if condition is None else f'under "{visible(condition, MOST_LABEL)}"'
     groups = int((sizes > 1).sum())
     print(f"{rows:,} rows {under}: {kept:,} kept, {rows - kept:,} duplicates in {groups:,} groups of two or more")
     return {
-        "asked": job.condition,
+        "asked": flags.condition,
         "condition": condition,
         "rows": rows,
         "kept": kept,
@@ -72,22 +72,22 @@ def dedup(job: DedupJob) -> dict[str, Any]:
         "groups": groups,
         "largest": int(sizes.max()),
         "seconds": round(time.time() - began, 3),
-        "output": locate(job.output).uri,
+        "output": locate(flags.output).uri,
     }
 
 
-def _group(job: DedupJob, index: Index) -> tuple[str | None, pa.Table]:
+def _group(flags: DedupFlags, index: Index) -> tuple[str | None, pa.Table]:
     """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
     and whether that is its own."""
-    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    note_searched(index, {job.condition: condition}, job.where)
+    condition, blocks = index.blocks(flags.condition, flags.where, exact_condition=flags.exact_condition)
+    note_searched(index, {flags.condition: condition}, flags.where)
     nothing = _say_nothing(index)
 
     def telling() -> Iterator[Block]:
         for offsets_B, vectors_BD in blocks():
             yield offsets_B, vectors_BD.masked_fill(torch.from_numpy(nothing[offsets_B])[:, None], torch.nan)
 
-    offsets_N, group_N = link(telling if nothing.any() else blocks, len(nothing), job.threshold)
+    offsets_N, group_N = link(telling if nothing.any() else blocks, len(nothing), flags.threshold)
     if not len(offsets_N):
         raise RequestError("--where: expected a filter that leaves rows to compare, got one that leaves none")
     with lance_errors(index.root):

@@ -24,7 +24,7 @@ from raycase.explore.facets import (
     weigh_texts,
 )
 from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
-from raycase.index.index import LEAST_STATED, TELLING, Index, note_searched, on_index
+from raycase.index.index import LEAST_STATED, WITH_STATED, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
 from raycase.index.of_index import OfIndex
 from raycase.index.topk import Block
@@ -36,7 +36,7 @@ WORDS, EXAMPLES = 5, 3  # of a cluster
 
 
 @dataclass(frozen=True, kw_only=True)
-class FacetsJob(OfIndex):
+class FacetsFlags(OfIndex):
     """Cluster the rows of an index by their vectors under a condition (k-means), and show each cluster with its size,
     the words that carry it and its most typical rows."""
 
@@ -54,103 +54,104 @@ class FacetsJob(OfIndex):
     """Parquet file with the cluster of every row, local or on object storage."""
 
 
-def facets(job: FacetsJob) -> dict[str, Any]:
+def facets(flags: FacetsFlags) -> dict[str, Any]:
     """Group the rows of an index by a condition, print the table, write the files, and return counts. Raises
     RequestError."""
     began = time.time()
     check_paths(
-        opens=job.opens, writes={"--output": File(job.output, PARQUET), "--assignments": File(job.assignments, PARQUET)}
+        opens=flags.opens,
+        writes={"--output": File(flags.output, PARQUET), "--assignments": File(flags.assignments, PARQUET)},
     )
-    check_ranges(job, at_least(2, job, "clusters"))
+    check_ranges(flags, at_least(2, flags, "clusters"))
     import_sklearn()
 
     def find(index: Index) -> tuple[FoundFacets, pa.Table, pa.Table | None]:
-        found = find_facets(job, index)
-        note_searched(index, {job.condition: found.condition}, job.where)
+        found = find_facets(flags, index)
+        note_searched(index, {flags.condition: found.condition}, flags.where)
         with lance_errors(index.root):
-            return found, facet_table(found, index), assignment_table(found, index) if job.assignments else None
+            return found, facet_table(found, index), assignment_table(found, index) if flags.assignments else None
 
-    index, (found, table, assignments) = on_index(job.open, find)
+    index, (found, table, assignments) = on_index(flags.open, find)
     if found.unweighed:
         note(f"no weighed words: {found.unweighed}")
-    if job.output:
-        locate(job.output).put(parquet_bytes(table))
-    if job.assignments:
-        locate(job.assignments).put(parquet_bytes(assignments))
+    if flags.output:
+        locate(flags.output).put(parquet_bytes(table))
+    if flags.assignments:
+        locate(flags.assignments).put(parquet_bytes(assignments))
     _print_table(table.to_pylist(), found, index)
     clusters = found.clusters
     return {
-        "asked": job.condition,
+        "asked": flags.condition,
         "condition": found.condition,
-        "rows": len(clusters.offsets) + len(found.unstated),
-        "not_stated": len(found.unstated),
+        "rows": len(clusters.offsets) + len(found.not_stated),
+        "not_stated": len(found.not_stated),
         "clusters": len(clusters.sizes),
         "seconds": round(time.time() - began, 3),
-        "output": locate(job.output).uri if job.output else None,
-        "assignments": locate(job.assignments).uri if job.assignments else None,
+        "output": locate(flags.output).uri if flags.output else None,
+        "assignments": locate(flags.assignments).uri if flags.assignments else None,
     }
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoundFacets:
-    """The clusters, their words and examples; condition: of the index, that was taken; unstated: offsets of rows that
+    """The clusters, their words and examples; condition: of the index, that was taken; not_stated: offsets of rows that
     say nothing of it, and are in no cluster; unweighed: why there are no words."""
 
     clusters: Clusters
     words: list[list[CarriedWord]] | None
     examples: list[list[Example]]
     condition: str | None
-    unstated: np.ndarray
+    not_stated: np.ndarray
     unweighed: str | None
 
 
-def find_facets(job: FacetsJob, index: Index) -> FoundFacets:
+def find_facets(flags: FacetsFlags, index: Index) -> FoundFacets:
     """Group the rows of an open index, which need not be that of the job. Raises RequestError."""
-    text = text_column(index, job.text_column)
-    condition, blocks = index.blocks(job.condition, job.where, exact_condition=job.exact_condition)
-    unstated = _unstated(index, condition, blocks()) if job.stated else np.empty(0, np.int64)
-    unweighed = why_unweighed(index, job.text_column, job.model)
+    text = text_column(index, flags.text_column)
+    condition, blocks = index.blocks(flags.condition, flags.where, exact_condition=flags.exact_condition)
+    not_stated = _not_stated(index, condition, blocks()) if flags.stated else np.empty(0, np.int64)
+    unweighed = why_unweighed(index, flags.text_column, flags.model)
 
     def stated() -> Iterator[Block]:
         for offsets_B, vectors_BD in blocks():
-            kept_B = ~np.isin(offsets_B, unstated)
+            kept_B = ~np.isin(offsets_B, not_stated)
             yield offsets_B[kept_B], vectors_BD[kept_B]
 
-    clusters = find_clusters(stated if job.stated else blocks, job.clusters)
+    clusters = find_clusters(stated if flags.stated else blocks, flags.clusters)
     with lance_errors(index.root):
         return FoundFacets(
             clusters=clusters,
             words=carrying_words(clusters, index, condition, str(text), WORDS) if unweighed is None else None,
             examples=nearest_examples(clusters, index, text, EXAMPLES),
             condition=condition,
-            unstated=unstated,
+            not_stated=not_stated,
             unweighed=unweighed,
         )
 
 
-def _unstated(index: Index, condition: str | None, blocks: Iterable[Block]) -> np.ndarray:
+def _not_stated(index: Index, condition: str | None, blocks: Iterable[Block]) -> np.ndarray:
     """Offsets of the rows that say nothing of the condition. Raises RequestError where the model does not tell."""
-    if condition is None or not index.tells(condition):
-        raise RequestError(f"--stated: expected conditions {TELLING}, got {visible(condition, MOST_LABEL)}")
+    if condition is None or not index.gives_stated(condition):
+        raise RequestError(f"--stated: expected conditions {WITH_STATED}, got {visible(condition, MOST_LABEL)}")
     offsets_N = np.concatenate([np.empty(0, np.int64), *(offsets_B for offsets_B, _ in blocks)])
-    unstated = offsets_N[index.stated_at(condition, offsets_N) < LEAST_STATED]
-    if len(unstated) == len(offsets_N) > 0:
+    not_stated = offsets_N[index.stated_at(condition, offsets_N) < LEAST_STATED]
+    if len(not_stated) == len(offsets_N) > 0:
         raise RequestError(f"--stated: expected rows that say something of {visible(condition, MOST_LABEL)}, got none")
-    return unstated
+    return not_stated
 
 
 def facet_table(found: FoundFacets, index: Index) -> pa.Table:
     """One row for each cluster; words are null where none were weighed. The last, cluster 0, has the rows that say
     nothing of the condition, if any."""
     sizes = found.clusters.sizes.tolist()
-    total = sum(sizes) + len(found.unstated)
+    total = sum(sizes) + len(found.not_stated)
     words: Sequence[list[CarriedWord] | None] = found.words or [None] * len(sizes)
     rows = [
         {"cluster": number, "rows": size, "share": size / total, "words": of_words, "examples": examples}
         for number, (size, of_words, examples) in enumerate(zip(sizes, words, found.examples, strict=True), 1)
     ]
-    if unstated := len(found.unstated):
-        rows.append({"cluster": 0, "rows": unstated, "share": unstated / total, "words": None, "examples": []})
+    if not_stated := len(found.not_stated):
+        rows.append({"cluster": 0, "rows": not_stated, "share": not_stated / total, "words": None, "examples": []})
     id_type = index.dataset.schema.field(ID).type
     word = pa.struct([("word", pa.string()), ("score", pa.float32())])
     example = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
@@ -162,11 +163,11 @@ def facet_table(found: FoundFacets, index: Index) -> pa.Table:
 def assignment_table(found: FoundFacets, index: Index) -> pa.Table:
     """Every row's id, its cluster, and its cosine with the cluster's centre, in the order of the index; cluster 0,
     without a cosine: it says nothing of the condition."""
-    clusters, unstated = found.clusters, found.unstated
-    offsets = np.concatenate([clusters.offsets, unstated])
+    clusters, not_stated = found.clusters, found.not_stated
+    offsets = np.concatenate([clusters.offsets, not_stated])
     order = np.argsort(offsets)
-    cluster = np.append(clusters.cluster + 1, np.zeros(len(unstated), np.int64))[order]
-    cosine = np.append(clusters.cosine, np.zeros(len(unstated), np.float32))[order]
+    cluster = np.append(clusters.cluster + 1, np.zeros(len(not_stated), np.int64))[order]
+    cosine = np.append(clusters.cosine, np.zeros(len(not_stated), np.float32))[order]
     return pa.table(
         {
             ID: index.dataset.take(offsets[order], columns=[ID])[ID],

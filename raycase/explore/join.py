@@ -38,7 +38,7 @@ Group = tuple[str, int, int]  # the file of its neighbours, the first of its fil
 
 
 @dataclass(frozen=True, kw_only=True)
-class JoinJob(RayFlag):
+class JoinFlags(RayFlag):
     """Find each query's exact k nearest neighbours, by cosine, among all vectors under its condition.
 
     A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
@@ -64,7 +64,9 @@ class JoinJob(RayFlag):
     """Remove an earlier result in the folder first."""
 
 
-def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS) -> dict[str, Any]:
+def join(
+    job: JoinFlags, runner: Runner, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS
+) -> dict[str, Any]:
     """Search all neighbours; returns counts. Raises RequestError and WorkError."""
     began = time.time()
     root = locate(job.output)
@@ -105,18 +107,18 @@ def join(job: JoinJob, runner: Runner, *, group_rows: int = GROUP_ROWS, block_ro
     }
 
 
-def _check_join(job: JoinJob, queries: FinishedOutput, vectors: FinishedOutput) -> dict[str, float]:
+def _check_join(flags: JoinFlags, queries: FinishedOutput, vectors: FinishedOutput) -> dict[str, float]:
     """The shares of conditions with weights, if any. Raises RequestError for two outputs that cannot be joined."""
     for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
         columns = [ID, *written.job_file.config["keep_columns"]]
-        if job.exclude_same and job.exclude_same not in columns:
-            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {job.exclude_same!r}")
+        if flags.exclude_same and flags.exclude_same not in columns:
+            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {flags.exclude_same!r}")
     asked, there = queries.job_file.config, vectors.job_file.config
     another = fingerprint(asked["model"]) != fingerprint(there["model"])
     mixed = queries.unconditional != vectors.unconditional
-    both = asked["conditions"] and there["conditions"] and not job.condition
+    both = asked["conditions"] and there["conditions"] and not flags.condition
     lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
     problems = {
         "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
@@ -124,13 +126,13 @@ def _check_join(job: JoinJob, queries: FinishedOutput, vectors: FinishedOutput) 
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }
     check_problems(problems)
-    if not job.condition:
+    if not flags.condition:
         return {}
     from raycase.index.weighted_search import check_weights, weights_of  # takes seconds to import
 
-    if "=" not in "".join(job.condition):
+    if "=" not in "".join(flags.condition):
         raise RequestError('--condition: expected weights, as in "color=2", got none; leave it out for all conditions')
-    weights = weights_of(job.condition)
+    weights = weights_of(flags.condition)
     for flag, config in (("--query-vectors", asked), ("--vectors", there)):
         if lacks := {*weights} - {*(config["conditions"] or ())}:
             raise RequestError(

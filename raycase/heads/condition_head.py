@@ -5,7 +5,7 @@
 
 H_t: states of the sentence's tokens; e: mean state of the condition's. Without training: one head, K and Q the identity
 on the last layer, V the identity, no gate. A sentence unlike those of training also has a share of its unconditional
-vector (`PlainPart`).
+vector (`UnconditionalPart`).
 
 Kin to pooling by multi-head attention (Lee et al., 2019, Set Transformer, section 3.2) with the condition as its seed,
 and to CSR's router (Lin et al., 2024, eq. 1) behind a frozen encoder.
@@ -17,8 +17,8 @@ heads, K of a head, P of f(s), D vectors.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +28,13 @@ from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width
 
 WEIGHTS = "head.safetensors"  # in a model folder
 LEAST_TEMPERATURE = 1e-3
-LEAST_SCALE = 1e-3  # of `PlainPart`: rounding to float16 stays below a tenth of it
-MOST_RARE = 256  # directions of `PlainPart`: more find no other sentences, and take room
-SAYS_HIDDEN, PEAK = 64, 10.0  # of `Says`: its hidden layer, and what a peak is divided by
+LEAST_SCALE = 1e-3  # of `UnconditionalPart`: rounding to float16 stays below a tenth of it
+MOST_RARE = 256  # directions of `UnconditionalPart`: more find no other sentences, and take room
+UNCONDITIONAL_FIELDS = ("dim", "share", "from", "to", "vector_dim", "alone_from", "alone_to")
+ON_DISK = {"stated": "says"} | {
+    f"unconditional_{name}": f"plain_{name}" for name in UNCONDITIONAL_FIELDS
+}  # names in files
+STATED_HIDDEN, PEAK = 64, 10.0  # of `StatedHead`: its hidden layer, and what a peak is divided by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,18 +50,28 @@ class HeadConfig:
     gate: bool = True
     temperature: float = 20.0  # tau_k at the start
     nested: tuple[int, ...] = ()
-    says: bool = False  # whether the head knows if a text says anything of a condition
-    plain_dim: int | None = None  # of a layer's states, where the vectors have a share of the plain one
-    plain_share: Share = 0.5
-    plain_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
-    plain_to: float = 2.0  # and where it is whole
-    plain_vector_dim: int | None = None  # of f(s), if it is what is shared
-    plain_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
-    plain_alone_to: float = 4.0  # and where the vector is the plain one alone
+    stated: bool = False  # whether the head knows if a text states anything of a condition
+    unconditional_dim: int | None = None  # of a layer's states, where the vectors have a share of f(s)
+    unconditional_share: Share = 0.5
+    unconditional_from: float = 1.4  # how unlike a sentence is where the share begins, 1 for a usual one
+    unconditional_to: float = 2.0  # and where it is whole
+    unconditional_vector_dim: int | None = None  # of f(s), if it is what is shared
+    unconditional_alone_from: float = 3.2  # how unlike a sentence is where the share rises again
+    unconditional_alone_to: float = 4.0  # and where the vector is that of f(s) alone
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by the names that they have in files."""
+        return {ON_DISK.get(name, name): value for name, value in asdict(self).items()}
+
+    @classmethod
+    def of_json(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """What `as_json` gave, by the names of the fields."""
+        names = {old: new for new, old in ON_DISK.items()}
+        return {names.get(name, name): value for name, value in values.items()}
 
 
-class Plain(NamedTuple):
-    """The plain part of each sentence: share (B,) and vector T p (B, D)."""
+class Part(NamedTuple):
+    """The unconditional part of each sentence: share (B,) and vector T p (B, D)."""
 
     share: Tensor
     vector: Tensor
@@ -65,25 +79,25 @@ class Plain(NamedTuple):
 
 class KeysValues(NamedTuple):
     """What a head keeps of sentences: keys (B, H, S, K), their lengths (B, H, S), values (B, S, D), real (B, S), and
-    their plain part or None. To divide products by the lengths is cheaper than to divide the keys."""
+    their unconditional part or None. To divide products by the lengths is cheaper than to divide the keys."""
 
     keys: Tensor
     lengths: Tensor
     values: Tensor
     real: Tensor
-    plain: Plain | None
+    part: Part | None
 
     @classmethod
-    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, plain: Plain | None = None) -> KeysValues:
+    def of(cls, keys_BHSK: Tensor, values_BSD: Tensor, real_BS: Tensor, part: Part | None = None) -> KeysValues:
         """With the lengths of the keys."""
         lengths_BHS = torch.linalg.vector_norm(keys_BHSK, dim=-1).clamp(min=1e-12)
-        return cls(keys_BHSK, lengths_BHS, values_BSD, real_BS, plain)
+        return cls(keys_BHSK, lengths_BHS, values_BSD, real_BS, part)
 
     def take(self, index_B: Tensor) -> KeysValues:
         """The sentences of this index."""
-        keys, lengths, values, real, plain = self
-        part = None if plain is None else Plain(share=plain.share[index_B], vector=plain.vector[index_B])
-        return KeysValues(keys[index_B], lengths[index_B], values[index_B], real[index_B], part)
+        keys, lengths, values, real, part = self
+        taken = None if part is None else Part(share=part.share[index_B], vector=part.vector[index_B])
+        return KeysValues(keys[index_B], lengths[index_B], values[index_B], real[index_B], taken)
 
 
 class ConditionQueries(NamedTuple):
@@ -102,8 +116,8 @@ class ConditionQueries(NamedTuple):
         return ConditionQueries(*(part[index] for part in self))
 
 
-class Says(nn.Module):
-    """Whether a text says anything of a condition, as log-odds: B gelu(A [u / |u|, q, p]).
+class StatedHead(nn.Module):
+    """Whether a text states anything of a condition, as log-odds: B gelu(A [u / |u|, q, p]).
 
     u: the first dimensions of the head's vector, q: the queries of all heads, p: for each head, how far the largest
     logit of a token stands above the mean. So stored tokens suffice, cut to any dimension.
@@ -113,9 +127,9 @@ class Says(nn.Module):
         super().__init__()
         self.dim = min((config.output_dim, *config.nested))
         self.net = nn.Sequential(
-            nn.Linear(self.dim + config.heads * (config.head_dim + 1), SAYS_HIDDEN),
+            nn.Linear(self.dim + config.heads * (config.head_dim + 1), STATED_HIDDEN),
             nn.GELU(),
-            nn.Linear(SAYS_HIDDEN, 1),
+            nn.Linear(STATED_HIDDEN, 1),
         )
 
     def features(self, pooled: Tensor, queries: Tensor, peaks: Tensor) -> Tensor:
@@ -131,12 +145,13 @@ class Head(nn.Module, ABC):
     """Base of both heads; `read` sees the sentences alone, `ask` the conditions alone, `pool` brings them together."""
 
     output_dim: int
-    says: Says | None
+    stated: StatedHead | None
     tau: Tensor
 
     @abstractmethod
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
-        """Keys and values of the sentences' tokens; plain: f(s), which a head that has a plain part needs."""
+    def read(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor | None = None) -> KeysValues:
+        """Keys and values of the sentences' tokens; unconditional: f(s), which a head with
+        an unconditional part needs."""
 
     @abstractmethod
     def ask(self, states_CW: Tensor) -> ConditionQueries:
@@ -161,17 +176,17 @@ class Head(nn.Module, ABC):
     def pool(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
         """Vectors of the sentences, each under its conditions: (B, C, D)."""
         pooled_BCD = self.weights(tokens, questions) @ tokens.values * questions.gate
-        return pooled_BCD if tokens.plain is None else join_plain(pooled_BCD, *tokens.plain)
+        return pooled_BCD if tokens.part is None else join_unconditional(pooled_BCD, *tokens.part)
 
-    def says_features(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
-        """What `Says` sees of sentences, each under its conditions: (B, C, F)."""
-        assert self.says is not None
+    def stated_features(self, tokens: KeysValues, questions: ConditionQueries) -> Tensor:
+        """What `StatedHead` sees of sentences, each under its conditions: (B, C, F)."""
+        assert self.stated is not None
         logits_BHCS = self.logits(tokens, questions)
         real_B11S = tokens.real[:, None, None]
         means_BHC = logits_BHCS.masked_fill(~real_B11S, 0).sum(-1) / real_B11S.sum(-1)
         peaks_BCH = (logits_BHCS.amax(-1) - means_BHC).transpose(1, 2)
-        pooled_BCD = self.pool(tokens._replace(plain=None), questions)
-        return self.says.features(pooled_BCD, questions.queries, peaks_BCH)
+        pooled_BCD = self.pool(tokens._replace(part=None), questions)
+        return self.stated.features(pooled_BCD, questions.queries, peaks_BCH)
 
 
 class ZeroShotHead(Head):
@@ -180,10 +195,10 @@ class ZeroShotHead(Head):
     def __init__(self, dim: int, temperature: float = 20.0) -> None:
         super().__init__()
         self.output_dim = dim
-        self.says = None
+        self.stated = None
         self.tau = nn.Buffer(torch.tensor([temperature]), persistent=False)
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
+    def read(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor | None = None) -> KeysValues:
         last_BSD = states_BSW[..., -self.output_dim :]
         return KeysValues.of(last_BSD[:, None], last_BSD, real_BS)
 
@@ -214,13 +229,14 @@ class ConditionHead(Head):
         self.gate = nn.Linear(width, config.output_dim) if config.gate else None
         self.tau = nn.Parameter(torch.full((config.heads,), config.temperature))
         self.dropout = nn.Dropout(config.dropout)
-        self.says = Says(config) if config.says else None
-        self.plain = None if config.plain_dim is None else PlainPart(config)
+        self.stated = StatedHead(config) if config.stated else None
+        self.unconditional = None if config.unconditional_dim is None else UnconditionalPart(config)
+        self.register_load_state_dict_pre_hook(_by_present_names)
 
     @torch.no_grad()
     def start_from_states(self, last_dim: int) -> None:
         """Values begin training as the states of the last layer, of this dimension, turned, with one gate for all
-        conditions; the last head weighs all tokens alike, and stays so: its share is that of the plain mean."""
+        conditions; the last head weighs all tokens alike, and stays so: its share is that of the mean."""
         weight, bias = self.values[0].parameters()
         nn.init.zeros_(weight)
         nn.init.zeros_(bias)
@@ -230,11 +246,11 @@ class ConditionHead(Head):
             nn.init.ones_(self.gate.bias)
         self.tau[-1] = 0.0
 
-    def read(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor | None = None) -> KeysValues:
-        plain = None if self.plain is None else self.plain(states_BSW, real_BS, plain_BP)
+    def read(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor | None = None) -> KeysValues:
+        part = None if self.unconditional is None else self.unconditional(states_BSW, real_BS, unconditional_BP)
         states_BSW = self.dropout(states_BSW)
         keys_BHSK = self.keys(states_BSW).unflatten(-1, (self.config.heads, -1)).transpose(1, 2)
-        return KeysValues.of(keys_BHSK, self.values(states_BSW), real_BS, plain)
+        return KeysValues.of(keys_BHSK, self.values(states_BSW), real_BS, part)
 
     def ask(self, states_CW: Tensor) -> ConditionQueries:
         states_CW = self.dropout(states_CW)
@@ -244,8 +260,15 @@ class ConditionHead(Head):
         return ConditionQueries(queries=queries_CHK, mix=self.mix(states_CW).softmax(-1), gate=gate_CD)
 
 
-class PlainPart(nn.Module):
-    """What a vector keeps of the plain one, where a sentence is unlike those that trained the head.
+def _by_present_names(_: nn.Module, weights: dict[str, Tensor], *__: Any) -> None:
+    """Weights that 0.2 saved, by the names of today's parts."""
+    for part, before in (("stated", "says"), ("unconditional", "plain")):
+        for name in [name for name in weights if name.startswith(f"{before}.")]:
+            weights[part + name.removeprefix(before)] = weights.pop(name)
+
+
+class UnconditionalPart(nn.Module):
+    """What a vector keeps of f(s), where a sentence is unlike those that trained the head.
 
         m = the mean state of the sentence's tokens, each layer's of length 1;  p = f(s) / |f(s)|
         r = |N (m - mu)| / sigma,  a = share * rise(r; from, to) + (1 - share) * rise(r; alone_from, alone_to)
@@ -262,55 +285,57 @@ class PlainPart(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        assert config.plain_dim is not None and config.plain_vector_dim is not None
+        assert config.unconditional_dim is not None and config.unconditional_vector_dim is not None
         self.config = config
-        self.plain_dim = config.plain_dim
+        self.unconditional_dim = config.unconditional_dim
         width = config.states_dim
         self.center = nn.Buffer(torch.zeros(width))
         self.rare = nn.Buffer(torch.zeros(min(width // 3, MOST_RARE), width))
         self.scale = nn.Buffer(torch.ones(()))
-        self.turn = nn.Buffer(torch.zeros(config.output_dim, config.plain_vector_dim))
+        self.turn = nn.Buffer(torch.zeros(config.output_dim, config.unconditional_vector_dim))
 
     def means(self, states_BSW: Tensor, real_BS: Tensor) -> Tensor:
         """m of each sentence: (B, W)."""
         real_BS1 = real_BS.unsqueeze(-1)
         mean_BW = states_BSW.masked_fill(~real_BS1, 0.0).sum(1) / real_BS1.sum(1)
-        return F.normalize(mean_BW.unflatten(-1, (-1, self.plain_dim)), dim=-1).flatten(-2)
+        return F.normalize(mean_BW.unflatten(-1, (-1, self.unconditional_dim)), dim=-1).flatten(-2)
 
     def unfamiliar(self, means_BW: Tensor) -> Tensor:
         """r of each sentence: (B,)."""
         return torch.linalg.vector_norm((means_BW - self.center) @ self.rare.T, dim=-1) / self.scale
 
-    def forward(self, states_BSW: Tensor, real_BS: Tensor, plain_BP: Tensor) -> Plain:
-        """The part of each sentence; plain: f(s)."""
+    def forward(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor) -> Part:
+        """The part of each sentence; unconditional: f(s)."""
         config, unfamiliar_B = self.config, self.unfamiliar(self.means(states_BSW, real_BS))
 
         def rise(low: float, high: float) -> Tensor:
             return ((unfamiliar_B - low) / (high - low)).clamp(0, 1)
 
-        share_B = config.plain_share * rise(config.plain_from, config.plain_to)
-        share_B = share_B + (1 - config.plain_share) * rise(config.plain_alone_from, config.plain_alone_to)
-        return Plain(share=share_B, vector=F.normalize(plain_BP, dim=-1) @ self.turn.T)
+        share_B = config.unconditional_share * rise(config.unconditional_from, config.unconditional_to)
+        share_B = share_B + (1 - config.unconditional_share) * rise(
+            config.unconditional_alone_from, config.unconditional_alone_to
+        )
+        return Part(share=share_B, vector=F.normalize(unconditional_BP, dim=-1) @ self.turn.T)
 
-    def fit(self, train_NW: Tensor, plain_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
+    def fit(self, train_NW: Tensor, unconditional_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
         """Find the directions from m and f(s) of training sentences, m of validation sentences, and the head's
         vectors."""
         self.center.copy_(train_NW.mean(0))
         self.rare.copy_(_axes(train_NW - self.center)[:, : len(self.rare)].T)
         lengths_N = torch.linalg.vector_norm((validation_NW - self.center) @ self.rare.T, dim=-1)
         self.scale.copy_(lengths_N.square().mean().sqrt().clamp(min=LEAST_SCALE))
-        dim, plain_dim = self.turn.shape
-        turn_DK = _axes(F.normalize(vectors_ND, dim=-1))[:, :plain_dim]
-        if plain_dim > dim:
-            turn_DK = turn_DK @ _axes(F.normalize(plain_NP, dim=-1)).flip(1)[:, :dim].T
+        dim, unconditional_dim = self.turn.shape
+        turn_DK = _axes(F.normalize(vectors_ND, dim=-1))[:, :unconditional_dim]
+        if unconditional_dim > dim:
+            turn_DK = turn_DK @ _axes(F.normalize(unconditional_NP, dim=-1)).flip(1)[:, :dim].T
         self.turn.copy_(turn_DK)
 
 
-def join_plain(vectors_BCD: Tensor, share_B: Tensor, plain_BD: Tensor) -> Tensor:
-    """Vectors with their plain part, in place: these are the largest tensors of a batch."""
+def join_unconditional(vectors_BCD: Tensor, share_B: Tensor, unconditional_BD: Tensor) -> Tensor:
+    """Vectors with their unconditional part, in place: these are the largest tensors of a batch."""
     lengths_BC1 = torch.linalg.vector_norm(vectors_BCD, dim=-1, keepdim=True)
     share_B11 = share_B[:, None, None]
-    return vectors_BCD.mul_((1 - share_B11).sqrt()).addcmul_(lengths_BC1, share_B11.sqrt() * plain_BD[:, None])
+    return vectors_BCD.mul_((1 - share_B11).sqrt()).addcmul_(lengths_BC1, share_B11.sqrt() * unconditional_BD[:, None])
 
 
 def _axes(rows_NK: Tensor) -> Tensor:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from raycase.errors import expecting
 from raycase.heads.condition_head import ConditionQueries, Head, KeysValues
-from raycase.io.stored_tokens import Ragged, StoredTokens, TokenFormat, plain_parts
+from raycase.io.stored_tokens import Ragged, StoredTokens, TokenFormat, unconditional_parts
 
 MOST_BITS = 8  # of a component
 KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
@@ -66,7 +66,7 @@ class TensorFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenCodes(TensorFile):
+class TokenBasis(TensorFile):
     """The basis of codes. encode (Y, M); keys (M, H, K) and values (M, D) take z back; mean (D,) of the values; steps
     (M,); bits (M,) uint8, falling; ratio (1,): length of whole vectors in that of those cut to D."""
 
@@ -101,15 +101,15 @@ class TokenCodes(TensorFile):
         flat = z_TM.cpu().numpy()
         finite = np.add.reduceat(~np.isfinite(flat).all(axis=1), np.cumsum(counts) - counts) == 0
         shares, vectors_ND = np.zeros(len(counts), np.float32), np.zeros((len(counts), dim), np.float32)
-        if tokens.plain is not None:
-            shares, vectors_ND = (part.cpu().numpy() for part in tokens.plain)
+        if tokens.part is not None:
+            shares, vectors_ND = (part.cpu().numpy() for part in tokens.part)
         half, scaled_TM = 2.0 ** (self.bits.numpy() - 1.0), np.nan_to_num(flat, posinf=0, neginf=0) / self.steps.numpy()
         codes_TM = (np.floor(scaled_TM).clip(-half, half - 1) + half).astype(np.uint8)
         planes = [(codes_TM[:, :count] >> bit) & 1 for bit, count in enumerate(self._planes)]
         return StoredTokens(
             form=self.form,
             codes=Ragged.by_counts(np.packbits(np.concatenate(planes, axis=1), axis=1), counts),
-            part=plain_parts(shares, float(self.ratio) * vectors_ND[:, :dim]),
+            part=unconditional_parts(shares, float(self.ratio) * vectors_ND[:, :dim]),
             finite=finite & np.isfinite(shares),
         )
 
@@ -148,7 +148,7 @@ def _inner(tokens: KeysValues, dim: int) -> Tensor:
 @torch.inference_mode()
 def fit_codes(
     head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, *, dim: int, token_bytes: int
-) -> TokenCodes:
+) -> TokenBasis:
     """The basis for a head from the tokens of a sample of sentences, which is not empty, and typical conditions."""
     inner_TY = torch.cat([_inner(tokens, dim).cpu() for tokens in sample])
     assert len(inner_TY)
@@ -167,7 +167,7 @@ def fit_codes(
     steps, bits = _allocate((inner_TY @ axes_YY)[:: max(1, len(inner_TY) // FITTED_TOKENS)], 8 * token_bytes)
     order = torch.argsort(bits, descending=True, stable=True)[: int((bits > 0).sum())]
     back_MY = axes_YY.T[order] / scale_Y @ back_YY
-    return TokenCodes(
+    return TokenBasis(
         encode=(into_YY * scale_Y @ axes_YY[:, order]).float(),
         keys=back_MY[:, :split].float().unflatten(1, (heads, key_dim)).contiguous(),
         values=back_MY[:, split:].float(),
@@ -226,10 +226,10 @@ def _errors(z_YT: Tensor, step_FY: Tensor, bits: int) -> Tensor:
 
 
 def _ratio(head: Head, sample: Sequence[KeysValues], typical: ConditionQueries, dim: int) -> Tensor:
-    """Mean length of whole vectors in that of those cut to `dim`, without their plain parts: (1,)."""
+    """Mean length of whole vectors in that of those cut to `dim`, without their unconditional parts: (1,)."""
     if dim == head.output_dim:
         return torch.ones(1)
-    tokens = sample[0]._replace(plain=None)
+    tokens = sample[0]._replace(part=None)
     every_16th = torch.arange(0, len(typical.mix), 16).expand(len(tokens.real), -1)
     pooled_BCD = head.pool(tokens, typical.take(every_16th))
     whole, cut = (torch.linalg.vector_norm(v, dim=-1) for v in (pooled_BCD, pooled_BCD[..., :dim]))

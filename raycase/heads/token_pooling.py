@@ -9,7 +9,7 @@ of each head and a value, so a row is pooled from two small tables. To find cand
 by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
 
 Shapes: N texts, S tokens of each in a group of equal length, T tokens of all, C conditions, H heads, M components, L
-levels, E centroids of a level, D dimensions, A axes, P texts with a plain part.
+levels, E centroids of a level, D dimensions, A axes, P texts with a unconditional part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.heads.condition_head import ConditionQueries, Says, join_plain
-from raycase.heads.token_codes import TensorFile, TokenCodes
+from raycase.heads.condition_head import ConditionQueries, StatedHead, join_unconditional
+from raycase.heads.token_codes import TensorFile, TokenBasis
 from raycase.io.stored_tokens import Ragged, StoredTokens
 
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
@@ -42,7 +42,7 @@ class UnpackedTokens:
     """Stored tokens of N texts, shortest first: codes (T, M) int8, or sketches (T, L) uint8; counts (N,) of tokens;
     order (N,): which text each one is.
 
-    with_part (P,): those with a plain part, by their place in this order; its shares (P,) and vectors (P, D).
+    with_part (P,): those with a unconditional part, by their place in this order; its shares (P,) and vectors (P, D).
     """
 
     codes: Tensor
@@ -81,7 +81,7 @@ class UnpackedTokens:
         )
 
 
-def unpack_tokens(tokens: StoredTokens, codes: TokenCodes | None) -> UnpackedTokens:
+def unpack_tokens(tokens: StoredTokens, codes: TokenBasis | None) -> UnpackedTokens:
     """Stored tokens, or sketches of them (None), ready to be pooled."""
     counts = tokens.codes.counts
     order = np.argsort(counts, kind="stable")
@@ -107,7 +107,7 @@ class TokenPooler:
     """Pools tokens under some conditions. What it holds is a few small matrices, which any process can be given."""
 
     def __init__(
-        self, codes: TokenCodes, questions: ConditionQueries, temperatures: Tensor, dtype: torch.dtype = torch.float32
+        self, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor, dtype: torch.dtype = torch.float32
     ) -> None:
         questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the tokens are not
         queries_CHK = questions.queries.to(dtype) * temperatures[:, None]
@@ -120,19 +120,19 @@ class TokenPooler:
 
     def pool(self, tokens: UnpackedTokens) -> Tensor:
         """Vectors of the texts, in the order of `tokens`, under each condition: (N, C, D), not normalised."""
-        return _with_plain_part(self._pool(tokens), tokens, tokens.vectors)
+        return _with_part(self._pool(tokens), tokens, tokens.vectors)
 
     @torch.no_grad()
-    def stated(self, tokens: UnpackedTokens, says: Says) -> Tensor:
-        """The probability that each text, in the order of `tokens`, says something of each condition: (N, C)."""
+    def stated(self, tokens: UnpackedTokens, head: StatedHead) -> Tensor:
+        """The probability that each text, in the order of `tokens`, states something of each condition: (N, C)."""
         peaks_NCH = self.asked.new_empty(len(tokens.counts), *self.mix.shape)
         pooled_NCD = self._pool(tokens, peaks_NCH)
         queries_NCHK = self.queries.expand(len(pooled_NCD), -1, -1, -1)
-        return says(says.features(pooled_NCD, queries_NCHK, peaks_NCH)).sigmoid()
+        return head(head.features(pooled_NCD, queries_NCHK, peaks_NCH)).sigmoid()
 
     @torch.no_grad()
     def _pool(self, tokens: UnpackedTokens, peaks_NCH: Tensor | None = None) -> Tensor:
-        """Vectors without the plain part, (N, C, D); into `peaks`, how far a token's logit is above the mean."""
+        """Vectors without the unconditional part, (N, C, D); into `peaks`, how far a logit is above the mean."""
         count, (conditions, heads) = len(tokens.counts), self.mix.shape
         components = self.asked.shape[1]
         pooled_NCM = self.asked.new_empty(count, conditions, components)
@@ -147,10 +147,10 @@ class TokenPooler:
         return torch.stack([torch.addmm(b, pooled_NCM[:, c], v) for c, (b, v) in enumerate(self.back)], dim=1)
 
 
-def _with_plain_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -> Tensor:
-    """Only the texts that have a plain part change, to these vectors of it."""
+def _with_part(pooled_NCD: Tensor, tokens: UnpackedTokens, vectors_PD: Tensor) -> Tensor:
+    """Only the texts that have a unconditional part change, to these vectors of it."""
     if len(tokens.with_part):
-        pooled_NCD[tokens.with_part] = join_plain(pooled_NCD[tokens.with_part], tokens.shares, vectors_PD)
+        pooled_NCD[tokens.with_part] = join_unconditional(pooled_NCD[tokens.with_part], tokens.shares, vectors_PD)
     return pooled_NCD
 
 
@@ -166,7 +166,7 @@ class TokenSketch(TensorFile):
     centroids: Tensor
 
     @classmethod
-    def fit(cls, codes: TokenCodes, packed: np.ndarray) -> TokenSketch:
+    def fit(cls, codes: TokenBasis, packed: np.ndarray) -> TokenSketch:
         """From the codes of a sample of tokens, (T, token_bytes), which is not empty."""
         left_TM = _components(codes, packed)
         levels = []
@@ -176,7 +176,7 @@ class TokenSketch(TensorFile):
             levels.append(centroids_EM)
         return cls(centroids=torch.stack(levels))
 
-    def code(self, codes: TokenCodes, packed: np.ndarray) -> np.ndarray:
+    def code(self, codes: TokenBasis, packed: np.ndarray) -> np.ndarray:
         """Sketches of tokens by their codes: (T, token_bytes) -> (T, L) uint8."""
         sketch_TL = np.empty((len(packed), len(self.centroids)), np.uint8)
         for start in range(0, len(packed), SKETCHED_AT_ONCE):
@@ -188,7 +188,7 @@ class TokenSketch(TensorFile):
         return sketch_TL
 
 
-def _components(codes: TokenCodes, packed: np.ndarray) -> Tensor:
+def _components(codes: TokenBasis, packed: np.ndarray) -> Tensor:
     """The first components of z, without the half step that all have: (T, M)."""
     codes_TM = torch.from_numpy(codes.unpack(packed, COMPONENTS))
     return codes_TM * codes.steps[: codes_TM.shape[1]]
@@ -223,7 +223,7 @@ class SketchPooler:
     """Pools sketches under one condition, to vectors along some axes (D, A); at first along all of their dimensions."""
 
     def __init__(
-        self, sketch: TokenSketch, codes: TokenCodes, questions: ConditionQueries, temperatures: Tensor
+        self, sketch: TokenSketch, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor
     ) -> None:
         exact = TokenPooler(codes, questions, temperatures)
         components = sketch.centroids.shape[-1]
@@ -261,4 +261,4 @@ class SketchPooler:
                 rows_NSL.flatten(1), self.values, per_sample_weights=weights_NS.repeat_interleave(levels, 1), mode="sum"
             )
             torch.add(weighed_NA, self.base, out=pooled_NA[where])
-        return _with_plain_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]
+        return _with_part(pooled_NA[:, None], tokens, tokens.vectors @ self.axes)[:, 0]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from raycase.index.index import Index
 
 HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
-BOLD, PLAIN = "\033[1m", "\033[0m"
+BOLD, REGULAR = "\033[1m", "\033[0m"
 SHOWN_CHARACTERS = 100  # of a text in a table
 WEIGHTS_TYPE = pa.list_(
     pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
@@ -64,9 +64,9 @@ def in_bold(text: str, words: Collection[Word], most: int) -> str:
     at, end, pieces = start, start + most, []
     for word in sorted(words):
         if at <= word.start < end:
-            pieces += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], PLAIN]
+            pieces += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], REGULAR]
             at = min(word.end, end)
-    shown = "".join(piece if piece in (BOLD, PLAIN) else visible(piece) for piece in [*pieces, text[at:end]])
+    shown = "".join(piece if piece in (BOLD, REGULAR) else visible(piece) for piece in [*pieces, text[at:end]])
     return "…" * (start > 0) + " ".join(shown.split()) + "…" * (len(text.rstrip()) > end)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from raycase.index.filters import Filter
 from raycase.index.lance_files import APPROXIMATE, OFFSET, IndexMetadata, offsets_of, sql_and, sql_equals, vectors_of
-from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
+from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -68,7 +68,7 @@ def approximate_nearest(
 
     of_kind = None if metadata.rows_under(condition) == metadata.rows else sql_equals(CONDITION, condition)
     passing = sql_and(of_kind, where) or None
-    column = PLAIN if condition is None else VECTOR
+    column = UNCONDITIONAL if condition is None else VECTOR
     nearest = {
         "column": column,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
@@ -95,13 +95,13 @@ def approximate_nearest(
 def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:
     """Whether conditions with many rows are searched approximately by the vectors of this column."""
     fits = column in dataset.schema.names and dataset.schema.field(column).type.list_size % DIM_STEP == 0
-    rows = metadata.plain if column == PLAIN else max(metadata.conditions.values(), default=0)
+    rows = metadata.unconditional if column == UNCONDITIONAL else max(metadata.conditions.values(), default=0)
     return fits and metadata.is_approximate(rows)
 
 
 def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> str:
     """How the condition with most rows is searched: exact, or an approximate kind."""
-    coded = any(is_coded(dataset, metadata, column) for column in (VECTOR, PLAIN))
+    coded = any(is_coded(dataset, metadata, column) for column in (VECTOR, UNCONDITIONAL))
     return metadata.approximate_kind if coded else "exact"
 
 
@@ -127,7 +127,7 @@ def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
     """Bring all indices up to date with the rows and the index's kind; train approximate ones that are missing."""
     update_scalar_indices(dataset, metadata)
     indexed, options = _indexed_columns(dataset), APPROXIMATE[metadata.approximate_kind]
-    for column, rows in ((VECTOR, sum(metadata.conditions.values())), (PLAIN, metadata.plain)):
+    for column, rows in ((VECTOR, sum(metadata.conditions.values())), (UNCONDITIONAL, metadata.unconditional)):
         approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
         if approximate and indexed.get(column) != options["index_type"]:
             partitions = max(1, rows // ROWS_A_PARTITION)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexJob:
+class IndexFlags:
     """Index the vectors that `raycase embed` wrote, for `raycase search`.
 
     Run again, or with another output of the same model, it adds the rows that the index lacks.
@@ -92,37 +92,37 @@ class IndexJob:
     """Build from scratch; searches use the former index until the new one is finished."""
 
 
-def build(job: IndexJob) -> dict[str, Any]:
+def build(flags: IndexFlags) -> dict[str, Any]:
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
 
     Raises RequestError, and WorkError, also where another build of the index is at work.
     """
     began = time.time()
     import_lance()
-    root = locate(job.output)
+    root = locate(flags.output)
     check_paths(
-        opens={"--embeddings": job.embeddings, "--model": model_folder(job.model)},
-        writes={"--output": Folder(job.output, OF_INDEX)},
+        opens={"--embeddings": flags.embeddings, "--model": model_folder(flags.model)},
+        writes={"--output": Folder(flags.output, OF_INDEX)},
     )
-    check_ranges(job, at_least(1, job, "exact_below") | at_least(1, job, "shards", most=MOST_SHARDS))
-    sources = [open_written(uri, "--embeddings") for uri in job.embeddings]
+    check_ranges(flags, at_least(1, flags, "exact_below") | at_least(1, flags, "shards", most=MOST_SHARDS))
+    sources = [open_written(uri, "--embeddings") for uri in flags.embeddings]
     with lance_errors(root), held(root, "_building.lock", other_build(root)):
         former = mark_of(root / READY_FILE)
-        dataset, metadata = _open_or_begin(job, sources, root)
+        dataset, metadata = _open_or_begin(flags, sources, root)
         rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
-        metadata.kind, metadata.exact_below = job.kind or metadata.kind, job.exact_below or metadata.exact_below
-        metadata.shards = job.shards or metadata.shards
+        metadata.kind, metadata.exact_below = flags.kind or metadata.kind, flags.exact_below or metadata.exact_below
+        metadata.shards = flags.shards or metadata.shards
         _check_sources(sources, dataset, metadata, root)
-        deleted = delete_matching(dataset, metadata, job.delete, root) if job.delete is not None else 0
-        deleted += delete_same_ids(dataset, metadata, sources) if job.replace else 0
+        deleted = delete_matching(dataset, metadata, flags.delete, root) if flags.delete is not None else 0
+        deleted += delete_same_ids(dataset, metadata, sources) if flags.replace else 0
         for source in sources:
             dataset = append_rows(dataset, source, metadata, root)
         if dataset is None:
-            raise RequestError(f"--embeddings: expected vectors in {', '.join(job.embeddings)}, got none")
-        dataset = keep_conditions(dataset, metadata, job.keep_condition, root, job.model)
+            raise RequestError(f"--embeddings: expected vectors in {', '.join(flags.embeddings)}, got none")
+        dataset = keep_conditions(dataset, metadata, flags.keep_condition, root, flags.model)
         added = metadata.rows - rows + deleted
-        has_new_words = bool(job.text_index or job.text_language) and update_text_index(
-            dataset, job.text_language, metadata.text_column
+        has_new_words = bool(flags.text_index or flags.text_language) and update_text_index(
+            dataset, flags.text_language, metadata.text_column
         )
         if added or deleted or has_new_words or settings != (metadata.kind, metadata.exact_below):
             if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
@@ -139,8 +139,8 @@ def build(job: IndexJob) -> dict[str, Any]:
         "rows_added": added,
         "rows_deleted": deleted,
         "conditions": len(metadata.conditions),
-        "unconditional_rows": metadata.plain,
-        "rows_with_tokens": metadata.words,
+        "unconditional_rows": metadata.unconditional,
+        "rows_with_tokens": metadata.with_tokens,
         "kind": search_kind(dataset, metadata),
         "shards": metadata.shards,
         "seconds": round(time.time() - began, 3),
@@ -149,7 +149,7 @@ def build(job: IndexJob) -> dict[str, Any]:
 
 
 def _open_or_begin(
-    job: IndexJob, sources: Sequence[FinishedOutput], root: Location
+    flags: IndexFlags, sources: Sequence[FinishedOutput], root: Location
 ) -> tuple[LanceDataset | None, IndexMetadata]:
     """The index to add to and its metadata; None and fresh metadata for a new index. Raises RequestError where the
     folder has something else."""
@@ -161,12 +161,12 @@ def _open_or_begin(
         raise RequestError(
             f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
         )
-    ready = None if job.overwrite else open_ready(root)
+    ready = None if flags.overwrite else open_ready(root)
     if ready is None:
-        for flag in ["--delete"] * (job.delete is not None) + ["--replace"] * job.replace:
+        for flag in ["--delete"] * (flags.delete is not None) + ["--replace"] * flags.replace:
             raise RequestError(
                 f"{flag}: expected a finished index at {root.uri} and no --overwrite beside it, got "
-                f"{'both' if job.overwrite else 'none'}; build it with --embeddings alone"
+                f"{'both' if flags.overwrite else 'none'}; build it with --embeddings alone"
             )
         if not sources:
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
@@ -175,10 +175,10 @@ def _open_or_begin(
         chunk = config.get(PairResult.CHUNK, [])
         return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=chunk)
     dataset, metadata = ready
-    if job.shards not in (None, metadata.shards):
+    if flags.shards not in (None, metadata.shards):
         raise RequestError(
             f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
-            f"{job.shards}"
+            f"{flags.shards}"
         )
     if not root.is_local or dataset.version != dataset.latest_version:  # behind it may be what a killed build wrote
         dataset.restore()  # Lance refuses commits of any build that opened the index before
@@ -230,7 +230,7 @@ def check_index(index: str, request: Request) -> None:
 def index_output(index: str, output: str) -> str:
     """Index an output that is complete; returns where. Raises RequestError and WorkError."""
     try:
-        return str(build(IndexJob(embeddings=(output,), output=index))["output"])
+        return str(build(IndexFlags(embeddings=(output,), output=index))["output"])
     except (RequestError, WorkError) as error:
         said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
         raise type(error)(f"{said}; the output is complete but not indexed: {output}") from error

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.heads.condition_head import ConditionQueries, Says
+from raycase.heads.condition_head import ConditionQueries, StatedHead
 from raycase.heads.token_pooling import (
     AXES_ROWS,
     LEVELS,
@@ -32,9 +32,9 @@ from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
 from raycase.index.topk import Block, joined, only
-from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
+from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, PLAIN_PART, StoredTokens
+from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, UNCONDITIONAL_PART, StoredTokens
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -67,7 +67,7 @@ class StoredRows:
     ) -> None:
         """column: CODES or SKETCH; fragments: whose rows alone are there; None: all."""
         self.dataset, self.column, self.memory_bytes, self.fragments = dataset, column, memory_bytes, fragments
-        self.count = metadata.words
+        self.count = metadata.with_tokens
         self.cached: list[RowBatch] | None = None
         self.codes = cache(partial(read_basis, root))
         self.sketch = cache(lambda basis: read_sketch(root, metadata.sketches[basis]))
@@ -79,7 +79,7 @@ class StoredRows:
             return
         kept: list[RowBatch] = []
         size = 0
-        rows = {"columns": [OFFSET, self.column, PLAIN_PART, BASIS], "filter": HAS_TOKENS}
+        rows = {"columns": [OFFSET, self.column, UNCONDITIONAL_PART, BASIS], "filter": HAS_TOKENS}
         at_once = TOKEN_ROWS if self.column == CODES else SKETCHED_ROWS
         for read in scan(self.dataset, self.fragments, **rows, batch_size=at_once).to_batches():
             for batch in self._by_basis(pa.table(read)):
@@ -95,7 +95,7 @@ class StoredRows:
         """The rows at these offsets."""
         for start in range(0, len(offsets_B), TOKEN_ROWS):
             offsets = offsets_B[start : start + TOKEN_ROWS]
-            rows = self.dataset.take(offsets, columns=[self.column, PLAIN_PART, BASIS])
+            rows = self.dataset.take(offsets, columns=[self.column, UNCONDITIONAL_PART, BASIS])
             yield from self._by_basis(rows.append_column(OFFSET, pa.array(offsets)))
 
     def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:
@@ -131,11 +131,11 @@ class PooledVectors(TokenVectors):
 
         self.rows, self.pooler = rows, pooler
 
-    def stated_at(self, condition: str, offsets_B: np.ndarray, says: Says) -> np.ndarray:
+    def stated_at(self, condition: str, offsets_B: np.ndarray, head: StatedHead) -> np.ndarray:
         """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
         stated_B = np.empty(len(offsets_B), np.float32)
         for found_N, basis, tokens in self.rows.at(offsets_B):
-            stated_N = self.pooler(basis, condition).stated(tokens, says)[:, 0]
+            stated_N = self.pooler(basis, condition).stated(tokens, head)[:, 0]
             stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
         return stated_B
 
@@ -228,13 +228,13 @@ class ConditionVectors:
         no row under it. None: all with stored tokens, for the index does not have the condition."""
         if self.metadata.lacks(condition):
             return None
-        is_some = self.metadata.words and condition is not None and condition not in self.metadata.kept
+        is_some = self.metadata.with_tokens and condition is not None and condition not in self.metadata.kept
         return self.uncovered(condition) if is_some else np.empty(0, np.int64)
 
     def pooled_rows(self, condition: str | None) -> int:
         """How many rows are pooled under a condition."""
         rows = self.to_pool(condition)
-        return self.metadata.words if rows is None else len(rows)
+        return self.metadata.with_tokens if rows is None else len(rows)
 
     def is_pooled(self, condition: str | None, offsets_B: np.ndarray) -> np.ndarray:
         """Which of some rows under a condition are pooled: (B,) bool."""
@@ -272,7 +272,7 @@ class ConditionVectors:
         if self.metadata.lacks(condition):
             return
         of_kind, part = sql_equals(CONDITION, condition), (condition, False)
-        column = PLAIN if condition is None else VECTOR
+        column = UNCONDITIONAL if condition is None else VECTOR
         size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
         if part not in self.cached and size > self._room:
             rows = self.scan(columns=[OFFSET, column], filter=sql_and(of_kind, where), batch_size=BATCH_ROWS)
@@ -296,7 +296,7 @@ class ConditionVectors:
         if (condition, False) in self.cached:
             offsets_N, vectors_ND = self.cached[condition, False]
             return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
-        column = PLAIN if condition is None else VECTOR
+        column = UNCONDITIONAL if condition is None else VECTOR
         return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
 
     def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
@@ -310,7 +310,7 @@ class ConditionVectors:
 
     def _pooled(self, condition: str, selected: np.ndarray | None) -> Iterator[Block]:
         """The blocks of those that are pooled; cached where all rows with stored tokens are, and fit."""
-        if selected is not None and len(selected) * FEW <= self.metadata.words:
+        if selected is not None and len(selected) * FEW <= self.metadata.with_tokens:
             yield from self.pooled_at(condition, np.sort(selected))
             return
         blocks: list[Block] = []

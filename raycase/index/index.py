@@ -31,7 +31,7 @@ from raycase.models.configs import check_conditions
 from raycase.models.embedder import Texts, as_texts
 
 LEAST_STATED = 0.5  # probability
-TELLING = (
+WITH_STATED = (
     "that are pooled from stored tokens by a model trained on labelled texts (embed with --any-condition, and index "
     "that output alone)"
 )
@@ -182,9 +182,9 @@ class Index(VectorIndex):
                 raise RequestError("query_condition: expected a condition of the rows beside it, got none")
             check_conditions(self.encoder.config, [query_condition])
         weighted = isinstance(conditions, Mapping)
-        if stated and (weighted or conditions is None or not all(map(self.tells, conditions))):
+        if stated and (weighted or conditions is None or not all(map(self.gives_stated, conditions))):
             got = "weights" if weighted else ", ".join(conditions or ["none"])
-            raise RequestError(f"stated: expected conditions {TELLING}, got {got}")
+            raise RequestError(f"stated: expected conditions {WITH_STATED}, got {got}")
 
     def _answers(self, question: _Question, queries: Sequence[int], k: int) -> pa.Table:
         """The answers to some of the sentences."""
@@ -249,7 +249,7 @@ class Index(VectorIndex):
         rows = max(map(self.rows, names))
         if options.exact or not self.metadata.is_approximate(rows):
             return None
-        if any(map(self.vectors.pooled_rows, names)) or (question.kind == "weights" and self.metadata.words):
+        if any(map(self.vectors.pooled_rows, names)) or (question.kind == "weights" and self.metadata.with_tokens):
             factor = options.factor * (AWAY if any(one.weight < 0 for one in asked) else 1)
             return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
         return 0

@@ -35,8 +35,8 @@ from raycase.io.schema import (
     DOCUMENT,
     EMBEDDING,
     ID,
-    PLAIN,
     RESERVED_COLUMNS,
+    UNCONDITIONAL,
     VECTOR,
     embedding_array,
     embedding_numbers,
@@ -77,7 +77,7 @@ def append_rows(
             if field.name not in dataset.schema.names:
                 dataset.add_columns(field)
         schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
-    column, counts = PLAIN if source.unconditional else VECTOR, Counter[Any]()
+    column, counts = UNCONDITIONAL if source.unconditional else VECTOR, Counter[Any]()
     dtype = schema.field(column).type.value_type.to_pandas_dtype()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -95,9 +95,9 @@ def append_rows(
             f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
             "some; choose another index, or pass --overwrite"
         )
-    plain = counts.pop(None, 0)
-    metadata.plain += plain
-    metadata.words += plain if source.has_tokens else 0
+    unconditional = counts.pop(None, 0)
+    metadata.unconditional += unconditional
+    metadata.with_tokens += unconditional if source.has_tokens else 0
     metadata.conditions = dict(Counter(metadata.conditions) + counts)
     return dataset
 
@@ -106,7 +106,7 @@ def _schema(source: FinishedOutput, metadata: IndexMetadata) -> pa.Schema:
     """Id, condition, the kept columns, and unit vectors in the index's number format."""
     fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
     dim = source.schema.field(EMBEDDING).type.list_size
-    column = PLAIN if source.unconditional else VECTOR
+    column = UNCONDITIONAL if source.unconditional else VECTOR
     fields.append(pa.field(column, embedding_type(dim, metadata.dtype)))
     if source.has_tokens:
         fields += [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())]
@@ -129,7 +129,7 @@ def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Loca
 def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: IndexMetadata) -> None:
     """Raise RequestError where the index has a row's id, or any chunk of its document, under the same condition, from
     another job."""
-    there: set[str | None] = {*metadata.conditions, *([None] if metadata.plain else [])}
+    there: set[str | None] = {*metadata.conditions, *([None] if metadata.unconditional else [])}
     common = there & {*([None] if source.unconditional else source.job_file.config["conditions"] or there)}
     if not common:
         return
@@ -198,12 +198,12 @@ def keep_conditions(
     for condition in conditions:
         if condition in metadata.conditions and condition not in metadata.kept:
             raise RequestError(f"--keep-condition: expected a condition that is new to the index, got {condition!r}")
-    if conditions and not metadata.words:
+    if conditions and not metadata.with_tokens:
         raise RequestError(
             f"--keep-condition: expected stored tokens in {root.uri}, got none; see `raycase embed --any-condition`"
         )
-    metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.words else []
-    stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.words]
+    metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.with_tokens else []
+    stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.with_tokens]
     if not stale:
         return dataset
     from raycase.index.condition_vectors import PooledVectors, StoredRows
@@ -222,8 +222,8 @@ def keep_conditions(
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())
-        dataset = write_batches(root, dataset, schema, rows, fragment_rows(metadata.words, metadata.shards))
-        metadata.conditions[condition] = metadata.words
+        dataset = write_batches(root, dataset, schema, rows, fragment_rows(metadata.with_tokens, metadata.shards))
+        metadata.conditions[condition] = metadata.with_tokens
     return dataset
 
 
@@ -278,9 +278,9 @@ def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> in
     for rows in dataset.to_batches(columns=[CONDITION], filter=where):
         gone.update(condition_counts(rows))
     if gone:  # else Lance writes a version all the same
-        if metadata.words:
-            metadata.words -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")
+        if metadata.with_tokens:
+            metadata.with_tokens -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")
         dataset.delete(where)
-    metadata.plain -= gone[None]
+    metadata.unconditional -= gone[None]
     metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
     return gone.total()

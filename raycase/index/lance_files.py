@@ -37,10 +37,12 @@ Kind = Literal["auto", "exact", "ivf-rq"]
 # kind -> how Lance makes it: RaBitQ codes, a bit a dimension
 APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "num_bits": 1}}
 
+ON_DISK = {"unconditional": "plain", "with_tokens": "words"}  # names of fields in the record
+
 
 @dataclass(kw_only=True)
 class IndexMetadata:
-    """The metadata of an index, stored as JSON in its schema; the names of the fields are part of the format."""
+    """The metadata of an index, stored as JSON in its schema."""
 
     model: dict[str, Any]  # `EmbedderConfig.describe()`; equal means equal vectors
     name: str  # the model's name when its vectors were written
@@ -49,8 +51,8 @@ class IndexMetadata:
     text_column: str | None = None  # that was embedded, as the id column: of the input; "" where outputs differ
     id_column: str | None = None
     chunk: list[int] = field(default_factory=list)  # how texts were cut: tokens of a chunk, of its overlap; 1: late
-    plain: int = 0  # rows without condition
-    words: int = 0  # those of them that have stored tokens
+    unconditional: int = 0  # rows without condition
+    with_tokens: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
@@ -58,9 +60,19 @@ class IndexMetadata:
     exact_below: int = 100_000  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
+    def as_json(self) -> str:
+        """The record in the schema."""
+        return json.dumps({ON_DISK.get(name, name): value for name, value in asdict(self).items()})
+
+    @classmethod
+    def of_json(cls, text: bytes) -> IndexMetadata:
+        """Read what `as_json` wrote. Raises ValueError."""
+        names = {old: new for new, old in ON_DISK.items()}
+        return from_json(cls, {names.get(name, name): value for name, value in loads(text).items()})
+
     @property
     def rows(self) -> int:
-        return sum(self.conditions.values()) + self.plain
+        return sum(self.conditions.values()) + self.unconditional
 
     def lacks(self, condition: str | None) -> bool:
         """Whether no row has a vector under a condition: where there are stored tokens, they are pooled from these."""
@@ -68,7 +80,7 @@ class IndexMetadata:
 
     def rows_under(self, condition: str | None) -> int:
         """Rows that are stored under a condition; None: without condition."""
-        return self.plain if condition is None else self.conditions.get(condition, 0)
+        return self.unconditional if condition is None else self.conditions.get(condition, 0)
 
     def is_approximate(self, rows: int) -> bool:
         """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""
@@ -98,7 +110,7 @@ def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset
         raise RequestError(f"{expected}, got another Lance dataset")
     advice = "; if an earlier version wrote it, embed and index again with --overwrite"
     with expecting(expected, ValueError, advice=advice):
-        metadata = from_json(IndexMetadata, loads(dataset.schema.metadata[METADATA_KEY.encode()]))
+        metadata = IndexMetadata.of_json(dataset.schema.metadata[METADATA_KEY.encode()])
         from_json(ModelFile, metadata.model)
         return dataset, metadata
 
@@ -146,7 +158,7 @@ def publish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, form
     The former version stays until the next build, for processes that have it open; older ones are removed. former: the
     mark of the tag before the index was opened. Raises WorkError where the tag has another, or there are other rows.
     """
-    dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata))})
+    dataset.update_schema_metadata({METADATA_KEY: metadata.as_json()})
     rows, tagged = dataset.count_rows(), dataset.tags.list().get(READY)
     manifest = root / "_versions" / f"{2**64 - 1 - dataset.version:020}.manifest"
     tag = {"branch": None, "version": dataset.version, "manifestSize": manifest.fs.size(manifest.path)}

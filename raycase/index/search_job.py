@@ -38,7 +38,7 @@ ANSWERS_AT_ONCE = 2**17  # that are held, re-ranked and written to the file
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchJob(OfIndex, RayFlag):
+class SearchFlags(OfIndex, RayFlag):
     """Search an index: the rows nearest to each query under a condition, by cosine."""
 
     query: tuple[str, ...] = ()
@@ -93,7 +93,7 @@ class SearchJob(OfIndex, RayFlag):
     """Seconds to wait for a shard whose process died. Default: 30."""
 
 
-def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
+def search(flags: SearchFlags, shard: Callable[[Index], Index] | None = None) -> dict[str, Any]:
     """Answer the queries: print a table or write Parquet, and return counts. Raises RequestError, WorkError.
 
     Queries are answered some at a time: of many to a file only its compressed bytes are held. shard: makes of an open
@@ -101,25 +101,27 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
     """
     began = time.time()
     check_paths(
-        reads={"--queries": job.queries},
-        opens={**job.opens, "--rerank": model_folder(job.rerank)},
-        writes={"--output": File(job.output, PARQUET)},
+        reads={"--queries": flags.queries},
+        opens={**flags.opens, "--rerank": model_folder(flags.rerank)},
+        writes={"--output": File(flags.output, PARQUET)},
     )
-    ranges = at_least(1, job, "k", "candidates") | at_least(1, job, "replicas", most=MOST_REPLICAS)
-    ranges |= {"shard_timeout": (0 <= (job.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")}
-    check_ranges(job, ranges | {"memory": (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
-    sentences, conditions = _queries(job)
-    limits = Limits(token_memory=int(job.memory * 2**30))
+    ranges = at_least(1, flags, "k", "candidates") | at_least(1, flags, "replicas", most=MOST_REPLICAS)
+    ranges |= {
+        "shard_timeout": (0 <= (flags.shard_timeout or 0) <= MOST_SECONDS, f"seconds from 0 to {MOST_SECONDS:,}")
+    }
+    check_ranges(flags, ranges | {"memory": (0 < flags.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")})
+    sentences, conditions = _queries(flags)
+    limits = Limits(token_memory=int(flags.memory * 2**30))
 
     def open_index() -> Index:
-        index = Index.open(job.index, model=job.model, limits=limits)
+        index = Index.open(flags.index, model=flags.model, limits=limits)
         return shard(index) if shard else index
 
-    index, (count, data, shown) = on_index(open_index, partial(_answer, job, sentences, conditions))
-    if job.output:
-        locate(job.output).put(data)
+    index, (count, data, shown) = on_index(open_index, partial(_answer, flags, sentences, conditions))
+    if flags.output:
+        locate(flags.output).put(data)
     else:
-        schema, text = index.dataset.schema, text_column(index, job.text_column)
+        schema, text = index.dataset.schema, text_column(index, flags.text_column)
         strings = [name for name in index.columns if name != ID and pa.types.is_string(schema.field(name).type)]
         if text is None and strings:
             known = index.metadata.text_column
@@ -132,25 +134,27 @@ def search(job: SearchJob, shard: Callable[[Index], Index] | None = None) -> dic
         "rows": index.metadata.rows,
         "kind": search_kind(index.dataset, index.metadata),
         "seconds": round(time.time() - began, 3),
-        "output": locate(job.output).uri if job.output else None,
+        "output": locate(flags.output).uri if flags.output else None,
     }
 
 
-def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Index) -> tuple[int, bytes, list[Weighed]]:
+def _answer(
+    flags: SearchFlags, sentences: list[str], conditions: Asked, index: Index
+) -> tuple[int, bytes, list[Weighed]]:
     """Answer the queries on an open index, some at a time: the number of answers, the bytes for --output, and what is
     for people."""
     count, unscored, file, writer = 0, 0, io.BytesIO(), None
     shown: list[Weighed] = []
-    text, weighted = text_column(index, job.text_column) or TEXT, isinstance(conditions, dict)
-    if job.rerank:
+    text, weighted = text_column(index, flags.text_column) or TEXT, isinstance(conditions, dict)
+    if flags.rerank:
         check_answers(index.columns, text)
-    scorer = find_scorer(job.rerank, conditional=isinstance(conditions, list)).load() if job.rerank else None
-    explains = job.explain or (job.explain is None and not job.output and not weighted and has_styles(sys.stdout))
-    if explains and (reason := why_unweighed(index, job.text_column, job.model)):
-        if job.explain:
+    scorer = find_scorer(flags.rerank, conditional=isinstance(conditions, list)).load() if flags.rerank else None
+    explains = flags.explain or (flags.explain is None and not flags.output and not weighted and has_styles(sys.stdout))
+    if explains and (reason := why_unweighed(index, flags.text_column, flags.model)):
+        if flags.explain:
             raise RequestError(f"--explain: {reason}")
         explains = False
-    k = max(job.k, job.candidates or RERANKED) if scorer else job.k
+    k = max(flags.k, flags.candidates or RERANKED) if scorer else flags.k
     step = max(1, ANSWERS_AT_ONCE // k)
     for start in range(0, len(sentences), step):
         some = sentences[start : start + step]
@@ -158,26 +162,26 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
             some,
             conditions[start : start + step] if isinstance(conditions, list) else conditions,
             k,
-            job.where,
-            query_condition=job.query_condition,
-            unconditional=job.unconditional,
-            exact_condition=job.exact_condition,
-            phrases=bool(job.phrase),
-            stated=job.stated,
-            match=job.match,
-            hybrid=job.hybrid,
-            per=job.per,
-            options=EFFORTS[job.effort],
+            flags.where,
+            query_condition=flags.query_condition,
+            unconditional=flags.unconditional,
+            exact_condition=flags.exact_condition,
+            phrases=bool(flags.phrase),
+            stated=flags.stated,
+            match=flags.match,
+            hybrid=flags.hybrid,
+            per=flags.per,
+            options=EFFORTS[flags.effort],
         )
         if scorer:
-            table = rerank(table, some, scorer, text=text, k=job.k)
+            table = rerank(table, some, scorer, text=text, k=flags.k)
             unscored += table[SCORE].null_count
         count += len(table)
         query_N, weights = table[QUERY].to_numpy() + start, weigh_answers(table, index, text) if explains else None
-        if job.output and isinstance(conditions, list):
-            query_N //= max(1, len(job.condition))  # without the conditions
+        if flags.output and isinstance(conditions, list):
+            query_N //= max(1, len(flags.condition))  # without the conditions
         table = table.set_column(0, QUERY, pa.array(query_N))
-        if job.output:
+        if flags.output:
             table = table if weights is None else table.append_column(WEIGHTS, weights)
             writer = writer or pq.ParquetWriter(file, table.schema, **parquet_options(table.schema))
             writer.write_table(table)
@@ -187,34 +191,34 @@ def _answer(job: SearchJob, sentences: list[str], conditions: Asked, index: Inde
         writer.close()
     if unscored:
         note(f"{unscored} of {count} answers have no text to score and come last")
-    every: Iterable[str | None] = (not job.unconditional and index.metadata.conditions) or [None]
-    searched = {one: index.query_encoder.condition_for(one, job.exact_condition) for one in conditions or every}
-    note_searched(index, searched, job.where, apart=isinstance(conditions, list))
+    every: Iterable[str | None] = (not flags.unconditional and index.metadata.conditions) or [None]
+    searched = {one: index.query_encoder.condition_for(one, flags.exact_condition) for one in conditions or every}
+    note_searched(index, searched, flags.where, apart=isinstance(conditions, list))
     return count, file.getvalue(), shown
 
 
-def _queries(job: SearchJob) -> tuple[list[str], Asked]:
+def _queries(flags: SearchFlags) -> tuple[list[str], Asked]:
     """The sentences, and the condition of each, or the weights of conditions. Raises RequestError."""
-    given = [flag for flag in ("query", "phrase", "queries") if getattr(job, flag)]
-    weights = weights_of(job.condition) if "=" in "".join(job.condition) else {}
+    given = [flag for flag in ("query", "phrase", "queries") if getattr(flags, flag)]
+    weights = weights_of(flags.condition) if "=" in "".join(flags.condition) else {}
     problems = {
         f"expected one of --query, --phrase or --queries, got {' and '.join(given) or 'none'}": len(given) != 1,
-        "--phrase: expected the --condition that it answers, got none": job.phrase and not job.condition,
-        "--hybrid: expected no --rerank beside it, got both": job.hybrid and job.rerank,
-        "--explain: expected one condition for each query, got conditions with weights": weights and job.explain,
+        "--phrase: expected the --condition that it answers, got none": flags.phrase and not flags.condition,
+        "--hybrid: expected no --rerank beside it, got both": flags.hybrid and flags.rerank,
+        "--explain: expected one condition for each query, got conditions with weights": weights and flags.explain,
     }
     check_problems(problems)
-    sentences, conditions = list(job.query or job.phrase), None
-    if job.queries:
-        sentences, conditions = read_queries(job.queries)
-    if (job.unconditional and (conditions or job.condition)) or (conditions and job.condition):
+    sentences, conditions = list(flags.query or flags.phrase), None
+    if flags.queries:
+        sentences, conditions = read_queries(flags.queries)
+    if (flags.unconditional and (conditions or flags.condition)) or (conditions and flags.condition):
         raise RequestError("expected --condition, --unconditional or conditions in --queries, got several")
-    if conditions or not job.condition:
+    if conditions or not flags.condition:
         return sentences, conditions
     if weights:
         return sentences, weights
-    distinct_words(job.condition, "--condition")
-    return [sentence for sentence in sentences for _ in job.condition], list(job.condition) * len(sentences)
+    distinct_words(flags.condition, "--condition")
+    return [sentence for sentence in sentences for _ in flags.condition], list(flags.condition) * len(sentences)
 
 
 def read_queries(uri: str) -> tuple[list[str], list[str] | None]:

@@ -68,7 +68,7 @@ class Shard:
         shards."""
         vectors, first = self.vectors, terms[0]
         parts = {(term.condition, vectors.pooled_rows(term.condition) > 0) for term in terms}
-        if parts <= vectors.cached.keys() or not vectors.metadata.words:
+        if parts <= vectors.cached.keys() or not vectors.metadata.with_tokens:
             candidates = None
         if len(terms) > 1 or first.share != 1:
             among = None if candidates is None else self.candidates(terms, where, candidates)
@@ -129,9 +129,9 @@ class Shard:
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:
     """The metadata with the counts of these fragments alone; it names all conditions of the index."""
-    under, words = Counter[str | None](), 0
-    for rows in scan(dataset, fragments, columns=[CONDITION, *[BASIS] * bool(metadata.words)]).to_batches():
+    under, with_tokens = Counter[str | None](), 0
+    for rows in scan(dataset, fragments, columns=[CONDITION, *[BASIS] * bool(metadata.with_tokens)]).to_batches():
         under.update(condition_counts(rows))
-        words += len(rows) - rows[BASIS].null_count if metadata.words else 0
+        with_tokens += len(rows) - rows[BASIS].null_count if metadata.with_tokens else 0
     conditions = {name: under[name] for name in metadata.conditions}
-    return replace(metadata, conditions=conditions, plain=under[None], words=words)
+    return replace(metadata, conditions=conditions, unconditional=under[None], with_tokens=with_tokens)

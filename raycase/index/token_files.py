@@ -20,13 +20,13 @@ from raycase.index.lance_files import IndexMetadata, other_build
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, Ragged, StoredTokens, TokenFormat
+from raycase.io.stored_tokens import BASIS, CODES, SKETCH, UNCONDITIONAL_PART, Ragged, StoredTokens, TokenFormat
 from raycase.job.finished_output import FinishedOutput
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.heads.token_codes import TokenCodes
+    from raycase.heads.token_codes import TokenBasis
     from raycase.heads.token_pooling import TokenSketch
 
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
@@ -41,20 +41,20 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     It copies the basis of the tokens into the index, and chooses centroids for sketches beside it, unless rows there
     were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises RequestError.
     """
-    from raycase.heads.token_codes import TokenCodes
+    from raycase.heads.token_codes import TokenBasis
     from raycase.heads.token_pooling import TokenSketch
 
     source.check_basis("--embeddings")
     form = TokenFormat.of(source.schema)
     assert form is not None
     data = source.output.basis.read()
-    codes = TokenCodes.from_bytes(data, source.output.basis.uri)
+    codes = TokenBasis.from_bytes(data, source.output.basis.uri)
     if not (file := _file(root, form.basis)).exists() or file.read() != data:  # else searches may be reading it
         file.put(data)
     if form.basis not in metadata.sketches:
         units = [unit for unit in source.units if unit.rows_out]
         places = np.unique(np.linspace(0, len(units) - 1, SAMPLED_UNITS).astype(int))
-        some = replace(source, units=tuple(units[i] for i in places)).tables([CODES, PLAIN_PART])
+        some = replace(source, units=tuple(units[i] for i in places)).tables([CODES, UNCONDITIONAL_PART])
         tokens = [StoredTokens.from_arrow(rows.slice(0, SAMPLED_ROWS), form).codes.flat for rows in some]
         data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
         metadata.sketches[form.basis] = hashlib.sha256(data).hexdigest()
@@ -70,11 +70,11 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     return sketched
 
 
-def read_basis(root: Location, basis: str) -> TokenCodes:
+def read_basis(root: Location, basis: str) -> TokenBasis:
     """The basis of this hash. Raises RequestError where it is gone or another."""
-    from raycase.heads.token_codes import TokenCodes
+    from raycase.heads.token_codes import TokenBasis
 
-    return TokenCodes.from_bytes(*_read(root, basis))
+    return TokenBasis.from_bytes(*_read(root, basis))
 
 
 def read_sketch(root: Location, sketch: str) -> TokenSketch:

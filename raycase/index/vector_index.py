@@ -24,7 +24,7 @@ from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Block, Nearest, merge_top_k
 from raycase.index.weighted_search import Term
 from raycase.io.locks import Shared, exclusive
-from raycase.io.schema import CONDITION, ID, PLAIN, VECTOR
+from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.io.stored_tokens import HAS_TOKENS
 from raycase.io.vectors import l2_normalize
@@ -105,7 +105,7 @@ class QueryEncoder:
 
     def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
         """The condition of the index that is searched for the one that was asked. Raises RequestError for none."""
-        if asked is None and not self.metadata.plain:
+        if asked is None and not self.metadata.unconditional:
             raise RequestError(
                 f"unconditional: expected unconditional vectors in {self.uri}, got none; embed with --any-condition, "
                 "or also with --unconditional, and index that output too"
@@ -115,7 +115,7 @@ class QueryEncoder:
             return name
         if not is_words(name):
             raise RequestError(f"condition: expected words, got {asked!r}")
-        if self.metadata.words and not exact:
+        if self.metadata.with_tokens and not exact:
             check_room(self.encoder.config, [name], "condition")
             return name
         names = ", ".join(map(repr, list(self.metadata.conditions)[:8]))
@@ -189,7 +189,7 @@ class VectorIndex(Shared):
     @checks_types
     def is_pooled(self, condition: str | None) -> bool:
         """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
-        return self.metadata.words > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
+        return self.metadata.with_tokens > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
 
     @exclusive
     def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
@@ -234,7 +234,7 @@ class VectorIndex(Shared):
         if not self.rows(condition):
             names = ", ".join(map(repr, self.metadata.conditions))
             raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
-        column, of_index = PLAIN if condition is None else VECTOR, not self.metadata.lacks(condition)
+        column, of_index = UNCONDITIONAL if condition is None else VECTOR, not self.metadata.lacks(condition)
         dim = self.dataset.schema.field(column).type.list_size if of_index else self.encoder.dim
         with expecting(f"vectors_QD: expected finite numbers, (Q, {dim})", TypeError, ValueError):
             vectors_QD = np.asarray(vectors_QD, np.float32)
@@ -256,7 +256,7 @@ class VectorIndex(Shared):
         if self.metadata.is_approximate(rows) and not options.exact:
             if pooled := self.vectors.pooled_rows(condition):
                 candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
-            column = PLAIN if condition is None else VECTOR
+            column = UNCONDITIONAL if condition is None else VECTOR
             if not self.metadata.lacks(condition) and is_coded(self.dataset, self.metadata, column):
                 stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
                 if not pooled:
@@ -305,17 +305,17 @@ class VectorIndex(Shared):
         with lance_errors(self.root):
             return self.all_rows.at(condition, offsets_N, torch.float32).numpy()
 
-    def tells(self, condition: str | None) -> bool:
-        """Whether it is known what the rows' stored tokens say of a condition: something or nothing."""
-        return self.is_pooled(condition) and self.encoder.says is not None
+    def gives_stated(self, condition: str | None) -> bool:
+        """Whether the model knows if rows, by their stored tokens, state something of a condition."""
+        return self.is_pooled(condition) and self.encoder.stated_head is not None
 
     @exclusive
     def stated_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:
-        """The probabilities that rows say something of a condition that the index `tells`: (N,) float32."""
-        assert self.encoder.says is not None
+        """The probabilities that rows state something of a condition for which `gives_stated`: (N,) float32."""
+        assert self.encoder.stated_head is not None
         offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
         with lance_errors(self.root):
-            return self.pooled.stated_at(condition, offsets_M, self.encoder.says)[row_N]
+            return self.pooled.stated_at(condition, offsets_M, self.encoder.stated_head)[row_N]
 
     def _checked(self, where: str | None) -> Filter | None:
         return None if where is None else checked_filter(self.dataset, self.root, where, "where")

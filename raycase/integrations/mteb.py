@@ -127,7 +127,7 @@ class ConditionalEncoder(AbsEncoder):
         """(N, D) float32, of length 1. Raises WorkError for a pair that cannot be embedded."""
         config = self.system.config
         if not texts:
-            return np.empty((0, config.plain_dim if conditions is None else config.dim), np.float32)
+            return np.empty((0, config.unconditional_dim if conditions is None else config.dim), np.float32)
         if isinstance(conditions, str):
             conditions = [conditions] * len(texts)
         encoded = self.system.encode_prepared(config.prepare(texts, conditions))
@@ -164,7 +164,7 @@ def _meta(system: Embedder, condition: str | None) -> ModelMeta:
             "name": f"raycase/{name}",
             "revision": fingerprint([config.describe(), condition])[:40],
             "max_tokens": config.encoder.max_tokens,
-            "embed_dim": config.plain_dim if condition is None else config.dim,
+            "embed_dim": config.unconditional_dim if condition is None else config.dim,
             "framework": ["PyTorch"],
             "similarity_fn_name": ScoringFunction.COSINE,
             "use_instructions": True,

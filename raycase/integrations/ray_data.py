@@ -18,8 +18,8 @@ import pyarrow as pa
 from raycase.errors import is_utf8, names_arguments, normal_words
 from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
-from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, plain_type
-from raycase.io.stored_tokens import BASIS, CODES, PLAIN_PART, SKETCH, StoredTokens, TokenFormat
+from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, storage_type
+from raycase.io.stored_tokens import BASIS, CODES, SKETCH, UNCONDITIONAL_PART, StoredTokens, TokenFormat
 from raycase.job.pair_result import OnUnknown, read_codes
 from raycase.job.stored_tokens import open_tokens, token_model
 from raycase.models.configs import EmbedderConfig
@@ -89,7 +89,7 @@ class Embed:
         ]
         there = [i for i, reason in enumerate(reasons) if reason is None]
         config = self.encoder.config
-        dim = config.plain_dim if own is None else config.dim
+        dim = config.unconditional_dim if own is None else config.dim
         vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
         if there:
             under = None if own is None else [own[i] for i in there]
@@ -133,14 +133,14 @@ class Pool:
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""
-        batch = _table(batch, [CODES, PLAIN_PART])
+        batch = _table(batch, [CODES, UNCONDITIONAL_PART])
         form = TokenFormat.of(batch.schema)
         if form is not None and form != self.codes.form:
             expected, got = self.codes.form.basis[:8], form.basis[:8]
             raise ValueError(f"expected stored tokens of the basis {expected}, got those of {got}")
         tokens = StoredTokens.from_arrow(batch, self.codes.form)
         vectors_ND = self.pool(tokens).reshape(-1, self.codes.form.dim)
-        own = [name for name in (CODES, PLAIN_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
+        own = [name for name in (CODES, UNCONDITIONAL_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")
         rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
@@ -176,7 +176,7 @@ def _strings(batch: pa.Table, name: str) -> list[Any]:
     """The values of a column of strings; bytes that are not UTF-8 become halves of surrogates. Raises ValueError for
     another type."""
     column = batch[name]
-    kind = plain_type(column.type)
+    kind = storage_type(column.type)
     if not (pa.types.is_string(kind) or pa.types.is_null(kind)):
         raise ValueError(f"expected strings in the column {name!r}, got {column.type}")
     try:

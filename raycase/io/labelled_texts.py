@@ -26,7 +26,7 @@ from raycase.io.reader import distinct_words, read_files
 from raycase.io.storage import locate
 
 TEXT, SEPARATOR = "text", "|"
-LEAST_UNSAID = 0.05  # share of a column's texts
+LEAST_NOT_STATED = 0.05  # share of a column's texts
 Label = frozenset[str]  # the labels of a cell; empty where the text says nothing
 
 
@@ -59,10 +59,10 @@ class LabelledColumn(About):
     labels: tuple[Label, ...]
 
     @property
-    def said(self) -> np.ndarray | None:
-        """Whether each text says something of the condition, (N,); None where that is not known, or of nearly all."""
-        said_N = np.array([bool(labels) for labels in self.labels])
-        return said_N if not self.soft_nulls and (~said_N).mean() >= LEAST_UNSAID else None
+    def stated(self) -> np.ndarray | None:
+        """Whether each text states something of the condition, (N,); None where that is not known, or of nearly all."""
+        stated_N = np.array([bool(labels) for labels in self.labels])
+        return stated_N if not self.soft_nulls and (~stated_N).mean() >= LEAST_NOT_STATED else None
 
     def coarse(self, labels: Label) -> Label:
         """The groups of labels; those of a label without one are itself."""

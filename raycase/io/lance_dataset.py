@@ -46,9 +46,9 @@ def lance_place(root: Location) -> dict[str, Any]:
         return {"uri": root.path}
     scheme, _, rest = root.uri.partition("://")
     bucket, slash, key = rest.partition("/")
-    plain_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
+    is_http = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
     options = {
-        **({"allow_http": "true"} if plain_http else {}),
+        **({"allow_http": "true"} if is_http else {}),
         "timeout": f"{1000 * storage.TIMEOUT:.0f}ms",
         "client_max_retries": str(RETRIES),
         "client_retry_timeout": str(TRYING_S),

@@ -17,7 +17,10 @@ from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
 from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ID, TEXT, CONDITION, EMBEDDING = "id", "text", "condition", "embedding"
-VECTOR, PLAIN = "vector", "plain"  # of an index: unit vectors with and without a condition; a row has one of the two
+VECTOR, UNCONDITIONAL = (
+    "vector",
+    "plain",
+)  # of an index: unit vectors with and without a condition; a row has one of the two
 QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
 POOLED = "pooled"  # of an answer: whether the condition was pooled from stored tokens, not embedded in advance
 STATED = "stated"  # of an answer, where the model tells: probability that the text says something of the condition
@@ -33,7 +36,7 @@ CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 INT64 = range(-(2**63), 2**63)
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
-RESERVED_COLUMNS = (VECTOR, PLAIN, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
+RESERVED_COLUMNS = (VECTOR, UNCONDITIONAL, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
 OF_LANCE = (
     *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
     *("_distance", "_score"),
@@ -218,7 +221,7 @@ def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
     for name in columns.names:
         is_text = [name] == [*columns.texts]  # of two there are two flags
         check_once(name, schema.names, uri, "; --text-column names another" if is_text else "")
-    kinds = {name: plain_type(schema.field(name).type) for name in columns.names}
+    kinds = {name: storage_type(schema.field(name).type) for name in columns.names}
     texts, problems = (pa.string(), pa.null()), {}
     for name in columns.texts:
         problems[f"{uri}: expected strings in the column {name!r}, got {kinds[name]}"] = kinds[name] not in texts
@@ -248,7 +251,7 @@ def check_once(name: str, names: Sequence[str], where: str, advice: str = "") ->
 
 def _written_type(kind: pa.DataType) -> pa.DataType:
     """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
-    kind = plain_type(kind)
+    kind = storage_type(kind)
     if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -256,12 +259,12 @@ def _written_type(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_null(kind) else kind
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType:
+def storage_type(kind: pa.DataType) -> pa.DataType:
     """The type behind dictionary and large types, and views of strings."""
     if pa.types.is_dictionary(kind):
-        return plain_type(kind.value_type)
+        return storage_type(kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(plain_type(kind.value_type))
+        return pa.list_(storage_type(kind.value_type))
     return kind

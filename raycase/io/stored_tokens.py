@@ -18,13 +18,16 @@ from raycase.io.json_values import from_json, loads
 
 STATES = "states"  # the column: large_binary, little-endian float16
 STATE_TYPE = np.dtype("<f2")
-CODES, PLAIN_PART = "word_codes", "word_plain"  # the columns: codes of the tokens; share and code of the plain part
+CODES, UNCONDITIONAL_PART = (
+    "word_codes",
+    "word_plain",
+)  # the columns: codes of the tokens; share and code of the unconditional part
 BASIS, SKETCH = "word_basis", "word_sketch"  # of an index: the basis of each row's codes, and their sketches
 HAS_TOKENS = f"{BASIS} IS NOT NULL"  # the filter for rows of an index
-TOKEN_COLUMNS = (CODES, PLAIN_PART, BASIS, SKETCH)
+TOKEN_COLUMNS = (CODES, UNCONDITIONAL_PART, BASIS, SKETCH)
 TOKENS_KEY = b"raycase_words"  # in the metadata of the column CODES
 MOST_TOKEN_BYTES = 4096  # of a token
-SHARE_BYTES = 4  # of a plain part before its vector: share and scale, float16
+SHARE_BYTES = 4  # of a unconditional part before its vector: share and scale, float16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,7 @@ class StoredStates(Ragged):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenFormat:
-    """What the codes of a column are: basis: hash of the `TokenCodes` that wrote them; dim: of pooled vectors."""
+    """What the codes of a column are: basis: hash of the `TokenBasis` that wrote them; dim: of pooled vectors."""
 
     basis: str
     token_bytes: int
@@ -137,7 +140,7 @@ class TokenFormat:
 
     @property
     def part_bytes(self) -> int:
-        """Bytes of the plain part of a text that has one."""
+        """Bytes of the unconditional part of a text that has one."""
         return SHARE_BYTES + self.dim
 
     @classmethod
@@ -184,30 +187,30 @@ class StoredTokens:
     def columns(self) -> list[tuple[pa.Field, pa.Array]]:
         """The columns of an output, with the format in the metadata of the first."""
         words = pa.field(CODES, pa.large_binary(), metadata={TOKENS_KEY: json.dumps(asdict(self.form))})
-        return [(words, self.codes.to_arrow()), (pa.field(PLAIN_PART, pa.large_binary()), self.part.to_arrow())]
+        return [(words, self.codes.to_arrow()), (pa.field(UNCONDITIONAL_PART, pa.large_binary()), self.part.to_arrow())]
 
     @classmethod
     def from_arrow(cls, table: pa.Table | pa.RecordBatch, form: TokenFormat, column: str = CODES) -> StoredTokens:
         """Read the columns of an output or an index. Raises ValueError for values that `columns` does not give."""
         byte = np.dtype(np.uint8)
-        missing = [name for name in (column, PLAIN_PART) if name not in table.schema.names]
+        missing = [name for name in (column, UNCONDITIONAL_PART) if name not in table.schema.names]
         if missing:
             raise ValueError(f"expected the column {missing[0]}, got none")
         codes = Ragged.read(table[column], form.token_bytes, byte)
-        part = Ragged.read(table[PLAIN_PART], form.part_bytes, byte)
+        part = Ragged.read(table[UNCONDITIONAL_PART], form.part_bytes, byte)
         if not (codes.counts > 0).all() or (part.counts > 1).any():
-            raise ValueError("expected tokens in each text and at most one plain part")
+            raise ValueError("expected tokens in each text and at most one unconditional part")
         return cls(form=form, codes=codes, part=part, finite=np.ones(len(codes), dtype=bool))
 
     def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The texts that have a plain part, (P,), its shares (P,) and vectors (P, D), float32."""
+        """The texts that have a unconditional part, (P,), its shares (P,) and vectors (P, D), float32."""
         head = self.part.flat[:, :SHARE_BYTES].copy().view("<f2").astype(np.float32)  # share and scale: (P, 2)
         vectors = self.part.flat[:, SHARE_BYTES:].copy().view(np.int8) * head[:, 1:]
         return np.flatnonzero(self.part.counts), head[:, 0], vectors.astype(np.float32)
 
 
-def plain_parts(shares_N: np.ndarray, vectors_ND: np.ndarray) -> Ragged:
-    """The plain parts of texts with these shares, each vector rounded to 8 bits by a scale of its own."""
+def unconditional_parts(shares_N: np.ndarray, vectors_ND: np.ndarray) -> Ragged:
+    """The unconditional parts of texts with these shares, each vector rounded to 8 bits by a scale of its own."""
     with_part = shares_N > 0
     vectors = vectors_ND[with_part]
     scales = np.maximum(np.abs(vectors).max(axis=1, keepdims=True, initial=0) / 127, 1e-6).astype("<f2")

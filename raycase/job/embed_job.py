@@ -33,7 +33,7 @@ DOCUMENTS_OF_UNIT = 256  # at most, by default, of texts that are cut
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedJob(RunFlags):
+class EmbedFlags(RunFlags):
     """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
 
     A stopped job resumes when the same command is run again.
@@ -81,62 +81,62 @@ class EmbedJob(RunFlags):
     """Estimate the work from a sample; write nothing."""
 
 
-def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
+def check_embed(flags: EmbedFlags, model: EmbedderConfig | None = None) -> Request:
     """Check everything that can be checked without weights; `model` replaces the one that the flags name.
 
     Raises RequestError.
     """
     began = time.time()
-    job = _filled(job)
-    reads, writes = {"--conditions": conditions_file(job.conditions)}, {"--index": Folder(job.index, OF_INDEX)}
-    output, found, begun = check_places(job, EMBEDDINGS, reads, writes)
-    conditions = tuple(read_conditions(job.conditions)) if job.conditions else None
+    flags = _filled(flags)
+    reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}
+    output, found, begun = check_places(flags, EMBEDDINGS, reads, writes)
+    conditions = tuple(read_conditions(flags.conditions)) if flags.conditions else None
     kind: PairResult
     if tokens := tokens_among(found):
-        _check_pooled(job)
-        files, columns = token_files(tokens), token_columns(tokens, job.keep_columns)
-        model, job = token_model(tokens, job.model), replace(job, compile="off")
+        _check_pooled(flags)
+        files, columns = token_files(tokens), token_columns(tokens, flags.keep_columns)
+        model, flags = token_model(tokens, flags.model), replace(flags, compile="off")
         kind = PooledResult(
             columns=columns,
             of=tokens.job_file.config,
             words=tokens.job_file.fingerprint,
             basis=tokens.output.basis.uri,
-            on_long=job.on_long,
+            on_long=flags.on_long,
         )
     else:
         found.say("--input")
         files = found.files
-        model = model or find_model(job, begun, output, resolve_embedder)
+        model = model or find_model(flags, begun, output, resolve_embedder)
         first = first_file(files, begun)
         columns = find_columns(
             peek(first),
             first.uri,
-            text=job.text_column,
-            id=job.id_column,
-            condition=job.condition_column,
-            keep=job.keep_columns,
-            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if job.chunk is not None else ())),
+            text=flags.text_column,
+            id=flags.id_column,
+            condition=flags.condition_column,
+            keep=flags.keep_columns,
+            written=(ID, CONDITION, EMBEDDING, ROW_OF_PAIR, *(CHUNK_COLUMNS if flags.chunk is not None else ())),
         )
-        chunking = _chunking(job, model, conditions)
-        kind = PairResult(columns=columns, on_long=job.on_long, on_unknown=job.on_unknown, chunking=chunking)
-    kind = replace(kind, conditions=conditions, dtype=job.dtype, normalize=job.normalize)
-    if job.any_condition:
+        chunking = _chunking(flags, model, conditions)
+        kind = PairResult(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown, chunking=chunking)
+    kind = replace(kind, conditions=conditions, dtype=flags.dtype, normalize=flags.normalize)
+    if flags.any_condition:
         if not isinstance(model, ConditionPoolingConfig):
             raise RequestError(
                 f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
                 "condition with the sentence; leave --model out for the default, or pass --conditions"
             )
-        kind = TokenResult(**vars(kind) | {"token_bytes": job.token_bytes or TOKEN_BYTES, "basis": output.basis.uri})
-    if job.condition_column is None:
+        kind = TokenResult(**vars(kind) | {"token_bytes": flags.token_bytes or TOKEN_BYTES, "basis": output.basis.uri})
+    if flags.condition_column is None:
         check_conditions(model, conditions)
     elif model.known_conditions == ():
         raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
     most_rows = DOCUMENTS_OF_UNIT if kind.chunking else ROWS_OF_UNIT
-    unit_rows = job.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
-    request = Request(job=job, files=files, model=model, kind=kind, output=output, unit_rows=unit_rows, began=began)
-    if job.dtype == "binary" and request.dim % BITS:
+    unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
+    request = Request(flags=flags, files=files, model=model, kind=kind, output=output, unit_rows=unit_rows, began=began)
+    if flags.dtype == "binary" and request.dim % BITS:
         raise RequestError(
             f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {request.dim} of "
             f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
@@ -144,44 +144,44 @@ def check_embed(job: EmbedJob, model: EmbedderConfig | None = None) -> Request:
     return request
 
 
-def _check_pooled(job: EmbedJob) -> None:
+def _check_pooled(flags: EmbedFlags) -> None:
     """Raise RequestError for a job on stored tokens that has no --conditions, or a flag that only texts take."""
-    given = [f"--{name.replace('_', '-')}" for name in OF_TEXTS if getattr(job, name) != getattr(EmbedJob, name)]
-    if given or not job.conditions:
+    given = [f"--{name.replace('_', '-')}" for name in OF_TEXTS if getattr(flags, name) != getattr(EmbedFlags, name)]
+    if given or not flags.conditions:
         got = f"{given[0]} beside them; leave it out" if given else "none"
-        raise RequestError(f"--input: expected --conditions for the stored tokens in {job.input}, got {got}")
+        raise RequestError(f"--input: expected --conditions for the stored tokens in {flags.input}, got {got}")
 
 
-def _chunking(job: EmbedJob, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
+def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
     """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
     chunks or of whole ones, and without the package that cuts."""
-    if job.chunk is None and not job.overlap and not job.late_chunking:
+    if flags.chunk is None and not flags.overlap and not flags.late_chunking:
         return None
-    if job.chunk is None or not 0 <= job.overlap < job.chunk:
-        got = "none" if job.chunk is None else job.chunk
+    if flags.chunk is None or not 0 <= flags.overlap < flags.chunk:
+        got = "none" if flags.chunk is None else flags.chunk
         raise RequestError(
-            f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {job.overlap}"
+            f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {flags.overlap}"
         )
     averaged = isinstance(model, ConditionPoolingConfig) and model.encoder.pooling[0] in ("mean", "mean-all")
-    if job.late_chunking and not averaged:
+    if flags.late_chunking and not averaged:
         raise RequestError(
             f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
             "leave it out"
         )
     most = model.encoder.max_tokens
-    asked = conditions or ([*(model.known_conditions or ("a",))][:1] if job.condition_column else None)
-    text = " ".join("a" * min(job.chunk, most))
-    chunking = Chunking(tokens=job.chunk, overlap=job.overlap, late=job.late_chunking)
-    if job.chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any():
+    asked = conditions or ([*(model.known_conditions or ("a",))][:1] if flags.condition_column else None)
+    text = " ".join("a" * min(flags.chunk, most))
+    chunking = Chunking(tokens=flags.chunk, overlap=flags.overlap, late=flags.late_chunking)
+    if flags.chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any():
         raise RequestError(
             f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
-            f"condition that it reads beside them, got {job.chunk}"
+            f"condition that it reads beside them, got {flags.chunk}"
         )
     next(chunking.cut(model.encoder, "a"))
     return chunking
 
 
-def _filled(job: EmbedJob) -> EmbedJob:
+def _filled(job: EmbedFlags) -> EmbedFlags:
     """The job, with the conditions and the output of the sample where it has none. Raises RequestError unless it has
     one kind of them, for --token-bytes that do not fit it, and for an input without output."""
     ways = ("conditions", "condition_column", "unconditional", "any_condition")

@@ -86,7 +86,7 @@ class EncodeUnits:
         except Exception as error:
             what = f"encoding rows from {unit.start} of {unit.uri}"
             _check_memory(what, error)
-            if why := self._failing(_plain_row(self.config, unit.rows), what):
+            if why := self._failing(_accepted_row(self.config, unit.rows), what):
                 raise WorkError(f"{what}: the encoder fails at any text: {why[0]}") from error
             return self.rejecting(unit, self._failing(unit.rows, what), Reason.FAILED)
 
@@ -123,7 +123,7 @@ class EncodeUnits:
         )
 
 
-def _plain_row(config: Any, rows: pa.Table) -> pa.Table:
+def _accepted_row(config: Any, rows: pa.Table) -> pa.Table:
     """The first row with texts and conditions that any system can encode, to tell a row's fault from the model's."""
     row = rows.slice(0, 1)
     conditions = [*(config.known_conditions or ()), "a"][:1]

@@ -232,10 +232,10 @@ class ScoreResult(PairResult):
 
 
 def read_codes(basis: str) -> Any:
-    """The codes of stored tokens, `TokenCodes`, by their file (URI). Raises RequestError."""
-    from raycase.heads.token_codes import TokenCodes
+    """The codes of stored tokens, `TokenBasis`, by their file (URI). Raises RequestError."""
+    from raycase.heads.token_codes import TokenBasis
 
-    return TokenCodes.from_bytes(locate(basis).read(), basis)
+    return TokenBasis.from_bytes(locate(basis).read(), basis)
 
 
 def kind_of(config: Mapping[str, Any]) -> type[PairResult]:

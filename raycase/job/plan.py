@@ -47,7 +47,7 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
 
     Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
-    output, files, overwrite = request.output, request.files, request.job.overwrite
+    output, files, overwrite = request.output, request.files, request.flags.overwrite
     config = json.loads(json.dumps(request.config, default=str))
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
     job = JobFile(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
@@ -159,7 +159,7 @@ def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
 
     Raises RequestError for an unreadable file, and an input without rows.
     """
-    known = {} if request.job.overwrite else _saved_spans(request.output.spans)
+    known = {} if request.flags.overwrite else _saved_spans(request.output.spans)
     values, keys, rows = array("q"), list[str](), list[int]()
     number = first = count = size = 0  # of the last span; of the small files in it: the first, how many, and their rows
     for spans_S6, key, within in _cut(request, job, known):
@@ -188,7 +188,7 @@ def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
 def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
     """The spans (S, 6) of each file up to the limit; what tells the file, "" where they do not reach its end; and its
     rows within the limit. `known`: the spans of files that an earlier run cut, by what tells them."""
-    left = request.job.limit if request.job.limit is not None else float("inf")
+    left = request.flags.limit if request.flags.limit is not None else float("inf")
     span_bytes = max(TASK_BYTES, sum(f.size for f in job.files) // SPANS)
 
     def spans_of(entry: tuple[int, InputFile]) -> tuple[np.ndarray, str]:

@@ -64,7 +64,7 @@ class RunFlags(RayFlag, PromptFlags):
 class Request:
     """A checked job. Nothing is written and no weights are loaded yet."""
 
-    job: RunFlags
+    flags: RunFlags
     files: list[InputFile]
     model: Any  # the configuration of a system
     kind: PairResult
@@ -74,12 +74,12 @@ class Request:
 
     @property
     def dim(self) -> int:
-        return int(self.model.plain_dim if self.kind.unconditional else self.model.dim)
+        return int(self.model.unconditional_dim if self.kind.unconditional else self.model.dim)
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """What decides the output besides the input files; the fingerprint is of this."""
-        return {"model": self.model.describe(), "compute": self.job.compute} | self.kind.config
+        return {"model": self.model.describe(), "compute": self.flags.compute} | self.kind.config
 
     @property
     def step(self) -> dict[str, Any]:
@@ -88,9 +88,9 @@ class Request:
             "config": self.model,
             "kind": self.kind,
             "weights": self.config["model"]["weights"],
-            "batch_tokens": self.job.batch_tokens,
-            "compute": self.job.compute,
-            "compile": self.job.compile,
+            "batch_tokens": self.flags.batch_tokens,
+            "compute": self.flags.compute,
+            "compile": self.flags.compile,
         }
 
 
@@ -162,12 +162,12 @@ def first_file(files: Sequence[InputFile], begun: JobFile | None) -> InputFile:
     return next((file for file in chain(known, files) if peek(file).names), files[0])
 
 
-def find_model(job: RunFlags, begun: JobFile | None, output: Output, find: Callable[..., Any]) -> Any:
+def find_model(flags: RunFlags, begun: JobFile | None, output: Output, find: Callable[..., Any]) -> Any:
     """The model that the flags name and choose, by `find`; without a name that of the job to resume, else the default.
-    Says so where these two differ. Raises RequestError."""
-    choices = job.prompt_choices | {"dim": job.dim}
-    if job.model is not None or not begun:
-        return find(DEFAULT_MODEL if job.model is None else job.model, **choices)
+    StatedHead so where these two differ. Raises RequestError."""
+    choices = flags.prompt_choices | {"dim": flags.dim}
+    if flags.model is not None or not begun:
+        return find(DEFAULT_MODEL if flags.model is None else flags.model, **choices)
     expected = f"--model: expected the model that {output.root.uri} was started with, {begun.model}"
     with expecting(expected, RequestError, advice="; pass its present place as --model"):
         config = find(begun.model, **choices)

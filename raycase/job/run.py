@@ -34,7 +34,7 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
     many are rejected.
     """
-    job, output = request.job, request.output
+    job, output = request.flags, request.output
     probe = output.root / f".raycase-{os.getpid()}"
     with expecting(f"--output: expected a place to write at {output.root.uri}", OSError, why=output.root.why):
         probe.put(b"raycase\n")
@@ -119,7 +119,7 @@ def _account(
     request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines, runner: Runner
 ) -> dict[str, Any]:
     """Account for the whole output, put the manifest, and return what the job's last line says."""
-    output, job = request.output, request.job
+    output, job = request.output, request.flags
     progress.bar.close()
     if gap := units.inner_gap():
         file, start, end = gap

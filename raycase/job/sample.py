@@ -45,7 +45,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
     """The basis to put into the output; None if it is there. Raises RequestError where units were coded by one
     that is gone, and where the sample holds no text that can be embedded."""
     output = request.output
-    if not request.job.overwrite:
+    if not request.flags.overwrite:
         if output.basis.exists():
             return None
         if len(plan.done):
@@ -56,9 +56,9 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
 
     from raycase.heads.token_codes import fit_codes, typical_conditions
 
-    dtype = request.job.compute and getattr(torch, request.job.compute)
+    dtype = request.flags.compute and getattr(torch, request.flags.compute)
     texts = text_rows(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()
-    model = request.model.load(dtype=dtype, batch_tokens=request.job.batch_tokens)
+    model = request.model.load(dtype=dtype, batch_tokens=request.flags.batch_tokens)
     texts = texts[:: max(1, len(texts) // SAMPLED_TEXTS)][:SAMPLED_TEXTS]
     if 0 < len(texts) < LEAST_TEXTS:  # rows that come later are coded by the basis, too
         [(_, sample)] = read_files(SAMPLE, [TEXT], "--input")
@@ -93,7 +93,7 @@ def _estimate(request: Request, plan: Plan, runner: Runner) -> dict[str, Any]:
     if not len(rows):
         return {"sampled_rows": sampled, "pairs": 0, "tokens": 0, "output_bytes": 0}
     rows = rows.take(np.random.default_rng(0).permutation(len(rows)))
-    job = request.job
+    job = request.flags
     encode = partial(encode_sample, step=request.step)
     [found] = runner.map(encode, [rows], unit="samples", stall_timeout=job.stall_timeout, encoder_of=(job, plan.units))
     scale = len(plan) * len(rows) / sampled / found["rows"]

@@ -21,7 +21,7 @@ from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreJob(RunFlags):
+class ScoreFlags(RunFlags):
     """Score pairs of sentences, each under its condition, by any model: Parquet, CSV or JSONL in, Parquet out.
 
     A stopped job resumes when the same command is run again.
@@ -49,39 +49,39 @@ class ScoreJob(RunFlags):
     """Columns copied to the output. Default: all that the first file has."""
 
 
-def score(job: ScoreJob, runner: Runner) -> dict[str, Any]:
+def score(flags: ScoreFlags, runner: Runner) -> dict[str, Any]:
     """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
-    return run(check_score(job), runner)
+    return run(check_score(flags), runner)
 
 
-def check_score(job: ScoreJob) -> Request:
+def check_score(flags: ScoreFlags) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
     began = time.time()
-    output, found, begun = check_places(job, SCORES, {}, {})
+    output, found, begun = check_places(flags, SCORES, {}, {})
     found.say("--input")
-    model = find_model(job, begun, output, resolve)
-    figures = [job.score_column, *(f"{job.score_column}_{name}" for name in model.figure_names[1:])]
-    columns = _columns(job, figures, first_file(found.files, begun), _condition_column(job, model))
+    model = find_model(flags, begun, output, resolve)
+    figures = [flags.score_column, *(f"{flags.score_column}_{name}" for name in model.figure_names[1:])]
+    columns = _columns(flags, figures, first_file(found.files, begun), _condition_column(flags, model))
     return Request(
-        job=job,
+        flags=flags,
         files=found.files,
         model=model,
-        kind=ScoreResult(columns=columns, on_long=job.on_long, on_unknown=job.on_unknown, figures=figures),
+        kind=ScoreResult(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown, figures=figures),
         output=output,
-        unit_rows=job.unit_rows or ROWS_OF_UNIT,
+        unit_rows=flags.unit_rows or ROWS_OF_UNIT,
         began=began,
     )
 
 
-def _condition_column(job: ScoreJob, model: Any) -> str | None:
+def _condition_column(flags: ScoreFlags, model: Any) -> str | None:
     """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
     reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
-    if reads_conditions and not job.unconditional:
-        return CONDITION if job.condition_column is None else job.condition_column
-    if job.condition_column is not None:
-        got = "--unconditional" if job.unconditional else f"{model.model}: {model.label}"
+    if reads_conditions and not flags.unconditional:
+        return CONDITION if flags.condition_column is None else flags.condition_column
+    if flags.condition_column is not None:
+        got = "--unconditional" if flags.unconditional else f"{model.model}: {model.label}"
         raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
-    if job.unconditional and reads_conditions and not isinstance(model, EmbedderConfig):
+    if flags.unconditional and reads_conditions and not isinstance(model, EmbedderConfig):
         raise RequestError(
             f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
             "conditions"
@@ -89,22 +89,22 @@ def _condition_column(job: ScoreJob, model: Any) -> str | None:
     return None
 
 
-def _columns(job: ScoreJob, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
+def _columns(flags: ScoreFlags, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
     """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
     own = (ID,) if condition is None else (ID, CONDITION)
     schema = peek(first)
-    kept = schema.names if job.keep_columns is None else job.keep_columns
-    if not job.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
+    kept = schema.names if flags.keep_columns is None else flags.keep_columns
+    if not flags.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
         raise RequestError(
-            f"--score-column: expected a name that no other column has, got {job.score_column!r}; pass another "
+            f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another "
             "name, or --keep-columns without it"
         )
     return find_columns(
         schema,
         first.uri,
-        text=job.sentence1_column,
-        second=job.sentence2_column,
-        id=job.id_column,
+        text=flags.sentence1_column,
+        second=flags.sentence2_column,
+        id=flags.id_column,
         condition=condition,
         keep=kept,
         written=(*own, *figures, ROW_OF_PAIR),

@@ -15,7 +15,7 @@ from raycase.io.inputs import Listing
 from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, check_once
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
-from raycase.io.stored_tokens import CODES, PLAIN_PART, StoredTokens
+from raycase.io.stored_tokens import CODES, UNCONDITIONAL_PART, StoredTokens
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
 from raycase.job.pair_result import Encode, PairResult, read_codes
@@ -89,14 +89,14 @@ def token_files(tokens: FinishedOutput) -> list[InputFile]:
 
 def token_columns(tokens: FinishedOutput, keep: Sequence[str] | None) -> Columns:
     """The columns to read; `keep` None: all that the output keeps. Raises RequestError for one that it has not."""
-    of_output = (ID, CONDITION, EMBEDDING, CODES, PLAIN_PART)
+    of_output = (ID, CONDITION, EMBEDDING, CODES, UNCONDITIONAL_PART)
     kept = [field.name for field in tokens.schema if field.name not in of_output]
     for name in keep or ():
         check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
     chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job_file.config else ()
     wanted = tuple(kept if keep is None else dict.fromkeys((*chunk, *keep)))
     types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
-    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, PLAIN_PART))
+    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, UNCONDITIONAL_PART))
 
 
 def token_model(tokens: FinishedOutput, model: str | None) -> EmbedderConfig:

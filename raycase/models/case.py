@@ -51,7 +51,7 @@ class CaseConfig(EmbedderConfig):
     @property
     def views_dim(self) -> int:
         """Dimension of all views side by side: the input of g."""
-        return self.plain_dim * len(self.prompts)
+        return self.unconditional_dim * len(self.prompts)
 
     @property
     def whole_dim(self) -> int:

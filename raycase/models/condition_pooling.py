@@ -9,8 +9,8 @@ Shapes: N pairs, S sentences, C conditions of each, K pairs, W of the states, D 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ from raycase.heads.condition_head import (
     ZeroShotHead,
 )
 from raycase.heads.layers import load_weights
-from raycase.heads.token_codes import TokenCodes
+from raycase.heads.token_codes import TokenBasis
 from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
@@ -85,7 +85,7 @@ class ConditionPoolingConfig(EmbedderConfig):
     def formula(self) -> str:
         if self.head is None:
             return "sum_t w_t(c) h_t"
-        share = ", with a share of f(s) where s is unfamiliar" if self.head.plain_dim else ""
+        share = ", with a share of f(s) where s is unfamiliar" if self.head.unconditional_dim else ""
         return f"gate(c) * sum_t w_t(c) V h_t{share}"
 
     @property
@@ -93,10 +93,19 @@ class ConditionPoolingConfig(EmbedderConfig):
         head = f"{self.head.heads} heads of {self.head.head_dim}" if self.head else "without training"
         return f"{self.SYSTEM} {head}, layers {' '.join(f'{depth:g}' for depth in self.layers)}"
 
+    @classmethod
+    def read(cls, folder: str, values: dict[str, Any]) -> Self:
+        head = values["head"]
+        return super().read(folder, values | {"head": head and HeadConfig.of_json(head)})
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {"layers": self.layers, "head": self.head and self.head.as_json()}
+
     def described_choices(self, own_weights: str | None) -> dict[str, Any]:
         choices: dict[str, Any] = {"layers": layer_numbers(self.encoder, self.layers)}
         if self.head and own_weights:
-            choices["head"] = asdict(self.head) | {"weights": own_weights}
+            choices["head"] = self.head.as_json() | {"weights": own_weights}
         return choices
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
@@ -131,16 +140,16 @@ class ConditionPooling(Embedder):
         self.config = config
         self.encoder = encoder
         self.head = head
-        self.says = head.says
+        self.stated_head = head.stated
         self.reader = StateReader(encoder, layer_numbers(config.encoder, config.layers))
         self.memory = ConditionCache(config.states_dim)
 
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
         if prepared.conditions is None:
-            plain = prepared.of_sentences[0].take(prepared.sentence[pair_index])
-            plain = replace(plain, start=plain.start[:, :1], end=plain.end[:, :1])
-            return encoded(prepared, pair_index, *self.encoder.encode(plain))
+            texts = prepared.of_sentences[0].take(prepared.sentence[pair_index])
+            texts = replace(texts, start=texts.start[:, :1], end=texts.end[:, :1])
+            return encoded(prepared, pair_index, *self.encoder.encode(texts))
         empty_0D = torch.empty(0, self.dim, dtype=self.output_dtype, device=self.encoder.model.device)
         collector = Collector(len(pair_index), like=empty_0D)
 
@@ -186,9 +195,9 @@ class ConditionPooling(Embedder):
         return collector.result(), work
 
     def _keys_values(self, states: TokenStates) -> KeysValues:
-        return self.head.read(states.states, states.real, states.plain)
+        return self.head.read(states.states, states.real, states.unconditional)
 
-    def tokens(self, prepared: Prepared, codes: TokenCodes | None = None) -> Encoded:
+    def tokens(self, prepared: Prepared, codes: TokenBasis | None = None) -> Encoded:
         """f(s) of each pair, and beside it (`kept`) the tokens of its sentence: coded, for `pool`, or for training the
         states of the chosen layers."""
         pair_index = accepted_pairs(prepared)
@@ -201,7 +210,7 @@ class ConditionPooling(Embedder):
         texts = [refused]
 
         def keep(rows: np.ndarray, states: TokenStates) -> None:
-            vectors_KD[rows] = states.plain.cpu().numpy()
+            vectors_KD[rows] = states.unconditional.cpu().numpy()
             if codes is not None:
                 parts.append(codes.code(self._keys_values(states)))
             else:
@@ -214,7 +223,7 @@ class ConditionPooling(Embedder):
         kept = type(parts[0]).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
-    def pool(self, codes: TokenCodes, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:
+    def pool(self, codes: TokenBasis, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:
         """What gives the vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions:
         (N, C, D) float32. Raises ValueError for a condition that cannot be encoded."""
         from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # not needed to embed texts
@@ -278,13 +287,13 @@ class ConditionPooling(Embedder):
 
     @torch.inference_mode()
     def stated(self, texts: Texts, condition: Texts) -> np.ndarray:
-        """The probability that each text says something of the condition, or of its own one: N -> (N,) float32.
+        """The probability that each text states something of the condition, or of its own one: N -> (N,) float32.
 
         Raises ValueError for a text that cannot be encoded, and for a model that was not trained on labelled texts of
-        which some say nothing.
+        which some state nothing.
         """
-        if (says := self.says) is None:
-            raise ValueError(f"expected a model that knows when a text says nothing, got {self.config.model}")
+        if (head := self.stated_head) is None:
+            raise ValueError(f"expected a model that knows when a text states nothing, got {self.config.model}")
         each = as_texts(texts, "texts")
         asked = each_condition(condition, each)
         prepared = self.config.prepare(each, asked)
@@ -293,7 +302,7 @@ class ConditionPooling(Embedder):
         found_K = np.empty(len(prepared.condition), np.float32)
 
         def look(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            odds_BC = says(self.head.says_features(tokens, questions)).sigmoid().float().cpu().numpy()
+            odds_BC = head(self.head.stated_features(tokens, questions)).sigmoid().float().cpu().numpy()
             found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
 
         self._pair_up(prepared, pair_index, look)

@@ -118,14 +118,14 @@ class SystemConfig(ABC):
         return int(load_config(self.encoder.source).hidden_size)
 
     @property
-    def plain_dim(self) -> int:
+    def unconditional_dim(self) -> int:
         """Dimension of f(s)."""
         return self.encoder.published.dim if self.encoder.published else self.hidden_dim
 
     @property
     def whole_dim(self) -> int:
         """Dimension of conditional vectors before the cut."""
-        return self.plain_dim
+        return self.unconditional_dim
 
     @property
     def dim(self) -> int:

@@ -22,7 +22,7 @@ from raycase.encoder.loading import compile_layers
 from raycase.encoder.token_batch import Prepared
 from raycase.encoder.words import Word, words_of
 from raycase.errors import RequestError, checks_types, is_utf8, normal_words
-from raycase.heads.condition_head import Says
+from raycase.heads.condition_head import StatedHead
 from raycase.io.locks import Shared, exclusive
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import Encoded, check_accepted
@@ -59,7 +59,7 @@ class Embedder(LoadedSystem):
 
     warned = False  # that a text was cut
     output_dtype = torch.float32  # what `encode_prepared` may round vectors to, so that less leaves the device
-    says: Says | None = None  # what tells whether a text says anything of a condition
+    stated_head: StatedHead | None = None  # whether a text states anything of a condition
 
     @property
     def dim(self) -> int:
@@ -80,7 +80,7 @@ class Embedder(LoadedSystem):
         """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
 
         A single string is the condition of every sentence. Sentences above the encoder's length are truncated, which a
-        UserWarning says once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
+        UserWarning gives once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
         """
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
@@ -102,7 +102,7 @@ class Embedder(LoadedSystem):
         batch_size: int | None = None,
         show_progress: bool = False,
     ) -> np.ndarray:
-        """What each sentence says about its condition.
+        """What each sentence states about its condition.
 
         Args:
             sentences: N texts, a list or a column of strings; or one string.
@@ -129,7 +129,9 @@ class Embedder(LoadedSystem):
         if batch_size is not None and batch_size < 1:
             raise RequestError(f"batch_size: expected at least 1, got {batch_size}")
         at_once = max(1, batch_size or (SHOWN_AT_ONCE if show_progress else len(texts)))
-        vectors = np.empty((len(texts), self.config.plain_dim if conditions is None else self.config.dim), np.float32)
+        vectors = np.empty(
+            (len(texts), self.config.unconditional_dim if conditions is None else self.config.dim), np.float32
+        )
         with tqdm(total=len(texts), unit=" texts", disable=not show_progress) as bar:
             for start in range(0, len(texts), at_once):
                 rows = slice(start, start + at_once)

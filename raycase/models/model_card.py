@@ -54,10 +54,10 @@ def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
 Each sentence is encoded once, whatever the number of conditions."""
     if models := metrics["teacher_models"]:
         what += f"\nIt learned what these models say, too: {', '.join(model['name'] for model in models)}."
-    if says := metrics.get("says"):
+    if stated := metrics.get("stated"):
         what += f"""
-Whether a text says anything of a condition: AUC {says["auc"]:.1f} x 100, expected calibration error
-{says["calibration_error"]:.1f} %, on {says["texts"]:,} left-out texts, each under a condition."""
+Whether a text states anything of a condition: AUC {stated["auc"]:.1f} x 100, expected calibration error
+{stated["calibration_error"]:.1f} %, on {stated["texts"]:,} left-out texts, each under a condition."""
     return _rated_card(name, what, config, metrics, before="without training")
 
 

@@ -18,7 +18,7 @@ from raycase.models.registry import resolve
 
 
 @dataclass(frozen=True, kw_only=True)
-class PushJob:
+class PushFlags:
     """Publish a model folder on the Hugging Face hub, with your token (`hf auth login`, or HF_TOKEN)."""
 
     folder: tyro.conf.Positional[str]
@@ -29,16 +29,16 @@ class PushJob:
     """Make a new repository private."""
 
 
-def push(job: PushJob) -> dict[str, Any]:
+def push(flags: PushFlags) -> dict[str, Any]:
     """Upload a folder's model, its card with front matter for the hub; returns the commit.
 
     Raises RequestError for what is no finished model folder or needs files that others have not, and WorkError where
     the hub refuses.
     """
-    folder = Path(job.folder)
-    if not is_trained(job.folder) or not folder.is_dir():
-        raise RequestError(f"FOLDER: expected a model folder with {MODEL_FILE}, got {job.folder}")
-    config = resolve(job.folder)
+    folder = Path(flags.folder)
+    if not is_trained(flags.folder) or not folder.is_dir():
+        raise RequestError(f"FOLDER: expected a model folder with {MODEL_FILE}, got {flags.folder}")
+    config = resolve(flags.folder)
     source = loads((folder / MODEL_FILE).read_bytes())["encoder"]["source"]
     if not source.startswith(("./", "package:")) and (Path(source).exists() or "://" in source):
         raise RequestError(
@@ -46,15 +46,15 @@ def push(job: PushJob) -> dict[str, Any]:
             "Hugging Face id"
         )
     metrics = loads((folder / METRICS).read_bytes()) if (folder / METRICS).is_file() else {}
-    card = _card(folder, job.repository, source, metrics)
+    card = _card(folder, flags.repository, source, metrics)
     files = [file for name in WRITTEN for file in (folder / name, *(folder / name).rglob("*")) if file.is_file()]
     added = [CommitOperationAdd(str(f.relative_to(folder)), f) for f in files if f != folder / CARD]
     added.append(CommitOperationAdd(CARD, str(card).encode()))
     api = HfApi()
-    with expecting(f"{job.repository}: expected the hub to take the model", OSError, ValueError, kind=WorkError):
-        api.create_repo(job.repository, private=job.private, exist_ok=True)
-        done = api.create_commit(job.repository, added, commit_message=f"{config.label}, by raycase")
-    return {"repository": job.repository, "commit": done.oid, "model": f"{job.repository}@{done.oid}"}
+    with expecting(f"{flags.repository}: expected the hub to take the model", OSError, ValueError, kind=WorkError):
+        api.create_repo(flags.repository, private=flags.private, exist_ok=True)
+        done = api.create_commit(flags.repository, added, commit_message=f"{config.label}, by raycase")
+    return {"repository": flags.repository, "commit": done.oid, "model": f"{flags.repository}@{done.oid}"}
 
 
 def _card(folder: Path, repository: str, source: str, metrics: dict[str, Any]) -> ModelCard:

@@ -182,11 +182,11 @@ class Capacity:
         return f"the cluster has {', '.join(shapes) or 'no node'}"
 
 
-def make_pool(job: RunFlags, units: int, cluster: Capacity) -> ActorPool:
+def make_pool(flags: RunFlags, units: int, cluster: Capacity) -> ActorPool:
     """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
     fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
-    requested = actor_range(job.actors)
-    gpus = cluster.gpus(job.gpus_per_actor)
+    requested = actor_range(flags.actors)
+    gpus = cluster.gpus(flags.gpus_per_actor)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
     free = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in cluster.alive]
     fits = [max(0, int(f / cpus)) for f in free]  # most actors of each node

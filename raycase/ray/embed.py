@@ -54,7 +54,7 @@ def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUn
     context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    context.execution_no_progress_timeout_s = 60 * request.job.stall_timeout
+    context.execution_no_progress_timeout_s = 60 * request.flags.stall_timeout
     try:
         with DataContext.current(context):
             written = _stages(request, plan, pool, in_flight, write)

@@ -54,9 +54,9 @@ class RayRunner(Runner):
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed` by Ray Data. A unit that keeps killing its encoder is rejected."""
         cluster = join_cluster([("--output", request.output.root)])
-        pool = make_pool(request.job, plan.units, cluster)
+        pool = make_pool(request.flags, plan.units, cluster)
         note(f"needs {pool}; {cluster}")
-        timeout = request.job.stall_timeout
+        timeout = request.flags.stall_timeout
         return _ray_errors(execute(request, plan, pool), f"unit was finished by {pool}", timeout)
 
 

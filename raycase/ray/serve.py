@@ -39,7 +39,7 @@ from raycase.models.registry import resolve_embedder
 from raycase.ray.cluster import CPU_STEP, Capacity, capacity, cause, join_cluster, named_cluster, whole_steps
 from raycase.ray.shards import InShards
 from raycase.serve.app import make_app
-from raycase.serve.serve_job import TOKEN, ServeJob, ServeSettings, check_serve, free_port
+from raycase.serve.serve_job import TOKEN, ServeFlags, ServeSettings, check_serve, free_port
 from raycase.serve.service import STUCK, EmbeddedText, Engine, Service
 
 NAME = "raycase"  # of the application, and of its deployment
@@ -139,14 +139,14 @@ class Replica:
 
 
 def application(flags: dict[str, Any]) -> ray_serve.Application:
-    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeJob`, in `args`. Its
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeFlags`, in `args`. Its
     host and port are those of the config.
 
     It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
     RequestError.
     """
     origins = tuple(flags.pop("allow_origin", ()))
-    settings = check_serve(ServeJob(**flags, allow_origin=origins), on_cluster=True)
+    settings = check_serve(ServeFlags(**flags, allow_origin=origins), on_cluster=True)
     return _bound(settings, Capacity(capacity().alive, grows=True), alone=False)  # machines may be on their way
 
 
@@ -166,33 +166,33 @@ def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_se
     return deployment.bind(settings, None if gpus else max(1, round(cpus)), alone=alone)
 
 
-def replica_resources(job: ServeJob, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
+def replica_resources(flags: ServeFlags, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
     """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
     Ray would wait for."""
-    gpus = cluster.gpus(job.gpus_per_replica)
+    gpus = cluster.gpus(flags.gpus_per_replica)
     most = max((n.get("CPU", 0.0) for n in cluster.alive), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
-    cpus = most / job.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
+    cpus = most / flags.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
     cpus = max(CPU_STEP, whole_steps(cpus))
-    if not cluster.grows and cluster.room(cpus, gpus) < job.replicas:
+    if not cluster.grows and cluster.room(cpus, gpus) < flags.replicas:
         raise RequestError(
-            f"--replicas: expected room for {job.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
+            f"--replicas: expected room for {flags.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
             f"{cluster.room(cpus, gpus)}: {cluster}"
         )
     return cpus, gpus
 
 
-def serve(job: ServeJob) -> NoReturn:
+def serve(flags: ServeFlags) -> NoReturn:
     """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
     WorkError where the service cannot start."""
     on_cluster = named_cluster() is not None
-    settings = check_serve(job, on_cluster=on_cluster)
+    settings = check_serve(flags, on_cluster=on_cluster)
     os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
     model = _checked_model(settings)
-    port = job.port if on_cluster else free_port(job.host, job.port)
+    port = flags.port if on_cluster else free_port(flags.host, flags.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
     places = [] if settings.index is None else [("--index", locate(settings.index))]
-    cluster = join_cluster(places, metrics_port=job.metrics_port)
+    cluster = join_cluster(places, metrics_port=flags.metrics_port)
     bound = _bound(settings, Capacity(cluster.alive), alone=not on_cluster)  # as if no nodes would come
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if ray_serve.status().proxies:  # they would keep their own address and port
@@ -202,18 +202,18 @@ def serve(job: ServeJob) -> NoReturn:
         )
     try:
         note("starting the replicas, which load the model")
-        options = HTTPOptions(host=job.host, port=port)
+        options = HTTPOptions(host=flags.host, port=port)
         try:
             ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
             handle = ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except ERRORS as error:
             raise _failure(error) from error
-        url = f"http://[{job.host}]:{port}" if ":" in job.host else f"http://{job.host}:{port}"
+        url = f"http://[{flags.host}]:{port}" if ":" in flags.host else f"http://{flags.host}:{port}"
         up = [node for node in ray.nodes() if node["Alive"]]
         metrics = [f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics" for node in up]
-        index = "" if job.index is None else f" and {job.index}"
-        note(f"listening on {url}: {model}{index}, replicas: {job.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
-        print(json.dumps({"url": url, "model": model, "index": job.index, "metrics": metrics}), flush=True)
+        index = "" if flags.index is None else f" and {flags.index}"
+        note(f"listening on {url}: {model}{index}, replicas: {flags.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
+        print(json.dumps({"url": url, "model": model, "index": flags.index, "metrics": metrics}), flush=True)
         number = wait_for_signal()
         note("stopping: running requests are answered first")
         drained = threading.Event()

@@ -29,7 +29,7 @@ from raycase.training.trainer import STATE, Tracker, Trainer
 from raycase.training.vector_cache import VectorCache
 
 if TYPE_CHECKING:
-    from raycase.training.job import TrainingJob
+    from raycase.training.job import TrainFlags
 
 POLL_S = 0.5  # seconds between two reads of the history
 FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last checkpoint
@@ -37,11 +37,11 @@ HISTORY = "history.json"
 
 
 def fit_on_ray(
-    job: TrainingJob, *data: Any, scaling: ScalingConfig, checkpoints: Location, tracker: Tracker, **more: Any
+    flags: TrainFlags, *data: Any, scaling: ScalingConfig, checkpoints: Location, tracker: Tracker, **more: Any
 ) -> FitState:
     """`raycase.training.trainer.fit_here` on data-parallel workers."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
-    if job.FROZEN:
+    if flags.FROZEN:
         checkpoints.remove()
     storage: dict[str, Any] = {"storage_path": checkpoints.path}
     if not checkpoints.is_local:
@@ -50,11 +50,11 @@ def fit_on_ray(
     trainer = ray.train.torch.TorchTrainer(
         _fit_worker,
         train_loop_config={
-            "job": job,
+            "job": flags,
             "data": [ray.put(part) for part in data],
             "more": more | {"on_gpu": scaling.use_gpu},
             "threads": int(scaling.resources_per_worker["CPU"]),
-            "history": None if job.FROZEN else history,
+            "history": None if flags.FROZEN else history,
         },
         scaling_config=scaling,
         run_config=ray.train.RunConfig(  # a run of this name and place goes on from its last checkpoint
@@ -75,7 +75,7 @@ def fit_on_ray(
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
     run = threading.Thread(target=fit, daemon=True)
     shown = len(history.read_json()) if history.exists() else 0
-    with tracker.open_run(job.recipe | {"seed": job.seed}, shown) as report:
+    with tracker.open_run(flags.recipe | {"seed": flags.seed}, shown) as report:
         run.start()
         while run.is_alive():
             run.join(POLL_S)
@@ -111,10 +111,10 @@ def _fit_worker(config: dict[str, Any]) -> None:
             history.put_json(state.history)
 
 
-def open_trainer(job: TrainingJob) -> Trainer:
+def open_trainer(flags: TrainFlags) -> Trainer:
     """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
-    cluster = join_cluster([("--cache", job.cache_location)])
-    scaling = make_scaling(job.workers, job.gpus_per_worker, cluster)
+    cluster = join_cluster([("--cache", flags.cache_location)])
+    scaling = make_scaling(flags.workers, flags.gpus_per_worker, cluster)
     fit = partial(fit_on_ray, scaling=scaling)
     return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))
 

@@ -25,7 +25,7 @@ from raycase.io.storage import fingerprint, locate
 from raycase.models.model_folder import METRICS
 from raycase.ray.cluster import capacity
 from raycase.ray.train import make_scaling, open_trainer
-from raycase.training.job import TrainingJob, train
+from raycase.training.job import TrainFlags, train
 from raycase.training.sweep import BEST, RESULTS, SWEEP, Choices, Space, Sweep, by_cell, changed, text_of
 
 FINALISTS = 3  # cells of a search that are run with every seed
@@ -83,7 +83,7 @@ def tune(job: Sweep) -> dict[str, Any]:
     }
 
 
-def _sharing(training: TrainingJob, cells: Sequence[Choices], space: Space) -> dict[str, TrainingJob]:
+def _sharing(training: TrainFlags, cells: Sequence[Choices], space: Space) -> dict[str, TrainFlags]:
     """A job for each of what cells share, as vectors, by its key."""
     if not cells:
         varied = {flag: space[flag]["choice"] for flag in training.SHARED_BY if flag in space}
@@ -92,7 +92,7 @@ def _sharing(training: TrainingJob, cells: Sequence[Choices], space: Space) -> d
     return {_shared_key(job): job for job in jobs}
 
 
-def _shared_key(training: TrainingJob) -> str:
+def _shared_key(training: TrainFlags) -> str:
     return str([getattr(training, flag) for flag in training.SHARED_BY])
 
 
@@ -156,7 +156,7 @@ def _tuned(job: Sweep, shared: Mapping[str, Any], phase: str, space: dict[str, A
         file.unlink()
 
 
-def _trackers(training: TrainingJob) -> list[ray.tune.Callback]:
+def _trackers(training: TrainFlags) -> list[ray.tune.Callback]:
     """Ray's callback of the service that trials report to; that of TensorBoard is one of Tune's own loggers."""
     if training.track == "mlflow":
         import mlflow
@@ -183,7 +183,7 @@ def _trackers(training: TrainingJob) -> list[ray.tune.Callback]:
     return []
 
 
-def resources(training: TrainingJob) -> tuple[float, float]:
+def resources(training: TrainFlags) -> tuple[float, float]:
     """CPUs and GPUs of a trial: one CPU on a frozen encoder; else what `train` takes, but each GPU has a trial."""
     if training.FROZEN:
         return 1, 0
@@ -193,13 +193,13 @@ def resources(training: TrainingJob) -> tuple[float, float]:
     return make_scaling(at_once, gpus, cluster).resources_per_worker["CPU"], gpus
 
 
-def _drawn(config: dict[str, Any], training: TrainingJob) -> tuple[Choices, int]:
+def _drawn(config: dict[str, Any], training: TrainFlags) -> tuple[Choices, int]:
     """The cell and the seed of a trial's configuration: of a grid, or by a search."""
     trial = config.get("trial", {"choices": config, "seed": training.seed})
     return trial["choices"], trial["seed"]
 
 
-def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: TrainingJob, threads: int) -> None:
+def _trial(config: dict[str, Any], *, shared: Mapping[str, Any], training: TrainFlags, threads: int) -> None:
     """Run a trial and report each epoch to Tune."""
     torch.set_num_threads(max(1, threads))
     choices, seed = _drawn(config, training)

@@ -24,7 +24,7 @@ ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeJob:
+class ServeFlags:
     """Serve a model and an index over HTTP: search, facets, explanations, and embeddings in the format of OpenAI's
     API with an optional condition."""
 
@@ -58,7 +58,7 @@ class ServeJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeSettings(ServeJob):
+class ServeSettings(ServeFlags):
     """What a replica is told. The token is known by its SHA-256 alone."""
 
     token_sha256: str | None = None
@@ -71,33 +71,33 @@ def import_serve(*, mcp: bool = False) -> None:
             raise lacks_package(package, "mcp" if package == "mcp" else "serve", "for a service")
 
 
-def check_serve(job: ServeJob, *, on_cluster: bool = False) -> ServeSettings:
+def check_serve(flags: ServeFlags, *, on_cluster: bool = False) -> ServeSettings:
     """Check the flags and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too.
 
     Raises RequestError.
     """
-    opens = {"--index": job.index, "--model": model_folder(job.model)}
-    check_paths(opens=opens, reads={"--token-file": job.token_file})
-    ranges = at_least(1, job, "replicas", "queue")
-    ranges |= at_least(0, job, "port", "metrics_port", most=65535)
-    ranges["memory"] = (0 < job.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
-    ranges["gpus_per_replica"] = (job.gpus_per_replica is None or job.gpus_per_replica >= 0, "0 or more")
-    ranges["allow_origin"] = (all(map(ORIGIN.fullmatch, job.allow_origin)), "an origin, such as https://example.org")
-    if on_cluster and job.port == 0:
+    opens = {"--index": flags.index, "--model": model_folder(flags.model)}
+    check_paths(opens=opens, reads={"--token-file": flags.token_file})
+    ranges = at_least(1, flags, "replicas", "queue")
+    ranges |= at_least(0, flags, "port", "metrics_port", most=65535)
+    ranges["memory"] = (0 < flags.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
+    ranges["gpus_per_replica"] = (flags.gpus_per_replica is None or flags.gpus_per_replica >= 0, "0 or more")
+    ranges["allow_origin"] = (all(map(ORIGIN.fullmatch, flags.allow_origin)), "an origin, such as https://example.org")
+    if on_cluster and flags.port == 0:
         ranges["port"] = (False, "the port on which every node of the cluster listens")
-    check_ranges(job, ranges)
-    digest = _token_sha256(job.token_file)
-    if digest is None and (on_cluster or job.host != HERE):
-        where = "on a cluster" if on_cluster else f"at {job.host}"
+    check_ranges(flags, ranges)
+    digest = _token_sha256(flags.token_file)
+    if digest is None and (on_cluster or flags.host != HERE):
+        where = "on a cluster" if on_cluster else f"at {flags.host}"
         raise RequestError(
             f"expected a token to listen {where}, which other machines can reach, got none; set {TOKEN} or pass "
             f"--token-file" + ("" if on_cluster else f", or listen on {HERE} only")
         )
-    served = job.model or (None if job.index else DEFAULT_MODEL)
+    served = flags.model or (None if flags.index else DEFAULT_MODEL)
     if served and Path(served).is_dir():  # a replica works in another folder
         served = str(Path(served).absolute())
-    places = {"index": locate(job.index).uri if job.index else None, "model": served, "token_file": None}
-    return ServeSettings(**vars(job) | places, token_sha256=digest)
+    places = {"index": locate(flags.index).uri if flags.index else None, "model": served, "token_file": None}
+    return ServeSettings(**vars(flags) | places, token_sha256=digest)
 
 
 def _token_sha256(file: str | None) -> str | None:

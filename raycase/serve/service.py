@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
-from raycase.explore.facets_job import FacetsJob, facet_table, find_facets
+from raycase.explore.facets_job import FacetsFlags, facet_table, find_facets
 from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
@@ -112,7 +112,7 @@ class Service:
         """Raise RequestError for conditions and dimensions that the model does not have."""
         config = self.encoder.config
         check_conditions(config, conditions)
-        dim = config.plain_dim if conditions is None else config.dim
+        dim = config.unconditional_dim if conditions is None else config.dim
         nested = config.nested if conditions is not None else ()
         fits = sorted({*(n for n in nested if n <= dim), dim})
         if dimensions not in (None, *fits):
@@ -121,7 +121,7 @@ class Service:
             raise RequestError(f"dimensions: expected {expected} for vectors {kind}, got {dimensions}")
 
     def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
-        """The vector of each text under its condition (None: plain), those of `model.encode`: N of them."""
+        """The vector of each text under its condition (None: unconditional), those of `model.encode`: N of them."""
         prepared = self.encoder.config.prepare(texts, conditions)
         encoded = self.encoder.encode_prepared(prepared)
         tokens_N = tokens_of_pairs(prepared, np.arange(len(prepared.condition)))[prepared.rows]
@@ -162,12 +162,12 @@ class Service:
         """`raycase facets`. Raises RequestError and WorkError."""
 
         def work(index: Index) -> dict[str, Any]:
-            job = FacetsJob(index=index.root.uri, **asked.model_dump())
+            job = FacetsFlags(index=index.root.uri, **asked.model_dump())
             found = find_facets(job, index)
             return {
                 ASKED: asked.condition,
                 CONDITION: found.condition,
-                "rows": len(found.clusters.offsets) + len(found.unstated),
+                "rows": len(found.clusters.offsets) + len(found.not_stated),
                 "clusters": facet_table(found, index).to_pylist(),
             }
 
@@ -180,7 +180,11 @@ class Service:
             known = self.encoder.config.known_conditions
             return {"conditions": None if known is None else list(known)}
         metadata = self.live.newest().metadata
-        return {"conditions": metadata.conditions, "plain": metadata.plain, "any": bool(metadata.words)}
+        return {
+            "conditions": metadata.conditions,
+            "unconditional": metadata.unconditional,
+            "any": bool(metadata.with_tokens),
+        }
 
     def explain(self, asked: ExplainRequest) -> dict[str, Any]:
         """The words of each text under each condition with their weights. Raises RequestError."""

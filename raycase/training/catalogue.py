@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from raycase.models.registry import of_paper, of_papers
-from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.job import TrainingJob
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.condition_head_job import ConditionPoolingFlags
+from raycase.training.job import TrainFlags
+from raycase.training.projector_job import ProjectorFlags
 
-TRAIN_JOBS: dict[str, type[TrainingJob]] = {job.SYSTEM: job for job in (ProjectorJob, ConditionPoolingJob)}
-TRAIN_JOBS |= {name: of_paper("jobs", name) for name in of_papers("jobs")}
+TRAIN_FLAGS: dict[str, type[TrainFlags]] = {job.SYSTEM: job for job in (ProjectorFlags, ConditionPoolingFlags)}
+TRAIN_FLAGS |= {name: of_paper("jobs", name) for name in of_papers("jobs")}

@@ -1,8 +1,8 @@
-"""Fitting the head of condition pooling on rated pairs, above a frozen encoder; then its plain part, and what tells
-whether a text says anything of a condition.
+"""Fitting the head of condition pooling on rated pairs, above a frozen encoder; then its unconditional part, and
+whether a text states anything of a condition.
 
 Shapes: N rated pairs, or texts with a condition each, B pairs of a batch, S sentences and C conditions (distinct),
-W of the states, P of f(s), D vectors, M dimensions: the nested ones and all, F features of `Says`.
+W of the states, P of f(s), D vectors, M dimensions: the nested ones and all, F features of `StatedHead`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from raycase.evaluation.metrics import auc, calibration_error
-from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, Says
+from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, StatedHead
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.pairs import distinct
-from raycase.training.condition_pairs import SAYS, PairIndex, PairStates
+from raycase.training.condition_pairs import OF_STATED, PairIndex, PairStates
 from raycase.training.loop import BatchLoss, computed_rows, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
 
@@ -149,7 +149,7 @@ def head_vectors(head: Head, pairs: PairStates) -> tuple[np.ndarray, np.ndarray]
 
 
 @torch.no_grad()
-def with_plain_part(
+def with_unconditional_part(
     head: ConditionHead,
     train: PairStates,
     validation: PairStates,
@@ -157,82 +157,94 @@ def with_plain_part(
     share: float,
     rise: tuple[float, float, float, float],
 ) -> ConditionHead:
-    """The head with its plain part, for sentences unlike those that trained it, in float16 as it is saved; itself where
-    the share is 0. rise: distances, as `--plain-rise` has them."""
+    """The head with its unconditional part, for sentences unlike those that trained it, in float16 as it is saved;
+    itself where the share is 0. rise: distances, as `--unconditional-rise` has them."""
     if not share:
         return head
-    shape: Any = dict(zip(("plain_from", "plain_to", "plain_alone_from", "plain_alone_to"), rise, strict=True))
-    shape |= {"plain_dim": system.hidden_dim, "plain_vector_dim": system.plain_dim, "plain_share": share}
+    shape: Any = dict(
+        zip(
+            ("unconditional_from", "unconditional_to", "unconditional_alone_from", "unconditional_alone_to"),
+            rise,
+            strict=True,
+        )
+    )
+    shape |= {
+        "unconditional_dim": system.hidden_dim,
+        "unconditional_vector_dim": system.unconditional_dim,
+        "unconditional_share": share,
+    }
     whole = ConditionHead(replace(head.config, **shape))
     whole.load_state_dict(head.state_dict(), strict=False)
-    part = whole.plain
+    part = whole.unconditional
     assert part is not None
 
     def texts(pairs: PairStates) -> tuple[Tensor, Tensor]:
         """m and f of each distinct sentence of the pairs: (S, W), (S, P)."""
         read = pairs.states(np.unique(pairs.sentence_index))
-        means, plain = zip(*((part.means(s, real).cpu(), plain.cpu()) for _, s, real, plain in read), strict=True)
-        return torch.cat(means), torch.cat(plain)
+        means, own = zip(*((part.means(s, real).cpu(), own.cpu()) for _, s, real, own in read), strict=True)
+        return torch.cat(means), torch.cat(own)
 
-    means_SW, plain_SP = texts(train)
-    part.fit(means_SW, plain_SP, texts(validation)[0], torch.from_numpy(np.concatenate(head_vectors(head, train))))
+    means_SW, unconditional_SP = texts(train)
+    part.fit(
+        means_SW, unconditional_SP, texts(validation)[0], torch.from_numpy(np.concatenate(head_vectors(head, train)))
+    )
     return whole.half().float().eval()
 
 
-# ------------------------------------------------------------------------------- whether a text says something
+# ------------------------------------------------------------------------------- whether a text states something
 
 EPOCHS, LEAST_STEPS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY, DROPOUT = 12, 300, 512, 1e-3, 0.1, 0.3
 LEFT = 5  # one text in so many calibrates, and is not trained on
 
 
-def with_says(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
-    """The head with `Says`, in float16 as it is saved, and its figures on texts left out; itself where no data tells.
+def with_stated(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
+    """The head with `StatedHead`, in float16 as it is saved, and its figures on texts left out; itself without such data.
 
     The log-odds of those texts are scaled and shifted to be calibrated (Platt, 1999, with his targets).
     """
-    rows = np.flatnonzero(train.epochs == SAYS)
+    rows = np.flatnonzero(train.epochs == OF_STATED)
     if not len(rows):
         return head, {}
     torch.manual_seed(seed)
-    whole = ConditionHead(replace(head.config, says=True))
+    whole = ConditionHead(replace(head.config, stated=True))
     whole.load_state_dict(head.state_dict(), strict=False)
-    says = whole.says
-    assert says is not None
-    features_NF, said_N = says_features(whole.eval(), train, rows), torch.tensor(train.ratings[rows])
+    stated = whole.stated
+    assert stated is not None
+    features_NF, stated_N = stated_features(whole.eval(), train, rows), torch.tensor(train.ratings[rows])
     left_N = torch.from_numpy(train.sentence_index[rows, 0] % LEFT == 0)
-    _fit_says(says, features_NF[~left_N], said_N[~left_N])
-    _calibrate_says(says, features_NF[left_N], said_N[left_N])
-    whole.half().float()  # `says` with it
+    _fit_stated(stated, features_NF[~left_N], stated_N[~left_N])
+    _calibrate_stated(stated, features_NF[left_N], stated_N[left_N])
+    whole.half().float()  # `stated` with it
     with torch.inference_mode():
-        probabilities = says(features_NF[left_N]).sigmoid().numpy()
-    said = said_N[left_N].numpy()
-    error = calibration_error(probabilities, said)
-    return whole, {"auc": 100 * auc(probabilities, said), "calibration_error": error, "texts": len(said)}
+        probabilities = stated(features_NF[left_N]).sigmoid().numpy()
+    truth = stated_N[left_N].numpy()
+    error = calibration_error(probabilities, truth)
+    return whole, {"auc": 100 * auc(probabilities, truth), "calibration_error": error, "texts": len(truth)}
 
 
 @torch.inference_mode()
-def says_features(head: ConditionHead, pairs: PairStates, rows: np.ndarray) -> Tensor:
-    """What `Says` sees of the first sentences of these pairs: (N, F)."""
+def stated_features(head: ConditionHead, pairs: PairStates, rows: np.ndarray) -> Tensor:
+    """What `StatedHead` sees of the first sentences of these pairs: (N, F)."""
     parts = np.array_split(rows, -(-len(rows) // EVALUATED_AT_ONCE))
-    found = [head_pair_vectors(head, pairs, part, head.says_features).chunk(2)[0].cpu() for part in parts]
+    found = [head_pair_vectors(head, pairs, part, head.stated_features).chunk(2)[0].cpu() for part in parts]
     return torch.cat(found)
 
 
-def _fit_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:
-    optimizer = torch.optim.AdamW(says.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
-    for _ in range(max(EPOCHS, LEAST_STEPS // -(-len(said_N) // BATCH_SIZE))):
-        for rows in torch.randperm(len(said_N)).split(BATCH_SIZE):
+def _fit_stated(head: StatedHead, features_NF: Tensor, stated_N: Tensor) -> None:
+    optimizer = torch.optim.AdamW(head.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
+    for _ in range(max(EPOCHS, LEAST_STEPS // -(-len(stated_N) // BATCH_SIZE))):
+        for rows in torch.randperm(len(stated_N)).split(BATCH_SIZE):
             optimizer.zero_grad()
-            log_odds = says(F.dropout(features_NF[rows], DROPOUT))
-            F.binary_cross_entropy_with_logits(log_odds, said_N[rows]).backward()
+            log_odds = head(F.dropout(features_NF[rows], DROPOUT))
+            F.binary_cross_entropy_with_logits(log_odds, stated_N[rows]).backward()
             optimizer.step()
 
 
-def _calibrate_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:
+def _calibrate_stated(head: StatedHead, features_NF: Tensor, stated_N: Tensor) -> None:
     with torch.no_grad():
-        log_odds_N = says(features_NF)
-    ones = said_N.sum()
-    targets_N = torch.where(said_N == 1, (ones + 1) / (ones + 2), 1 / (len(said_N) - ones + 2))
+        log_odds_N = head(features_NF)
+    ones = stated_N.sum()
+    targets_N = torch.where(stated_N == 1, (ones + 1) / (ones + 2), 1 / (len(stated_N) - ones + 2))
     factor, offset = torch.ones((), requires_grad=True), torch.zeros((), requires_grad=True)
     optimizer = torch.optim.LBFGS([factor, offset], max_iter=100)
 
@@ -243,7 +255,7 @@ def _calibrate_says(says: Says, features_NF: Tensor, said_N: Tensor) -> None:
         return loss
 
     optimizer.step(closure)
-    last: Any = says.net[-1]
+    last: Any = head.net[-1]
     with torch.no_grad():
         last.weight.mul_(factor)
         last.bias.mul_(factor).add_(offset)

@@ -32,8 +32,8 @@ from raycase.training.condition_head_fit import (
     head_correlations,
     head_loss,
     head_vectors,
-    with_plain_part,
-    with_says,
+    with_stated,
+    with_unconditional_part,
 )
 from raycase.training.condition_pairs import (
     FURTHER,
@@ -46,7 +46,7 @@ from raycase.training.condition_pairs import (
     pseudo_labelled_pairs,
     with_pairs_of,
 )
-from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
+from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, fit
 from raycase.training.losses import Loss, nested_range
 from raycase.training.trainer import Trainer
@@ -58,7 +58,7 @@ DISTILLED_EPOCHS = 12  # of the fit with teachers (`results/condition_pooling.md
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConditionPoolingJob(TrainingJob):
+class ConditionPoolingFlags(TrainFlags):
     """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder.
 
     The trials of a sweep are fits without teachers.
@@ -101,9 +101,9 @@ class ConditionPoolingJob(TrainingJob):
     teachers: int = 0
     """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
     sentences under other conditions."""
-    plain_share: float = 0.5
+    unconditional_share: float = 0.5
     """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
-    plain_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
+    unconditional_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
     """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
     first, is full at the second, rises again from the third, and is all from the fourth."""
 
@@ -115,27 +115,27 @@ class ConditionPoolingJob(TrainingJob):
 
     SYSTEM = "condition-pooling"
     RECIPE = (
-        *TrainingJob.RECIPE, "layers", "heads", "head_dim", "dim", "activation", "dropout", "gate", "nested", "loss",
-        "teachers", "plain_share", "plain_rise",
+        *TrainFlags.RECIPE, "layers", "heads", "head_dim", "dim", "activation", "dropout", "gate", "nested", "loss",
+        "teachers", "unconditional_share", "unconditional_rise",
     )  # fmt: skip
     PATIENCE = 5
     WEIGHT_DECAY = 0.01
     WARMUP = 0.1
     FROZEN = True
     SHARED_BY = ("layers", "model", "compute")
-    NOT_SWEPT = ("nested", "teachers", "teacher_models", "plain_share", "plain_rise", "pooling")
+    NOT_SWEPT = ("nested", "teachers", "teacher_models", "unconditional_share", "unconditional_rise", "pooling")
 
     @property
     def ranges(self) -> Ranges:
-        a, b, c, d = self.plain_rise
+        a, b, c, d = self.unconditional_rise
         return super().ranges | {
             **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
             **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
             "dropout": (0 <= self.dropout < 1, SHARE),
             "nested": nested_range(self.nested, self.dim or LEAST_DIM),
             **at_least(0, self, "teachers"),
-            "plain_share": (0 <= self.plain_share < 1, SHARE),
-            "plain_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
+            "unconditional_share": (0 <= self.unconditional_share < 1, SHARE),
+            "unconditional_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
         }
 
     def head(self, states_dim: int) -> HeadConfig:
@@ -204,11 +204,11 @@ class ConditionPoolingJob(TrainingJob):
         found = []
         for rated in parts[:2]:
             sentences, conditions = indexed_texts(rated)
-            sentence_states, plain = states_of(sentences.values, config, name=rated.uri)
+            sentence_states, unconditional = states_of(sentences.values, config, name=rated.uri)
             condition_states, _ = states_of(conditions.values, config, name=f"conditions of {rated.uri}")
             pairs = PairStates(
                 sentences=sentence_states,
-                plain=plain,
+                unconditional=unconditional,
                 conditions=condition_states.means,
                 sentence_index=sentences.codes.reshape(2, -1).T,
                 condition_index=conditions.codes,
@@ -263,21 +263,21 @@ class ConditionPoolingJob(TrainingJob):
         if self.teachers or self.teacher_models:
             rated = train.take(train.rated)
             further = further_pairs(rated, self.seed, FURTHER_OF_MODELS if self.teacher_models else FURTHER)
-            said = [
-                self._said_by_model(model, parts[0], rated, further, trainer.vectors) for model in self.teacher_models
+            scores = [
+                self._scores_by_model(model, parts[0], rated, further, trainer.vectors) for model in self.teacher_models
             ]
             for seed in range(self.seed + 1, self.seed + 1 + self.teachers):
                 teachers.append(trainer.fit(replace(self, seed=seed), config, *data, **own))
                 head = best_head(teachers[-1], self.head(train.dim))
-                said.append(cosines(*head_vectors(head, replace(rated, **vars(further)))))
+                scores.append(cosines(*head_vectors(head, replace(rated, **vars(further)))))
             last = replace(self, epochs=DISTILLED_EPOCHS)
-            own["pseudo_labelled"] = pseudo_labelled_pairs(further, said)
+            own["pseudo_labelled"] = pseudo_labelled_pairs(further, scores)
         return [*teachers, trainer.fit(last, config, *data, **own)]
 
-    def _said_by_model(
+    def _scores_by_model(
         self, model: str, rated: RatedPairs, train: PairStates, further: PairIndex, vectors: VectorCache
     ) -> np.ndarray:
-        """What a trained model says of the further pairs, on the scale of ratings: (N,)."""
+        """The scores by a trained model of the further pairs, on the scale of ratings: (N,)."""
         applies = train.ratings != NOT_APPLICABLE
         sentences, conditions = (indexed.values for indexed in indexed_texts(rated))
         both = train.then(further)
@@ -299,8 +299,10 @@ class ConditionPoolingJob(TrainingJob):
         *teachers, state = fitted
         best = best_head(state, self.head(config.states_dim))  # rounded: metrics are those of what is saved
         familiar = train.take(train.rated if len(train.rated) else np.flatnonzero(train.epochs == 1))
-        head = with_plain_part(best, familiar, validation, config, self.plain_share, self.plain_rise)
-        head, says = with_says(head, train, self.seed)
+        head = with_unconditional_part(
+            best, familiar, validation, config, self.unconditional_share, self.unconditional_rise
+        )
+        head, stated = with_stated(head, train, self.seed)
         metrics = {
             **record,
             "teachers": [fit_metrics(teacher)["validation"] for teacher in teachers],
@@ -309,9 +311,9 @@ class ConditionPoolingJob(TrainingJob):
                 for model in self.teacher_models
             ],
             **fit_metrics(state),
-            "without_plain_part": head_correlations(best, validation, best.config.nested),
+            "without_unconditional_part": head_correlations(best, validation, best.config.nested),
             "validation": head_correlations(head, validation, head.config.nested),
-            **({"says": says} if says else {}),
+            **({"stated": stated} if stated else {}),
             "zero_shot": head_correlations(ZeroShotHead(config.hidden_dim), validation),
             "parameters": sum(weights.numel() for weights in state.weights.values()),
         }

@@ -25,7 +25,7 @@ from raycase.io.rated_pairs import RatedPairs
 from raycase.io.stored_tokens import StoredStates
 from raycase.training.losses import unit_ratings
 
-SAYS = -1
+OF_STATED = -1
 TOKENS_AT_ONCE = 4096  # tokens, padding included, that go through the head together
 # which sentences (B,), their states (B, T, W), which tokens are real (B, T), f(s) (B, P)
 SentencePart = tuple[np.ndarray, Tensor, Tensor, Tensor]
@@ -43,7 +43,7 @@ class PairIndex:
     groups: np.ndarray  # (N,) equal for pairs of the same two sentences, which share a batch
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
     # (N,) the epoch that trains on a pair drawn from labels, rated in [0, 1]; 0: rated, trained on in every epoch;
-    # SAYS: a text twice, rated 1 if it says something of the condition, else 0
+    # OF_STATED: a text twice, rated 1 if it states something of the condition, else 0
     epochs: np.ndarray
 
     @property
@@ -66,7 +66,7 @@ class PairStates(PairIndex):
     """Rated pairs with stored states."""
 
     sentences: StoredStates  # S
-    plain: np.ndarray  # (S, P) float32, f(s)
+    unconditional: np.ndarray  # (S, P) float32, f(s)
     conditions: np.ndarray  # (C, W) float32, mean states
 
     @property
@@ -78,8 +78,8 @@ class PairStates(PairIndex):
         """States of these sentences and f of them, those of similar length together."""
         for members in token_budget_batches(self.sentences.counts[sentences], TOKENS_AT_ONCE):
             states_BTW, real_BT = self.sentences.padded(sentences[members])
-            plain_BP = self.plain[sentences[members]]
-            yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT), torch.from_numpy(plain_BP)
+            unconditional_BP = self.unconditional[sentences[members]]
+            yield members, torch.from_numpy(states_BTW), torch.from_numpy(real_BT), torch.from_numpy(unconditional_BP)
 
 
 # ------------------------------------------------------------------------------------------------------ labelled texts
@@ -97,7 +97,8 @@ CLUSTERS, OF_TEXTS, LEAST_CLUSTERS = 4, 150, 512
 
 
 def with_pairs_of(rated: RatedPairs | None, sets: Sequence[LabelledTexts], epochs: int, seed: int) -> RatedPairs:
-    """The rated pairs, then those drawn for each of these epochs, in a random order of their clusters, then `SAYS`.
+    """The rated pairs, then those drawn for each of these epochs, in a random order of their clusters,
+    then `OF_STATED`.
     Raises RequestError where all are drawn and rated alike."""
     if not sets:
         assert rated is not None
@@ -117,9 +118,9 @@ def with_pairs_of(rated: RatedPairs | None, sets: Sequence[LabelledTexts], epoch
         raise RequestError(f"--labelled: expected two labels in a column, one of them of two texts, got {got}")
     random = np.random.default_rng(seed)
     for column in columns:
-        if (said_N := column.column.said) is not None:
-            for text, said in zip(column.texts, said_N.tolist(), strict=True):
-                rows.append((text, text, str(random.choice(column.column.conditions)), float(said), SAYS))
+        if (stated_N := column.column.stated) is not None:
+            for text, stated in zip(column.texts, stated_N.tolist(), strict=True):
+                rows.append((text, text, str(random.choice(column.column.conditions)), float(stated), OF_STATED))
     if rated is not None:
         before = zip(rated.sentences1, rated.sentences2, rated.conditions, rated.ratings.tolist(), strict=True)
         rows = [(*row, 0) for row in before] + rows
@@ -213,9 +214,9 @@ def on_the_scale_of_ratings(scores: np.ndarray, of_rated: np.ndarray, ratings: n
     return np.asarray(slope * scores + offset)
 
 
-def pseudo_labelled_pairs(further: PairIndex, said: Sequence[np.ndarray]) -> PairIndex:
-    """The further pairs, "rated" with the mean of what each teacher says of them, (N,) each."""
-    return replace(further, ratings=np.mean(said, axis=0).astype(np.float32))
+def pseudo_labelled_pairs(further: PairIndex, scores: Sequence[np.ndarray]) -> PairIndex:
+    """The further pairs, "rated" with the mean of what each teacher gives them, (N,) each."""
+    return replace(further, ratings=np.mean(scores, axis=0).astype(np.float32))
 
 
 def _similar(conditions_CW: np.ndarray) -> np.ndarray:

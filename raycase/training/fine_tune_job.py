@@ -24,7 +24,7 @@ from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
-from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
+from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, computed_rows, fit, gather, restore
 from raycase.training.losses import LOSSES, Loss, correlations, unit_ratings
 from raycase.training.trainer import Trainer
@@ -38,13 +38,13 @@ def autocast(module: nn.Module, compute: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=compute is torch.bfloat16)
 
 
-def compute_of(job: TrainingJob, *, on_gpu: bool) -> Compute:
+def compute_of(flags: TrainFlags, *, on_gpu: bool) -> Compute:
     """The workers' number format. Default: bfloat16 on GPUs and on processors that are faster with it."""
-    return job.compute or ("bfloat16" if on_gpu or bf16_is_faster(torch.device("cpu")) else "float32")
+    return flags.compute or ("bfloat16" if on_gpu or bf16_is_faster(torch.device("cpu")) else "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class FineTuneJob(TrainingJob):
+class FineTuneFlags(TrainFlags):
     """Fine-tune an encoder and save a model folder. `fit_data` tokenises."""
 
     learning_rate: float = 1e-4
@@ -56,7 +56,7 @@ class FineTuneJob(TrainingJob):
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
-    RECIPE: ClassVar[tuple[str, ...]] = (*TrainingJob.RECIPE, "dropout")
+    RECIPE: ClassVar[tuple[str, ...]] = (*TrainFlags.RECIPE, "dropout")
     PATIENCE = 3
     WEIGHT_DECAY = 0.1
     WARMUP = 0.1
@@ -147,7 +147,7 @@ class TokenizedRatedPairs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairJob(FineTuneJob):
+class PairFlags(FineTuneFlags):
     """Fine-tune an encoder until pairs get the scores that people gave them. Those labelled -1 are not trained on."""
 
     SELECT = "spearman"
@@ -185,13 +185,13 @@ class PairJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatedJob(PairJob):
+class RatedFlags(PairFlags):
     """Fine-tune an encoder on rated pairs."""
 
     loss: Loss = Loss.SQUARED
     """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
 
-    RECIPE = (*PairJob.RECIPE, "loss")
+    RECIPE = (*PairFlags.RECIPE, "loss")
     TASK = "rated"
 
     def loss_of(self, scores_B: Tensor, ratings_B: Tensor) -> Tensor:

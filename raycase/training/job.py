@@ -31,7 +31,7 @@ SHARE = "a share in [0, 1)"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingJob(RayFlag, ABC):
+class TrainFlags(RayFlag, ABC):
     """Flags of every training job, and what a fit, a model folder and a sweep ask of each kind.
 
     A run that was stopped goes on at its last epoch where an encoder is trained, and begins again where none is.
@@ -194,43 +194,43 @@ class TrainingJob(RayFlag, ABC):
         """Write the model folder of a fit; returns the contents of `metrics.json`, `record` among them."""
 
 
-def train(job: TrainingJob, open_trainer: Callable[[TrainingJob], Trainer]) -> dict[str, Any]:
+def train(flags: TrainFlags, open_trainer: Callable[[TrainFlags], Trainer]) -> dict[str, Any]:
     """Read, fit, save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError.
 
     open_trainer: called after all checks, for it may start a cluster.
     """
     began = time.time()
-    job.check_request()
-    job.check_flags()
-    config = job.config()
-    parts = job.read_parts()
-    identity = job.identity(config, parts)
+    flags.check_request()
+    flags.check_flags()
+    config = flags.config()
+    parts = flags.read_parts()
+    identity = flags.identity(config, parts)
     name = fingerprint(identity)
-    if done := open_model_folder(job.folder, name, overwrite=job.overwrite):
-        note(f"{job.folder}: already trained; nothing to do")
+    if done := open_model_folder(flags.folder, name, overwrite=flags.overwrite):
+        note(f"{flags.folder}: already trained; nothing to do")
         return done
-    trainer = open_trainer(job)
-    data = job.fit_data(job.shared(config, parts, trainer.vectors))
+    trainer = open_trainer(flags)
+    data = flags.fit_data(flags.shared(config, parts, trainer.vectors))
     embedded = time.time()
-    checkpoints = job.cache_location / "fits" / fingerprint([name, str(job.folder)])[:16]
-    if job.overwrite:
+    checkpoints = flags.cache_location / "fits" / fingerprint([name, str(flags.folder)])[:16]
+    if flags.overwrite:
         checkpoints.remove()
-    tracker = Tracker(job.track, job.folder, {"system": job.SYSTEM, "model": job.model})
+    tracker = Tracker(flags.track, flags.folder, {"system": flags.SYSTEM, "model": flags.model})
     trainer = replace(trainer, fit=partial(trainer.fit, tracker=tracker))
-    fitted = job.fit_all(config, parts, data, trainer, checkpoints)
+    fitted = flags.fit_all(config, parts, data, trainer, checkpoints)
     record = {
         "fingerprint": name,
         "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
-        "seed": job.seed,
-        "workers": job.workers,
+        "seed": flags.seed,
+        "workers": flags.workers,
         "seconds": round(time.time() - began, 1),
         "embed_seconds": round(embedded - began, 1),
         "on_gpu": trainer.on_gpu,
-        "recipe": job.recipe,
+        "recipe": flags.recipe,
         "data": data_metrics(named_parts(parts)),
         "provenance": provenance(),
     }
-    metrics = job.save(config, data, fitted, record)
+    metrics = flags.save(config, data, fitted, record)
     checkpoints.remove()
     return metrics
 

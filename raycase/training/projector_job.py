@@ -26,7 +26,7 @@ from raycase.models.model_card import case_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
-from raycase.training.job import SHARE, Ranges, TrainingJob, fit_metrics
+from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, computed_rows, epoch_batches, fit, gather
 from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, nested_range, unit_ratings
 from raycase.training.vector_cache import VectorCache
@@ -59,7 +59,7 @@ def best_projector(state: FitState, config: ProjectorConfig) -> Projector:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProjectorJob(PromptFlags, TrainingJob):
+class ProjectorFlags(PromptFlags, TrainFlags):
     """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder.
 
     The defaults are the paper's, but vectors are no longer than their input.
@@ -90,7 +90,7 @@ class ProjectorJob(PromptFlags, TrainingJob):
 
     SYSTEM = "case"
     RECIPE = (
-        *TrainingJob.RECIPE, "dim", "layers", "activation", "dropout", "dropout_at", "bias", "nested", "loss",
+        *TrainFlags.RECIPE, "dim", "layers", "activation", "dropout", "dropout_at", "bias", "nested", "loss",
     )  # fmt: skip
     PATIENCE = 10
     FROZEN = True

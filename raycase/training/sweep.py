@@ -23,7 +23,7 @@ from raycase.errors import RequestError, at_least, check_ranges, expecting
 from raycase.io.json_values import from_json
 from raycase.io.provenance import provenance
 from raycase.io.storage import Location, fingerprint, json_file, locate
-from raycase.training.job import TrainingJob
+from raycase.training.job import TrainFlags
 
 SWEEP, BEST, TRIALS = "sweep.json", "best", "trials"
 RESULTS = (TRIALS, "results.parquet", "results.md", "tune", BEST)
@@ -36,7 +36,7 @@ Trial = dict[str, Any]  # choices, seed, phase, error; score (None where it fail
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneJob:
+class TuneFlags:
     """Search the flags of a training command, or run a grid of them: raycase tune [OPTIONS] -- SYSTEM FLAGS. After --
     write what follows `raycase train`. The same command again keeps finished trials."""
 
@@ -51,16 +51,16 @@ class TuneJob:
     seeds: int = 3
     """Seeds per cell of a grid, and of the three best cells of a search."""
 
-    def over(self, training: TrainingJob) -> Sweep:
+    def over(self, training: TrainFlags) -> Sweep:
         """The sweep over a training job."""
         return Sweep(**vars(self), training=training)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sweep(TuneJob):
+class Sweep(TuneFlags):
     """A sweep over a training job."""
 
-    training: TrainingJob
+    training: TrainFlags
 
     @property
     def built_in(self) -> dict[str, Any]:
@@ -156,16 +156,16 @@ class Sweep(TuneJob):
         (self.root / "results.md").put(("\n".join(lines) + "\n").encode())
 
 
-def changed(job: TrainingJob, choices: Choices) -> TrainingJob:
+def changed(flags: TrainFlags, choices: Choices) -> TrainFlags:
     """The job with some flags replaced. Raises RequestError for unknown flags and values out of range."""
-    common = {f.name for f in fields(TrainingJob)} - {"model", "compute", *TrainingJob.RECIPE}
-    known = [f.name for f in fields(job) if f.name not in common and f.name not in job.NOT_SWEPT]
+    common = {f.name for f in fields(TrainFlags)} - {"model", "compute", *TrainFlags.RECIPE}
+    known = [f.name for f in fields(flags) if f.name not in common and f.name not in flags.NOT_SWEPT]
     if unknown := [flag for flag in choices if flag not in known]:
         raise RequestError(f"{unknown[0]!r}, which is none of {', '.join(known)}")
-    hints = get_type_hints(type(job))
-    job = replace(job, **{flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()})
-    job.check_flags()
-    return job
+    hints = get_type_hints(type(flags))
+    flags = replace(flags, **{flag: _typed(flag, value, hints[flag]) for flag, value in choices.items()})
+    flags.check_flags()
+    return flags
 
 
 def _typed(flag: str, value: Any, hint: Any) -> Any:

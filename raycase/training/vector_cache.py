@@ -15,13 +15,13 @@ from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha25
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
 from raycase.io.stored_tokens import STATES, StoredStates
-from raycase.job.embed_job import EmbedJob, check_embed
+from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import Output
 from raycase.job.pair_result import SCORES, Encode, PairResult
 from raycase.job.request import Request
 from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
-from raycase.job.score_job import ScoreJob, check_score
+from raycase.job.score_job import ScoreFlags, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import SCORE, Compute, EmbedderConfig
 from raycase.models.pairs import PairVectors
@@ -63,9 +63,9 @@ class VectorCache:
         from there later. Raises RequestError for a text that cannot be embedded.
         """
         pairs = [(text, "") if isinstance(text, str) else text for text in texts]
-        plain = isinstance(texts[0], str)
-        views = config.views_apart[:1] if plain else config.views_apart
-        tables = [self._embedded(pairs, view, name, cache, compute, plain=plain) for view in views]
+        unconditional = isinstance(texts[0], str)
+        views = config.views_apart[:1] if unconditional else config.views_apart
+        tables = [self._embedded(pairs, view, name, cache, compute, unconditional=unconditional) for view in views]
         return np.concatenate([embedding_numbers(table[EMBEDDING]) for table in tables], axis=1)
 
     def pair_vectors(
@@ -86,7 +86,7 @@ class VectorCache:
     ) -> tuple[StoredStates, np.ndarray]:
         """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
         pairs = [(text, "") for text in texts]
-        table = self._embedded(pairs, config, name, cache, compute, plain=True, kind=StatesResult)
+        table = self._embedded(pairs, config, name, cache, compute, unconditional=True, kind=StatesResult)
         return StoredStates.read(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def scores_of(
@@ -101,7 +101,7 @@ class VectorCache:
         output = Output((folder / "scored").uri, SCORES)
         if not output.manifest.exists():
             note(f"Scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
-            job = ScoreJob(
+            job = ScoreFlags(
                 input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
                 output=output.root.uri,
                 model=model,
@@ -119,23 +119,25 @@ class VectorCache:
         cache: Location,
         compute: Compute | None,
         *,
-        plain: bool,
+        unconditional: bool,
         kind: type[PairResult] = PairResult,
     ) -> pa.Table:
         """The output of the job that embeds these pairs, which runs once."""
         identity: dict[str, Any] = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
-        identity |= ({"plain": True} if plain else {}) | ({"kind": kind.KEY} if kind is not PairResult else {})
+        identity |= ({"unconditional": True} if unconditional else {}) | (
+            {"kind": kind.KEY} if kind is not PairResult else {}
+        )
         folder = cache / fingerprint(identity)[:16]
         vectors = Output((folder / "vectors").uri)
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
-            manner = "without condition" if plain else f"under {config.label}"
+            manner = "without condition" if unconditional else f"under {config.label}"
             note(f"Encoding {len(pairs):,} texts of {name} once, {manner}, into {folder.uri}")
-            job = EmbedJob(
+            job = EmbedFlags(
                 input=_table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION),
                 output=vectors.root.uri,
                 text_column=SENTENCE,
-                condition_column=None if plain else CONDITION,
-                unconditional=plain,
+                condition_column=None if unconditional else CONDITION,
+                unconditional=unconditional,
                 model=config.model,
                 compute=compute,
                 dtype="float32",

@@ -71,14 +71,14 @@ def assert_equal(folder, texts=TEXTS):
     folder = str(folder)
     wanted = library.SentenceTransformer(folder, device="cpu").encode(texts)
     loaded = raycase.load(folder, device="cpu", dtype=torch.float32)
-    assert loaded.config.plain_dim == wanted.shape[1]
+    assert loaded.config.unconditional_dim == wanted.shape[1]
     np.testing.assert_allclose(loaded.embed(texts, None), wanted, atol=2e-5)
     np.testing.assert_allclose(np.concatenate([loaded.embed([t], None) for t in texts]), wanted, atol=2e-5)
     found = np.empty_like(wanted)
     prepared = loaded.config.prepare(texts, None)
 
     def keep(rows, states):
-        found[rows] = states.plain
+        found[rows] = states.unconditional
 
     loaded.reader.read(prepared.of_sentences[0], keep)
     np.testing.assert_allclose(found[prepared.rows], wanted, atol=2e-5)
@@ -90,7 +90,7 @@ def assert_equal(folder, texts=TEXTS):
 def test_kinds_with_all_that_follows_a_pooling(kind, tmp_path):
     after = [dense(64, 48, torch.nn.Tanh()), dense(48, 24, None), modules.Normalize()]
     loaded = assert_equal(save(tmp_path / "model", kind, pooling=("mean", "lasttoken"), after=after))
-    assert loaded.config.plain_dim == 24
+    assert loaded.config.unconditional_dim == 24
     np.testing.assert_allclose(np.linalg.norm(loaded.embed(TEXTS, None), axis=1), 1, atol=1e-6)
 
 

@@ -14,7 +14,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
-from raycase.models.pairs import SENTENCE as PLAIN
+from raycase.models.pairs import SENTENCE as UNCONDITIONAL
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 
@@ -110,7 +110,7 @@ def test_a_row_of_the_table(folder_of, tiny_encoder, name):
     pairs = [(SENTENCE, CONDITION), ("café 😀", "number of people"), ("two people play at the bar with a dog", "a")]
     rendered, wanted = [], []
     for s, c in pairs:
-        rendered += [prompts.pair.render(s, c), prompts.base.render("", c), PLAIN.render(s, "")]
+        rendered += [prompts.pair.render(s, c), prompts.base.render("", c), UNCONDITIONAL.render(s, "")]
         wanted += [(row.pair, s, c, row.over), (row.base, s, c, row.over), ("{s}", s, c, "")]
     tokens = tiny.tokens(encoder.tokenize, rendered)
     found = encoder.pool(tokens)
@@ -138,7 +138,7 @@ def test_nv_embeds_authors_average_the_end_token_too(folder_of):
             prompt = template.render(sentence, condition)
             rendered.append(prompt)
             wanted.append(tiny.nv_embed(folder, prompt.text.removesuffix(condition), condition))
-        rendered.append(PLAIN.render(condition, ""))
+        rendered.append(UNCONDITIONAL.render(condition, ""))
         wanted.append(tiny.nv_embed(folder, "", condition))
     np.testing.assert_allclose(encoder.pool(tiny.tokens(encoder.tokenize, rendered)), wanted, rtol=1e-4, atol=1e-5)
     cases = load_encoder(replace(table, source=str(folder), max_tokens=300), dtype=torch.float32)

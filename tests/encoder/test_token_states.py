@@ -47,7 +47,7 @@ def read(encoder, layers, batch, reader=None):
     found, plain = {}, np.empty((len(batch), encoder.dim), np.float32)
 
     def use(rows, states):
-        plain[rows] = states.plain.numpy()
+        plain[rows] = states.unconditional.numpy()
         means = states.mean.numpy()
         for row, states_SW, real_S, mean in zip(rows.tolist(), states.states, states.real, means, strict=True):
             found[row] = states_SW[real_S].numpy()

@@ -15,7 +15,7 @@ from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.schema import Reason
-from raycase.models.pairs import SENTENCE as PLAIN
+from raycase.models.pairs import SENTENCE as UNCONDITIONAL
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 END_TOKENS = {"qwen": "<|endoftext|>", "mistral": "</s>"}
@@ -194,7 +194,7 @@ def test_a_token_of_the_sentences_end_and_of_what_follows_stays(tmp_path, templa
 
 def test_the_length_is_the_tables_not_the_tokenizers_own(tokenizer_of):
     """MiniLM's file cuts and pads to 128."""
-    found = tiny.tokens(tokenizer_of("minilm", 256), [PLAIN.render("dress " * n, "") for n in (10, 150, 300)])
+    found = tiny.tokens(tokenizer_of("minilm", 256), [UNCONDITIONAL.render("dress " * n, "") for n in (10, 150, 300)])
     assert [len(t.ids) for t in found] == [12, 152, 256]
 
 
@@ -219,7 +219,11 @@ def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
     prompts = prompt_set(style, span=span)
     nothing = "\u200b\u200d"
     rendered = [prompts.pair.render(nothing, CONDITION), prompts.pair.render(SENTENCE, nothing)]
-    rendered += [prompts.base.render("", nothing), PLAIN.render(nothing, ""), prompts.pair.render(SENTENCE, CONDITION)]
+    rendered += [
+        prompts.base.render("", nothing),
+        UNCONDITIONAL.render(nothing, ""),
+        prompts.pair.render(SENTENCE, CONDITION),
+    ]
     found = tiny.tokens(tokenize, rendered)
     condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
     assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
@@ -252,5 +256,5 @@ def test_a_text_is_unknown_if_all_of_its_tokens_are(tokenizer_of):
     unknown = {"wordpiece": [True, True, False, False, False, True], "minilm": [True, True, False, False, False, True]}
     unknown["unigram"] = [True, False, False, False, False, True]
     for family in FAMILIES:
-        found = tokenizer_of(family, max_tokens=200).pairs([PLAIN], [(text, "") for text in texts]).unknown
+        found = tokenizer_of(family, max_tokens=200).pairs([UNCONDITIONAL], [(text, "") for text in texts]).unknown
         assert found.tolist() == unknown.get(family, [False] * 6), family

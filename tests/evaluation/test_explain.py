@@ -6,7 +6,7 @@ import tiny
 import raycase
 from raycase.encoder.words import Word
 from raycase.errors import RequestError
-from raycase.evaluation.explain import ExplainJob, explain
+from raycase.evaluation.explain import ExplainFlags, explain
 
 TEXTS = ("A woman in a red dress", "{x} <b>café</b> & 😀 [SEP] dogs")
 CONDITIONS = ("color of the dress", "number of <people>")
@@ -19,7 +19,7 @@ def model(tmp_path_factory):
 
 
 def job(name, **options):
-    return ExplainJob(**{"text": TEXTS, "condition": CONDITIONS, "model": name} | options)
+    return ExplainFlags(**{"text": TEXTS, "condition": CONDITIONS, "model": name} | options)
 
 
 def test_words_are_printed_with_their_weights(model, capsys):

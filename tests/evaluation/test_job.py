@@ -5,13 +5,13 @@ from typing import get_type_hints
 import pytest
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob, check_request
+from raycase.evaluation.job import EvaluateFlags, check_request
 from raycase.evaluation.procedure import TASKS
 from raycase.models.registry import of_papers
 
 
 def checked(output, **options):
-    return check_request(EvaluateJob(**{"model": ("minilm",), "data": "data.csv", "output": str(output)} | options))
+    return check_request(EvaluateFlags(**{"model": ("minilm",), "data": "data.csv", "output": str(output)} | options))
 
 
 def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):
@@ -40,4 +40,4 @@ def test_wrong_options_are_refused(tmp_path, options, message):
 
 
 def test_the_table_has_every_task():
-    assert (*TASKS, *of_papers("tasks")) == get_type_hints(EvaluateJob)["task"].__args__
+    assert (*TASKS, *of_papers("tasks")) == get_type_hints(EvaluateFlags)["task"].__args__

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import find_models
 from raycase.evaluation.procedure import TASKS, evaluate
 from raycase.io.model_files import DEFAULT_MODEL
@@ -52,6 +52,6 @@ def test_vectors_are_embedded_once(evaluation, models, tmp_path):
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):
     make(str(tiny_model)).trainable().save(tmp_path / "model")
-    asked = EvaluateJob(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
+    asked = EvaluateFlags(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
     with pytest.raises(RequestError, match=message):
         find_models(asked, (TASKS.get(task) or of_paper("tasks", task)).expected)

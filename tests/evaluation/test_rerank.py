@@ -12,7 +12,7 @@ from helpers import cosines, vectors_of
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
 from raycase.io.rated_pairs import read_candidates
@@ -60,7 +60,7 @@ def asked(tiny_model, tmp_path):
         (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
         folders = tuple(str(tmp_path / name) for name in models)
         settings = {"task": "rerank", "compute": "float32", "resamples": 100, "output": str(tmp_path / "report")}
-        return EvaluateJob(model=folders, data=str(tmp_path / "rows.jsonl"), **settings)
+        return EvaluateFlags(model=folders, data=str(tmp_path / "rows.jsonl"), **settings)
 
     return job
 

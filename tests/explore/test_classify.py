@@ -13,7 +13,7 @@ from indexed import refuse
 import raycase
 from raycase.cli import main
 from raycase.explore import classify as module
-from raycase.explore.classify import ClassifyJob, classify, nearest_labels
+from raycase.explore.classify import ClassifyFlags, classify, nearest_labels
 from raycase.index.index import Index
 from raycase.io.vectors import l2_normalize
 
@@ -34,7 +34,7 @@ def home(tmp_path_factory):
 
 def asked(home, tmp_path, index="words", **options):
     settings = {"condition": CONDITION, "labels": LABELS, "output": str(tmp_path / "labels.parquet")}
-    return ClassifyJob(**{"index": str(home / index)} | settings | options)
+    return ClassifyFlags(**{"index": str(home / index)} | settings | options)
 
 
 def test_the_nearest_label_and_its_margin_by_hand():

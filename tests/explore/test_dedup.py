@@ -12,8 +12,8 @@ from indexed import refuse
 from scipy.sparse.csgraph import connected_components
 
 from raycase.explore import dedup as module
-from raycase.explore.dedup import DedupJob, dedup, link
-from raycase.index.build import IndexJob, build
+from raycase.explore.dedup import DedupFlags, dedup, link
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.lance_files import vectors_of
 from raycase.io.schema import embedding_array
@@ -96,7 +96,7 @@ def home(tmp_path_factory):
 
 def asked(home, tmp_path, index="words", **options):
     settings = {"threshold": 1.0, "output": str(tmp_path / "groups.parquet")}
-    return DedupJob(**{"index": str(home / index)} | settings | options)
+    return DedupFlags(**{"index": str(home / index)} | settings | options)
 
 
 def test_planted_duplicates_are_found_and_counts_reconcile(home, tmp_path, capsys):
@@ -137,7 +137,7 @@ def test_groups_under_a_condition_are_those_of_its_vectors_in_any_order(home, tm
 def test_rows_that_were_deleted_are_in_no_group(home, tmp_path, tiny_model):
     rows = [{"id": i, "text": f"a dog {i // 2}"} for i in range(20)]
     uri = storing.indexed(tmp_path / "i", embedded(tmp_path, tiny_model, rows, unconditional=True))
-    build(IndexJob(output=uri, delete="id IN (0, 3, 8, 9)"))
+    build(IndexFlags(output=uri, delete="id IN (0, 3, 8, 9)"))
     dedup(asked(home, tmp_path, index=uri))
     groups = {row["id"]: row["group"] for row in pq.read_table(tmp_path / "groups.parquet").to_pylist()}
     assert groups == {i: i if i in (1, 2) else i - i % 2 for i in range(20) if i not in (0, 3, 8, 9)}

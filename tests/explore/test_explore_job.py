@@ -13,10 +13,10 @@ import storing
 from helpers import embedded
 from indexed import refuse
 
-from raycase.explore.explore_job import ExploreJob, explore
+from raycase.explore.explore_job import ExploreFlags, explore
 from raycase.index.answer_printing import looked_at
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 
 # not imported here: it takes seconds, in each of pytest's workers
 NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
@@ -39,7 +39,7 @@ def home(tmp_path_factory):
 
 def asked(home, index="words.lance", **options):
     settings = {"index": str(home / index), "output": str(home / "map.html"), "conditions": CONDITIONS, "clusters": 3}
-    return ExploreJob(**settings | options)
+    return ExploreFlags(**settings | options)
 
 
 def page_of(home):
@@ -106,7 +106,9 @@ def test_rows_are_those_under_all_conditions_whatever_their_order(home):
         for row in (0, 17):
             query = {"query": (data["texts"][row],), "condition": (each["condition"],), "k": 40}
             answers = f"{home}/answers.parquet"
-            search(SearchJob(index=str(home / "vectors.lance"), output=answers, where="id >= 10 AND id < 40", **query))
+            search(
+                SearchFlags(index=str(home / "vectors.lance"), output=answers, where="id >= 10 AND id < 40", **query)
+            )
             ids = [str(i) for i in pq.read_table(answers)["id"].to_pylist() if str(i) != data["ids"][row]]
             assert data["ids"][near[row]] == ids[0]
 

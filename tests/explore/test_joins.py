@@ -12,7 +12,7 @@ import pytest
 from helpers import embedded, meanwhile, read_output, sentences, stop_after, vectors
 
 from raycase.errors import RequestError, WorkError
-from raycase.explore.join import JoinJob
+from raycase.explore.join import JoinFlags
 from raycase.explore.join import join as join_by
 from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
@@ -65,7 +65,7 @@ def check(uri, wanted, k):
 def of(home, tmp_path, **options):
     """The job that joins the queries with the vectors."""
     places = {"query_vectors": str(home / "queries"), "vectors": str(home / "vectors"), "output": str(tmp_path / "n")}
-    return JoinJob(**places | {"k": 5} | options)
+    return JoinFlags(**places | {"k": 5} | options)
 
 
 @pytest.mark.parametrize("cut", [(100, 400), (10**6, 10**6), (1, 1)])
@@ -116,7 +116,7 @@ def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
     queries = [{"id": i, "text": t, "about": "dogs" if i else "cats"} for i, t in enumerate(texts[:5])]
     named = {"condition_column": "about", "unit_rows": 20}
     v, q = (embedded(tmp_path / n, tiny_model, r, **named) for n, r in (("v", vectors), ("q", queries)))
-    job = JoinJob(query_vectors=q, vectors=v, output=str(tmp_path / "n"), k=3)
+    job = JoinFlags(query_vectors=q, vectors=v, output=str(tmp_path / "n"), k=3)
     result = join(job)
     assert (result["queries"], result["queries_without_neighbours"], result["neighbours"]) == (5, 1, 12)
     found = ds.dataset(tmp_path / "n" / "neighbours").to_table().to_pylist()
@@ -141,7 +141,7 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path):
         join(job, runner=stop_after(3))
     assert len((locate(job.output) / "neighbours").list()) == 3
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinJob(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
+        join(JoinFlags(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
 
     def counted(work, todo, **how):
         tasks.append(len(todo))
@@ -169,4 +169,4 @@ def test_wrong_joins_are_refused(home, tmp_path, options, words):
     files = {"query_vectors": "queries", "vectors": "vectors"}
     named = {name: str(home / options.get(name, file)) for name, file in files.items()}
     with pytest.raises(RequestError, match=words):
-        join(JoinJob(output=str(tmp_path / "n"), **options | named))
+        join(JoinFlags(output=str(tmp_path / "n"), **options | named))

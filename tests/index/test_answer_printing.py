@@ -5,7 +5,7 @@ import io
 import pytest
 
 from raycase.encoder.words import Word
-from raycase.index.answer_printing import BOLD, PLAIN, has_styles, in_bold, looked_at
+from raycase.index.answer_printing import BOLD, REGULAR, has_styles, in_bold, looked_at
 
 
 def words(text, *weighed):
@@ -40,9 +40,9 @@ def test_function_words_are_never_looked_at():
 def test_bold_words_in_one_line():
     text = "A \t red\ndress, \x00 😀"
     marks = words(text, ("red", 0.4), ("dress", 0.4), ("😀", 0.2))
-    assert in_bold(text, marks, 100) == f"A {BOLD}red{PLAIN} {BOLD}dress{PLAIN}, \\x00 {BOLD}😀{PLAIN}"
+    assert in_bold(text, marks, 100) == f"A {BOLD}red{REGULAR} {BOLD}dress{REGULAR}, \\x00 {BOLD}😀{REGULAR}"
     assert in_bold(text, [], 100) == "A red dress, \\x00 😀"  # as a terminal may have it
-    assert in_bold(text, marks[:2], 10) == f"A {BOLD}red{PLAIN} {BOLD}dr{PLAIN}…"
+    assert in_bold(text, marks[:2], 10) == f"A {BOLD}red{REGULAR} {BOLD}dr{REGULAR}…"
     for most in range(1, 22):
         line = in_bold(text, [], most)
         assert line.rstrip("…") == " ".join(text[:most].split()).replace("\0", "\\x00")
@@ -52,11 +52,11 @@ def test_bold_words_in_one_line():
 def test_a_long_text_is_cut_around_its_heaviest_word():
     text = "a red cat " + "and " * 30 + "a dress " + "and " * 30
     marks = words(text, ("red", 0.2), ("dress", 0.3))
-    assert in_bold(text, marks, 20) == f"…and a {BOLD}dress{PLAIN} and and…"
-    assert in_bold(text[:137], marks, 20) == f"…and and and a {BOLD}dress{PLAIN}"  # its end fills the line
-    assert in_bold(text, marks[:1], 12) == f"a {BOLD}red{PLAIN} cat an…"
-    assert in_bold("赤" * 30, [Word(25, 27, 1.0)], 10) == f"…{'赤' * 5}{BOLD}赤赤{PLAIN}{'赤' * 3}"  # without spaces
-    assert in_bold("a" * 30, [Word(0, 30, 1.0)], 10) == f"{BOLD}{'a' * 10}{PLAIN}…"
+    assert in_bold(text, marks, 20) == f"…and a {BOLD}dress{REGULAR} and and…"
+    assert in_bold(text[:137], marks, 20) == f"…and and and a {BOLD}dress{REGULAR}"  # its end fills the line
+    assert in_bold(text, marks[:1], 12) == f"a {BOLD}red{REGULAR} cat an…"
+    assert in_bold("赤" * 30, [Word(25, 27, 1.0)], 10) == f"…{'赤' * 5}{BOLD}赤赤{REGULAR}{'赤' * 3}"  # without spaces
+    assert in_bold("a" * 30, [Word(0, 30, 1.0)], 10) == f"{BOLD}{'a' * 10}{REGULAR}…"
 
 
 @pytest.mark.parametrize(

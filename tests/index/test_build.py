@@ -17,13 +17,13 @@ from raycase.cli import main
 from raycase.errors import RequestError, WorkError
 from raycase.index import build as build_module
 from raycase.index import lance_files
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 
 
 def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
-    job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    job = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
     assert build(job)["rows_added"] == 600
     assert build(job)["rows_added"] == 0
     both = replace(job, embeddings=(str(home / "out"), str(home / "later")))
@@ -35,10 +35,10 @@ def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
 def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     options = {"conditions": CONDITIONS, "output": str(tmp_path / "out")}
     output = embedded(tmp_path, tiny_model, rows(250), limit=130, **options)
-    job = IndexJob(embeddings=(output,), output=str(tmp_path / "i"))
+    job = IndexFlags(embeddings=(output,), output=str(tmp_path / "i"))
     assert build(job)["rows"] == 260
     whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
-    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
+    embed_here(EmbedFlags(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
     assert build(job)["rows_added"] == 240
     assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
 
@@ -70,7 +70,7 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
 
 
 def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
-    first = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
+    first = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
     build(first)
     publish = lance_files.publish
 
@@ -90,7 +90,7 @@ def test_rows_that_are_there_already_may_come_under_another_condition(home, tmp_
     """Under the same one: `test_row_changes.py`."""
     uri, under = indexed(tmp_path / "i.lance", home / "out"), {"conditions": ("kind of dog",)}
     new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), keep_columns=("text", "year"), **under)
-    assert build(IndexJob(embeddings=(new,), output=uri))["rows_added"] == 3
+    assert build(IndexFlags(embeddings=(new,), output=uri))["rows_added"] == 3
 
 
 @pytest.mark.parametrize("where", ["update_indices", "publish"])
@@ -99,33 +99,33 @@ def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
 
     def killed(output):
         with mock.patch.object(build_module, where, side_effect=Killed), pytest.raises(Killed):
-            build(IndexJob(embeddings=(str(home / output),), output=uri))
+            build(IndexFlags(embeddings=(str(home / output),), output=uri))
 
     killed("out")
     with pytest.raises(RequestError, match="got no finished one"):
         Index.open(uri)
-    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
+    assert build(IndexFlags(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
     killed("later")
     before = Index.open(uri)
     assert before.metadata.rows == 600 == before.dataset.count_rows()
-    assert build(IndexJob(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
+    assert build(IndexFlags(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
     assert Index.open(uri).dataset.count_rows() == 760
     assert before.search(QUERIES, "color", 3).num_rows == 6
 
 
 def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     new, there = str(tmp_path / "new"), str(home / "i.lance")
-    refuse(IndexJob(output=new), "--embeddings: expected an output")
-    refuse(IndexJob(embeddings=(str(tmp_path),), output=new), "got no job.json")
-    refuse(IndexJob(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
-    refuse(IndexJob(embeddings=(str(home / "out"),), output=new, exact_below=0), "--exact-below: expected at least 1")
+    refuse(IndexFlags(output=new), "--embeddings: expected an output")
+    refuse(IndexFlags(embeddings=(str(tmp_path),), output=new), "got no job.json")
+    refuse(IndexFlags(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
+    refuse(IndexFlags(embeddings=(str(home / "out"),), output=new, exact_below=0), "--exact-below: expected at least 1")
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for overwrite in (False, True):
-        job = IndexJob(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
+        job = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
         refuse(job, "got a Lance dataset in")
     assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
     fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
-    refuse(IndexJob(embeddings=(fewer,), output=there), "expected the index's columns")
+    refuse(IndexFlags(embeddings=(fewer,), output=there), "expected the index's columns")
     assert Index.open(there).metadata.rows == 900
     (tmp_path / "f" / "out" / "manifest.json").unlink()
-    refuse(IndexJob(embeddings=(fewer,), output=new), "expected a finished output")
+    refuse(IndexFlags(embeddings=(fewer,), output=new), "expected a finished output")

@@ -8,8 +8,8 @@ from storing import indexed
 
 import raycase
 from raycase.errors import RequestError
-from raycase.explore.join import JoinJob, join
-from raycase.index.build import IndexJob
+from raycase.explore.join import JoinFlags, join
+from raycase.index.build import IndexFlags
 from raycase.index.index import Index
 from raycase.job.runner import Runner
 
@@ -54,9 +54,9 @@ def test_plain_vectors_stand_beside_those_that_are_cut(outputs, tmp_path, order,
 
 def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     uri = str(tmp_path / "i.lance")
-    refuse(IndexJob(embeddings=(outputs["plain"], outputs["cut"], outputs["other"]), output=uri), "got another's")
+    refuse(IndexFlags(embeddings=(outputs["plain"], outputs["cut"], outputs["other"]), output=uri), "got another's")
     indexed(uri, outputs["cut"])
     for name in ("other", "whole"):
-        refuse(IndexJob(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
+        refuse(IndexFlags(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
-            join(JoinJob(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), Runner())
+            join(JoinFlags(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), Runner())

@@ -17,11 +17,11 @@ from indexed import refuse
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.job import read_step
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.pair_result import count_defects
 from raycase.job.run import UnfitError
 from raycase.job.verify import verify
@@ -156,7 +156,7 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
         folder.joinpath(f"{number}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     places = {"input": str(folder), "output": str(tmp_path / "a"), "model": str(tiny_model)}
     settings = {"prompt": "concat-sc", "pooling": "mean", "dtype": "float32", "unit_rows": 20, "max_rejected": 1}
-    job = EmbedJob(conditions=CONDITIONS, **places, **settings, **CUT)
+    job = EmbedFlags(conditions=CONDITIONS, **places, **settings, **CUT)
     monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
     result = embed_here(job)
     assert result["rows_in"] == 41 and verify(str(tmp_path / "a"))["rows_out"] == 40
@@ -176,7 +176,7 @@ def test_two_documents_of_one_id_are_the_same_rows_after_a_stop(tiny_model, tmp_
     rows.append({"id": 1, "text": "two people"})
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     places = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "a"), "model": str(tiny_model)}
-    job = EmbedJob(conditions=CONDITIONS, **places, unit_rows=20, max_rejected=1, **CUT)
+    job = EmbedFlags(conditions=CONDITIONS, **places, unit_rows=20, max_rejected=1, **CUT)
     monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
     with pytest.raises(UnfitError, match="several rows with '1#0', '2#0'; mend"):
         embed_here(job)
@@ -217,24 +217,26 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
     assert max(chunks.values()) > 2
     new = [{"id": d, "text": "A short one.", "year": 1} for d in (0, 1, 2)]
     embedded(tmp_path / "n", tiny_model, new, output=str(tmp_path / "new"), **kept, **CUT)
-    job = IndexJob(embeddings=(str(tmp_path / "new"),), output=uri)
+    job = IndexFlags(embeddings=(str(tmp_path / "new"),), output=uri)
     refuse(job, "expected rows that are new to the index, got id '[012]#0'")
     result = build(replace(job, replace=True))
     assert (result["rows_deleted"], result["rows_added"]) == (sum(chunks[d] for d in (0, 1, 2)), 6)
     index = Index.open(uri)
     assert index.dataset.count_rows() == index.metadata.rows == old.metadata.rows - result["rows_deleted"] + 6
     assert index.dataset.count_rows("document < 3") == 6
-    assert build(IndexJob(output=uri, delete="document = 3"))["rows_deleted"] == chunks[3]
+    assert build(IndexFlags(output=uri, delete="document = 3"))["rows_deleted"] == chunks[3]
     two = next(d for d, count in chunks.items() if d > 3 and count > 2)
-    build(IndexJob(output=uri, delete=f"document = {two} AND chunk = 0"))  # what is left is of the former text
+    build(IndexFlags(output=uri, delete=f"document = {two} AND chunk = 0"))  # what is left is of the former text
     changed = embedded(tmp_path / "x", tiny_model, [{"id": two, "text": "Dogs.", "year": 1}], **kept, **CUT)
-    refuse(IndexJob(embeddings=(changed,), output=uri), f"new to the index, got id '{two}#[1-9]'")
+    refuse(IndexFlags(embeddings=(changed,), output=uri), f"new to the index, got id '{two}#[1-9]'")
     embedded(tmp_path / "o", tiny_model, new, output=str(tmp_path / "other"), **kept, chunk=9)
     embedded(tmp_path / "w", tiny_model, new, output=str(tmp_path / "whole"), **kept)
     for other in ("other", "whole"):
-        refuse(IndexJob(embeddings=(str(tmp_path / other),), output=uri, replace=True), "expected the index's --chunk")
+        refuse(
+            IndexFlags(embeddings=(str(tmp_path / other),), output=uri, replace=True), "expected the index's --chunk"
+        )
     capsys.readouterr()
-    search(SearchJob(index=uri, query=("a short one",), condition=("color",), k=3, per="document"))
+    search(SearchFlags(index=uri, query=("a short one",), condition=("color",), k=3, per="document"))
     lines = capsys.readouterr().out.splitlines()
     assert sorted(line.split("[")[1] for line in lines if "short one." in line) == ["0 0:12]", "1 0:12]", "2 0:12]"]
 
@@ -245,13 +247,13 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     rows = [{"id": str(i), "text": " . ".join(texts[3 * i : 3 * i + 3])} for i in range(10)]
     words = storing.stored(tmp_path / "a", model, rows, keep_columns=("text",), **CUT)
     index, table = Index.open(storing.indexed(tmp_path / "i.lance", words)), read_output(words)
-    assert index.metadata.words == len(table) > 20
+    assert index.metadata.with_tokens == len(table) > 20
     found = index.search(["a dog"], "number of people", 10, per="document")
     assert sorted(found["document"].to_pylist()) == [str(i) for i in range(10)]
-    pooled = EmbedJob(input=words, output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
+    pooled = EmbedFlags(input=words, output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
     embed_here(pooled)
     assert verify(str(tmp_path / "p"))["pairs"] == len(table)
-    assert build(IndexJob(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)
+    assert build(IndexFlags(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)
     assert read_output(str(tmp_path / "p"))["document"].to_pylist() == table["document"].to_pylist()
     for changes in ({"chunk": 9}, {"overlap": 1}):
         with pytest.raises(RequestError, match=r"stored tokens in .*, got --(chunk|overlap) beside them"):

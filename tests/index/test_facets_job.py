@@ -13,9 +13,9 @@ from indexed import refuse
 import raycase
 from raycase.encoder import words as module
 from raycase.encoder.words import FUNCTION_WORDS
-from raycase.explore.facets_job import FacetsJob, facets
+from raycase.explore.facets_job import FacetsFlags, facets
 from raycase.index.answer_printing import BOLD
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
 KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows
@@ -35,7 +35,7 @@ def grouped(tmp_path_factory, tiny_model):
 
 
 def asked(uri, **options):
-    return FacetsJob(**{"index": uri, "condition": "color"} | options)
+    return FacetsFlags(**{"index": uri, "condition": "color"} | options)
 
 
 def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path):
@@ -63,7 +63,7 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
 def test_words_of_reviews_are_no_function_words(data, tmp_path):
     reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
     reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
-    embed_here(EmbedJob(input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), conditions=("topic",)))
+    embed_here(EmbedFlags(input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), conditions=("topic",)))
     uri = storing.indexed(tmp_path / "i.lance", tmp_path / "out")
     result = facets(asked(uri, condition="topic", clusters=6, output=str(tmp_path / "facets")))
     found = pq.read_table(result["output"])["words"].to_pylist()

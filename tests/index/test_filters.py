@@ -13,9 +13,9 @@ from indexed import rows
 from storing import indexed
 
 from raycase.errors import RequestError
-from raycase.explore.facets_job import FacetsJob, facets
+from raycase.explore.facets_job import FacetsFlags, facets
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.filters import FUNCTIONS, checked_filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors
@@ -221,8 +221,8 @@ def test_whoever_takes_a_filter_refuses_them(searched, kind):
             lambda where=where: index.search(["a red dress"], where=where),  # conditions combined
             lambda where=where: index.nearest(vector_1D, "color", 3, where, options=Options()),
             lambda where=where: index.blocks("color", where),
-            lambda where=where: facets(FacetsJob(index=uri, condition="color", where=where)),
-            lambda where=where: build(IndexJob(embeddings=(), output=uri, delete=where)),
+            lambda where=where: facets(FacetsFlags(index=uri, condition="color", where=where)),
+            lambda where=where: build(IndexFlags(embeddings=(), output=uri, delete=where)),
         ):
             with pytest.raises(RequestError, match=r"^(where|--delete): expected a filter in SQL on id, text, year"):
                 ask()

@@ -20,10 +20,10 @@ from raycase.errors import RequestError, WorkError
 from raycase.index import approximate, lance_files
 from raycase.index.answer_printing import text_column
 from raycase.index.approximate import MOST_PARTS, Options, add_new_rows
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.lance_files import IndexMetadata
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.index.shard import Limits
 from raycase.index.vector_index import QueryEncoder
 from raycase.index.weighted_search import Term
@@ -148,7 +148,7 @@ def test_conditions_that_look_alike_are_one(tmp_path, tiny_model, capsys):
         found = index.search("a dog", asked, 50, exact_condition=True)
         assert found.drop_columns(["asked"]) == wanted.drop_columns(["asked"])
         assert index.search("a dog", {asked: 1}, 50)["score"] == wanted["score"]
-        search(SearchJob(index=uri, query=("a dog",), condition=(asked,)))
+        search(SearchFlags(index=uri, query=("a dog",), condition=(asked,)))
     assert capsys.readouterr().err == ""
 
 
@@ -215,13 +215,13 @@ def test_an_index_of_an_earlier_version_is_refused_in_a_line(home, tmp_path):
     dataset.tags.update("ready", dataset.version)
     with pytest.raises(RequestError, match=r"auto: expected no such name.*earlier version wrote it, embed"):
         Index.open(uri)
-    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri, overwrite=True))["rows"] == 600
+    assert build(IndexFlags(embeddings=(str(home / "out"),), output=uri, overwrite=True))["rows"] == 600
 
 
 def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
     """An index keeps the vectors as they were written; its codes only say which of them are looked at."""
     uri = str(tmp_path / "i.lance")
-    result = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind="ivf-rq"))
+    result = build(IndexFlags(embeddings=(str(home / "out"), str(home / "plain")), output=uri, kind="ivf-rq"))
     assert result["kind"] == "ivf-rq"
     approximate = Index.open(uri)
     for condition, where in (("color", None), ("color", "year > 2010")):
@@ -236,7 +236,7 @@ def test_an_approximate_index_finds_nearly_all(home, index, tmp_path):
         for row in found.to_pylist():
             assert row["score"] == score_of[row["query"], row["id"]], "expected the same to the last bit"
     assert len(approximate.search(QUERIES[:1], None, 5, unconditional=True)) == 5
-    assert build(IndexJob(output=uri, kind="exact"))["kind"] == "exact"
+    assert build(IndexFlags(output=uri, kind="exact"))["kind"] == "exact"
     assert approximate.search(QUERIES, "color", 5).num_rows == 10  # who has it open is not disturbed
     assert Index.open(uri).search(QUERIES, "color", 5) == index.search(QUERIES, "color", 5)
 
@@ -279,7 +279,7 @@ def test_the_mean_over_conditions_is_exact_where_each_is(tmp_path):
 def test_scores_are_cosines_of_the_vectors_that_float16_rounded(tmp_path, kind):
     vectors = np.random.default_rng(0).normal(size=(300, 2, 128))
     uri = by_hand(tmp_path, vectors, dtype="float16")
-    build(IndexJob(output=uri, kind=kind))
+    build(IndexFlags(output=uri, kind=kind))
     index, options = Index.open(uri), Options(nprobes=50)
     stored = index.dataset.to_table(columns=["vector"], filter="condition = 'a'")["vector"]
     stored_ND = np.array(stored.to_pylist(), np.float64)
@@ -316,7 +316,7 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
     texts = sentences(60, 3)
     rows = [{"id": f"it's \\{i}", "text": t, "about": ["color", "it's"][: 1 + i % 2]} for i, t in enumerate(texts)]
     output = embedded(tmp_path, tiny_model, rows, condition_column="about")
-    job = IndexJob(embeddings=(output,), output=str(tmp_path / "i.lance"))
+    job = IndexFlags(embeddings=(output,), output=str(tmp_path / "i.lance"))
     assert build(job)["rows"] == 90
     assert build(job)["rows_added"] == 0
     index = Index.open(job.output)
@@ -325,7 +325,7 @@ def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
     assert len(index.search(QUERIES[:1], None, 60)) == 60  # an id under one condition has its own cosine alone
     again = embedded(tmp_path / "2", tiny_model, rows[:1], conditions=("color",))
     with pytest.raises(RequestError, match="which the index has from another job"):
-        build(IndexJob(embeddings=(again,), output=job.output))
+        build(IndexFlags(embeddings=(again,), output=job.output))
 
 
 def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_folder_may_move(tmp_path, tiny_model):
@@ -334,10 +334,10 @@ def test_a_projectors_vectors_have_other_dimensions_than_plain_ones_and_its_fold
     out = embedded(tmp_path / "o", folder, rows(30), conditions=("color",), **trained)
     plain = embedded(tmp_path / "p", folder, rows(30), unconditional=True, **trained)
     uri = str(tmp_path / "i.lance")
-    assert build(IndexJob(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
-    made = build(IndexJob(embeddings=(out,), output=uri, kind="ivf-rq"))
+    assert build(IndexFlags(embeddings=(plain,), output=uri))["unconditional_rows"] == 30
+    made = build(IndexFlags(embeddings=(out,), output=uri, kind="ivf-rq"))
     assert (made["rows"], made["kind"]) == (60, "ivf-rq")  # of the plain ones: 8 does not divide 12
-    assert build(IndexJob(embeddings=(out,), output=f"{uri}.2", kind="ivf-rq"))["kind"] == "exact"
+    assert build(IndexFlags(embeddings=(out,), output=f"{uri}.2", kind="ivf-rq"))["kind"] == "exact"
     folder.rename(tmp_path / "moved")
     with pytest.raises(RequestError, match="model: expected the index's model"):
         Index.open(uri).search(QUERIES[:1], "color", 3)
@@ -376,13 +376,15 @@ def test_an_index_knows_the_columns_that_were_embedded(tiny_model, tmp_path, cap
     output = embedded(tmp_path / "a", tiny_model, texts, conditions=("color",), **options)
     uri = indexed(tmp_path / "i.lance", output, text_index=True)
     asked = {"query": ("a dog",), "condition": ("color",), "index": uri}
-    search(SearchJob(**asked, match="dog", where="key = 't5'"))
+    search(SearchFlags(**asked, match="dog", where="key = 't5'"))
     printed = capsys.readouterr()
     assert re.search(r"\n   1  +-?0\.\d{3}  dog 5\n", printed.out) and printed.err == ""
     index = Index.open(uri)
     assert text_column(index, None) == "message" and text_column(index, "kind") == "kind"
-    assert build(IndexJob(output=uri, delete="key IN ('t7', 't8') OR id = 't6'"))["rows_deleted"] == 3
-    refuse(SearchJob(**asked, where="kye = 't5'"), "^where: expected a filter in SQL on id, .* no column 'kye'", search)
+    assert build(IndexFlags(output=uri, delete="key IN ('t7', 't8') OR id = 't6'"))["rows_deleted"] == 3
+    refuse(
+        SearchFlags(**asked, where="kye = 't5'"), "^where: expected a filter in SQL on id, .* no column 'kye'", search
+    )
     other = embedded(tmp_path / "c", tiny_model, texts, conditions=("place",), **options | {"text_column": "text"})
     several = Index.open(indexed(tmp_path / "j.lance", output, other))
     assert text_column(several, None) is None and several.metadata.id_column == "key"
@@ -392,9 +394,9 @@ def test_an_index_knows_the_columns_that_were_embedded(tiny_model, tmp_path, cap
     dataset.update_schema_metadata({METADATA_KEY: json.dumps(record)})
     dataset.tags.update("ready", dataset.version)
     assert text_column(Index.open(uri), None) == "text"
-    refuse(SearchJob(**asked, where="key = 't5'"), "^where: .* no column 'key'", search)
+    refuse(SearchFlags(**asked, where="key = 't5'"), "^where: .* no column 'key'", search)
     none = embedded(tmp_path / "b", tiny_model, texts, conditions=("color",), **options | {"keep_columns": ("kind",)})
-    search(SearchJob(**asked | {"index": indexed(tmp_path / "n.lance", none)}))
+    search(SearchFlags(**asked | {"index": indexed(tmp_path / "n.lance", none)}))
     assert (
         "ids are shown, for the index keeps no column 'message'; --text-column names another: kind"
         in capsys.readouterr().err

@@ -12,13 +12,13 @@ import raycase
 from raycase.errors import RequestError, WorkError
 from raycase.index import condition_vectors
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.index.shard import Limits
 from raycase.io.schema import POOLED
-from raycase.io.stored_tokens import CODES, PLAIN_PART
-from raycase.job.embed_job import EmbedJob
+from raycase.io.stored_tokens import CODES, UNCONDITIONAL_PART
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 
 ASKED = "what they wear on their heads"
@@ -88,7 +88,7 @@ def test_pooled_answers_are_those_of_the_vectors(index, home, model, capsys):
     answers = index.search(QUERIES, ASKED, k=10)
     assert answers[POOLED].to_pylist() == [True] * 20
     assert set(answers["condition"].to_pylist()) == set(answers["asked"].to_pylist()) == {ASKED}
-    search(SearchJob(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
+    search(SearchFlags(index=str(home / "i.lance"), query=(QUERIES[0],), condition=(ASKED,), k=3))
     printed = capsys.readouterr()
     assert "pooled" not in printed.err and f'under "{ASKED}"' in printed.out
     for query, sentence in enumerate(QUERIES):
@@ -152,11 +152,11 @@ def test_beside_conditions_that_were_embedded(home, model, tmp_path, capsys):
     assert answers[POOLED].to_pylist() == [False] * 5 + [True] * 5
     scores = brute(home / "out", model, QUERIES[0], ASKED, 5)[1]
     np.testing.assert_allclose(answers["score"].to_numpy()[:5], scores, atol=2e-3)  # the query in bf16
-    search(SearchJob(index=both, query=(QUERIES[0],), condition=(ASKED, "dog")))
+    search(SearchFlags(index=both, query=(QUERIES[0],), condition=(ASKED, "dog")))
     assert "no 'dog' in the index; pooled from its stored tokens" in capsys.readouterr().err
     with pytest.raises(RequestError, match=r"^condition: expected one of the index's"):
         index.search(QUERIES, "dog", exact_condition=True)
-    assert index.metadata.words == 250 and index.metadata.plain == 250
+    assert index.metadata.with_tokens == 250 and index.metadata.unconditional == 250
 
 
 def test_candidates_by_sketches(home, index, monkeypatch):
@@ -221,10 +221,10 @@ def test_outputs_with_bases_of_their_own(home, tmp_path, index):
 def test_rows_that_go_and_change(home, tmp_path):
     """Deleted rows are in no answer; replaced ones answer by their new words; the counts agree."""
     uri = storing.indexed(tmp_path / "i.lance", str(home / "words"))
-    assert build(IndexJob(output=uri, delete="year < 2010"))["rows_with_tokens"] == 120
+    assert build(IndexFlags(output=uri, delete="year < 2010"))["rows_with_tokens"] == 120
     changed = [row | {"id": 10 + i} for i, row in enumerate(storing.texts(10, first=500))]  # of ten rows with year 2010
     later = storing.stored(tmp_path, str(home / "model"), changed)
-    result = build(IndexJob(embeddings=(later,), output=uri, replace=True))
+    result = build(IndexFlags(embeddings=(later,), output=uri, replace=True))
     assert (result["rows_with_tokens"], result["rows_deleted"]) == (120, 10)
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=120)
     texts = {row["id"]: row["text"] for row in [*storing.texts(250), *changed]}
@@ -235,50 +235,52 @@ def test_rows_that_go_and_change(home, tmp_path):
 def test_a_condition_that_is_kept(home, tmp_path, index):
     """It is searched as if it were embedded in advance, and grows with the index; without words it is refused."""
     uri = storing.indexed(tmp_path / "i.lance", str(home / "words"))
-    result = build(IndexJob(output=uri, keep_condition=(ASKED,)))
+    result = build(IndexFlags(output=uri, keep_condition=(ASKED,)))
     assert (result["rows"], result["rows_added"], result["conditions"]) == (500, 250, 1)
     kept = Index.open(uri)
     found, wanted = (i.search(QUERIES, ASKED, k=10, where="year > 2003") for i in (kept, index))
     assert not any(found[POOLED].to_pylist())
     np.testing.assert_allclose(found["score"].to_numpy(), wanted["score"].to_numpy(), atol=1e-5)
     assert kept.search(QUERIES, "dog", exact_condition=False)[POOLED].to_pylist() == [True] * 20
-    assert build(IndexJob(output=uri, keep_condition=(f" {ASKED}\n",)))["rows_added"] == 0
-    refuse(IndexJob(output=uri, keep_condition=("\U0001f642",)), "--keep-condition .*: expected words, of which")
+    assert build(IndexFlags(output=uri, keep_condition=(f" {ASKED}\n",)))["rows_added"] == 0
+    refuse(IndexFlags(output=uri, keep_condition=("\U0001f642",)), "--keep-condition .*: expected words, of which")
     later = storing.stored(tmp_path, str(home / "model"), storing.texts(50, first=1000))
-    assert build(IndexJob(embeddings=(later,), output=uri))["rows"] == 600
+    assert build(IndexFlags(embeddings=(later,), output=uri))["rows"] == 600
     answers = Index.open(uri).search(QUERIES[:1], ASKED, k=300)
     assert sorted(answers["id"].to_pylist()) == [*range(250), *range(1000, 1050)]
-    assert build(IndexJob(output=uri, delete="id >= 1000"))["rows"] == 500
+    assert build(IndexFlags(output=uri, delete="id >= 1000"))["rows"] == 500
     same = storing.stored_under(tmp_path / "e", str(home / "model"), storing.texts(9, first=2000), ASKED)
-    refuse(IndexJob(embeddings=(same,), output=uri), "expected no vectors under")
+    refuse(IndexFlags(embeddings=(same,), output=uri), "expected no vectors under")
     assert Index.open(uri).metadata.rows == 500
     both = storing.indexed(tmp_path / "j.lance", str(home / "out"))
-    refuse(IndexJob(output=both, keep_condition=("dog",)), "--keep-condition: expected stored tokens")
-    refuse(IndexJob(output=both, keep_condition=(ASKED,)), "--keep-condition: expected a condition that is new")
+    refuse(IndexFlags(output=both, keep_condition=("dog",)), "--keep-condition: expected stored tokens")
+    refuse(IndexFlags(output=both, keep_condition=(ASKED,)), "--keep-condition: expected a condition that is new")
 
 
 def test_killed_and_resumed(home, tmp_path):
     """The same basis and the same bytes as undisturbed; then verified."""
     files = {"input": str(home / "a" / "in.parquet"), "output": str(tmp_path / "out"), "model": str(home / "model")}
     words = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
-    job = EmbedJob(compute="float32", dtype="float32", unit_rows=100, **files, **words)
+    job = EmbedFlags(compute="float32", dtype="float32", unit_rows=100, **files, **words)
     stopped(job, 1)
     assert embed_here(job)["units_resumed"] == 1
     whole, again = read_output(str(home / "words")), read_output(job.output)
-    for column in ("id", CODES, PLAIN_PART, "embedding"):
+    for column in ("id", CODES, UNCONDITIONAL_PART, "embedding"):
         assert again[column].to_pylist() == whole[column].to_pylist()
     assert verify(job.output)["rows_out"] == 250
 
 
 def test_what_cannot_be_searched(home, index, tmp_path):
     uri = str(home / "i.lance")
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=(" ",)), "^--condition: expected words", search)
+    refuse(SearchFlags(index=uri, query=(QUERIES[0],), condition=(" ",)), "^--condition: expected words", search)
     long = ("dog " * 600,)
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=long), "leaves no room for the sentence", search)
-    refuse(SearchJob(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, .*, got .* condition$", search)
+    refuse(SearchFlags(index=uri, query=(QUERIES[0],), condition=long), "leaves no room for the sentence", search)
+    refuse(
+        SearchFlags(index=uri, query=(QUERIES[0],), condition=("\u200b",)), "can read, .*, got .* condition$", search
+    )
     output = storing.stored_under(tmp_path, str(home / "model"), storing.texts(30), unconditional=True)
     without = storing.indexed(tmp_path / "i.lance", output)
-    refuse(SearchJob(index=without, query=("a",), condition=("dog",)), "expected one of the index.s .none.", search)
+    refuse(SearchFlags(index=without, query=("a",), condition=("dog",)), "expected one of the index.s .none.", search)
 
 
 def test_a_basis_that_is_gone_or_another(home, tmp_path):
@@ -296,7 +298,7 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
             large.search(QUERIES[:1], "dog", 1, options=Options(refine=2))
     sketch.write_bytes(centroids)
     file.write_bytes((home / "words" / "word_basis.safetensors").read_bytes())
-    job = SearchJob(index=uri, query=(QUERIES[0],), condition=("dog",))
+    job = SearchFlags(index=uri, query=(QUERIES[0],), condition=("dog",))
     refuse(job, "got others", search)
     file.unlink()
     refuse(job, "got none", search)
@@ -304,4 +306,4 @@ def test_a_basis_that_is_gone_or_another(home, tmp_path):
     basis.unlink()
     with pytest.raises(WorkError, match=r"word_basis\.safetensors: missing"):
         verify(output)
-    refuse(IndexJob(embeddings=(output,), output=str(tmp_path / "j.lance")), "the basis of the stored tokens")
+    refuse(IndexFlags(embeddings=(output,), output=str(tmp_path / "j.lance")), "the basis of the stored tokens")

@@ -13,7 +13,7 @@ import raycase
 from raycase.errors import RequestError
 from raycase.index import search_job
 from raycase.index.answers import find_scorer, rerank
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.models.configs import score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
@@ -91,11 +91,11 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
     make(str(tiny_model)).trainable().save(tmp_path / "scorer")
     asked = {"index": uri, "query": ("red dog", "a cat"), "condition": ("color",), "k": 4}
     output = str(tmp_path / "answers.parquet")
-    done = search(SearchJob(**asked, rerank=str(tmp_path / "scorer"), candidates=9, output=output))
+    done = search(SearchFlags(**asked, rerank=str(tmp_path / "scorer"), candidates=9, output=output))
     assert done["answers"] == 8
     found = pq.read_table(output)
     plain = str(tmp_path / "plain.parquet")
-    search(SearchJob(**asked | {"k": 9}, output=plain))
+    search(SearchFlags(**asked | {"k": 9}, output=plain))
     candidates = pq.read_table(plain).to_pylist()
     scorer = raycase.load(str(tmp_path / "scorer"))
     for query, sentence in enumerate(asked["query"]):
@@ -107,10 +107,10 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
         assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
     if make is mixsp:  # which knows no conditions
         for other in ((), ("color=-2",)):
-            assert search(SearchJob(**asked | {"condition": other}, rerank=str(tmp_path / "scorer")))["answers"] == 8
-    search(SearchJob(**asked, rerank=str(tmp_path / "scorer")))
+            assert search(SearchFlags(**asked | {"condition": other}, rerank=str(tmp_path / "scorer")))["answers"] == 8
+    search(SearchFlags(**asked, rerank=str(tmp_path / "scorer")))
     assert '"red dog" under "color"' in capsys.readouterr().out
-    more = search(SearchJob(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
+    more = search(SearchFlags(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
     assert more["answers"] == 30 * len(asked["query"])
 
 
@@ -123,7 +123,7 @@ def test_a_file_of_queries_is_reranked_some_at_a_time(thirty, tiny_model, tmp_pa
         monkeypatch.setattr(search_job, "ANSWERS_AT_ONCE", at_once)
         file = tmp_path / f"{at_once}.parquet"
         flags = {"queries": queries, "output": str(file), "k": 3, "explain": False}
-        done = search(SearchJob(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))
+        done = search(SearchFlags(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))
         assert done["queries"] == 27 and done["answers"] == 81
         found[at_once] = pq.read_table(file)
     assert pq.ParquetFile(file).num_row_groups == 7
@@ -141,4 +141,4 @@ def test_what_cannot_rerank_is_refused(thirty, tiny_model, tmp_path):
     with pytest.raises(RequestError, match="expected queries under conditions for"):
         find_scorer(str(tmp_path / "cross"), conditional=False)
     with pytest.raises(RequestError, match="--candidates: expected at least 1, got 0"):
-        search(SearchJob(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))
+        search(SearchFlags(index=thirty[0], query=("a",), rerank=str(tmp_path / "cross"), candidates=0))

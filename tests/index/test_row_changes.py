@@ -9,7 +9,7 @@ from storing import indexed
 
 from raycase import commands
 from raycase.index import build as build_module
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index, Options
 
 KEPT = {"keep_columns": ("text", "year")}
@@ -26,12 +26,12 @@ def changed(tmp_path_factory, tiny_model):
 
 def whole(home, uri, **settings):
     """An index of 300 texts under two conditions and plain; gives its job without outputs."""
-    return IndexJob(output=indexed(uri, home / "out", home / "plain", **settings))
+    return IndexFlags(output=indexed(uri, home / "out", home / "plain", **settings))
 
 
 def counts(uri):
     metadata = Index.open(uri).metadata
-    return metadata.conditions, metadata.plain
+    return metadata.conditions, metadata.unconditional
 
 
 def check_rows(uri, texts):
@@ -61,7 +61,7 @@ def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, 
     check_rows(uri, {r["id"]: r["text"] for r in rows(300) if r["id"] not in gone})
     exact = Index.open(uri).search(QUERIES[:1], "color", 9, options=Options(exact=True))
     same(exact, brute(home / "out", model, QUERIES[0], "color", 9, keep=lambda row: row["id"] not in gone))
-    again = build(IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri))
+    again = build(IndexFlags(embeddings=(str(home / "out"), str(home / "plain")), output=uri))
     assert (again["rows_added"], again["rows_deleted"], again["rows"]) == (0, 0, 3 * left)
 
 
@@ -69,7 +69,7 @@ def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, 
 def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
     whole(home, uri, kind=kind)
-    job = IndexJob(embeddings=changed, output=uri)
+    job = IndexFlags(embeddings=changed, output=uri)
     refuse(job, "got id [0-9]+ under 'color' in .* from another job; pass --replace to replace it, --overwrite")
     assert Index.open(uri).metadata.rows == 900
     result = build(replace(job, replace=True))
@@ -84,32 +84,32 @@ def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_
     uri = str(tmp_path / "i.lance")
     whole(home, uri)
     dogs = embedded(tmp_path / "dogs", tiny_model, rows(4, 7, 900), conditions=("kind of dog",), **KEPT)
-    build(IndexJob(embeddings=(dogs,), output=uri))
+    build(IndexFlags(embeddings=(dogs,), output=uri))
     assert counts(uri) == ({"color": 300, "number of people": 300, "kind of dog": 4}, 300)
-    assert build(IndexJob(output=uri, delete="id IN (900, 901, 902, 903)"))["conditions"] == 2
+    assert build(IndexFlags(output=uri, delete="id IN (900, 901, 902, 903)"))["conditions"] == 2
     assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
     found = Index.open(uri).search(QUERIES, "kind of dog", 2)
     assert set(found["condition"].to_pylist()) <= set(CONDITIONS)
     alone, kept = str(tmp_path / "alone.lance"), {"conditions": ("c",), "keep_columns": ("text",)}
     for text in ("a dog", "a cat"):  # all rows of an index; ids may be strings
         output = embedded(tmp_path / text, tiny_model, [{"id": "it's 1", "text": text}], **kept)
-        result = build(IndexJob(embeddings=(output,), output=alone, replace=text == "a cat"))
+        result = build(IndexFlags(embeddings=(output,), output=alone, replace=text == "a cat"))
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (1, 1, 1)
     assert Index.open(alone).search(["a cat"], "c", 3)["text"].to_pylist() == ["a cat"]
 
 
 def test_an_index_may_lose_all_its_conditions(home, tmp_path):
     uri = indexed(tmp_path / "i.lance", home / "later", home / "plain", exact_below=100)
-    assert build(IndexJob(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
+    assert build(IndexFlags(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
     assert counts(uri) == ({}, 300) and len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
-    assert build(IndexJob(embeddings=(str(home / "out"),), output=uri))["kind"] == "ivf-rq"
+    assert build(IndexFlags(embeddings=(str(home / "out"),), output=uri))["kind"] == "ivf-rq"
     check_rows(uri, {r["id"]: r["text"] for r in rows(300)})
 
 
 def test_a_replacement_that_fails_leaves_the_former_index(home, changed, tmp_path, monkeypatch):
     uri = str(tmp_path / "i.lance")
     whole(home, uri)
-    job = IndexJob(embeddings=changed, output=uri, replace=True)
+    job = IndexFlags(embeddings=changed, output=uri, replace=True)
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "publish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -128,8 +128,8 @@ def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, t
     uri, new = str(tmp_path / "i.lance"), str(tmp_path / "new")
     job = whole(home, uri)
     before = Index.open(uri).dataset.version
-    refuse(IndexJob(output=new, delete="id = 1"), "^--delete: expected a finished index at .*, got none; build it")
-    refuse(IndexJob(embeddings=changed, output=new, replace=True), "^--replace: expected a finished index")
+    refuse(IndexFlags(output=new, delete="id = 1"), "^--delete: expected a finished index at .*, got none; build it")
+    refuse(IndexFlags(embeddings=changed, output=new, replace=True), "^--replace: expected a finished index")
     refuse(replace(job, delete="", overwrite=True), "^--delete: .* no --overwrite beside it, got both")
     refuse(replace(job, embeddings=changed, replace=True, overwrite=True), "^--replace: .* no --overwrite beside it")
     refuse(replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which mat")

@@ -12,22 +12,22 @@ from storing import indexed
 
 from raycase.errors import RequestError
 from raycase.index.approximate import EFFORTS
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, read_queries
+from raycase.index.search_job import SearchFlags, read_queries
 from raycase.index.search_job import search as answer
 from raycase.io.storage import locate
 
 
 def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
     uri = "s3://corpus/indices/i.lance"
-    job = IndexJob(embeddings=(str(home / "out"), str(home / "plain")), output=uri)
+    job = IndexFlags(embeddings=(str(home / "out"), str(home / "plain")), output=uri)
     build(job)
     assert build(job)["rows_added"] == 0
     for condition in ("color", None):
         found, wanted = (i.search(QUERIES, condition, 5, unconditional=not condition) for i in (Index.open(uri), index))
         assert found == wanted
-    answer(SearchJob(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
+    answer(SearchFlags(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
     assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
     with pytest.raises(RequestError, match="specified bucket does not exist"):
         Index.open("s3://nobody/i.lance")
@@ -36,7 +36,7 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
 def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):
     (tmp_path / "q.csv").write_text("text,condition\na red dress,color\ntwo people play,number of people\n")
     files = {"queries": str(tmp_path / "q.csv"), "output": str(tmp_path / "a")}
-    result = answer(SearchJob(index=str(home / "i.lance"), k=3, **files))
+    result = answer(SearchFlags(index=str(home / "i.lance"), k=3, **files))
     assert (result["queries"], result["answers"]) == (2, 6)
     assert pq.read_table(tmp_path / "a").equals(index.search(QUERIES, list(CONDITIONS), 3))
 
@@ -63,7 +63,7 @@ def test_queries_whose_conditions_have_another_name_are_refused(tmp_path, name):
 
 def test_wrong_searches_are_refused(home, index, tmp_path):
     def ask(words, **options):
-        refuse(SearchJob(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
+        refuse(SearchFlags(**{"index": str(home / "i.lance"), "query": ("a red dress",)} | options), words, answer)
 
     ask("got no finished one", index=str(tmp_path / "none"))
     ask("^query: expected a text that .* can embed", query=(" ",))

@@ -9,10 +9,10 @@ from indexed import refuse
 from raycase import placement
 from raycase.errors import RequestError
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.lance_files import shard_fragments
-from raycase.index.search_job import SearchJob
+from raycase.index.search_job import SearchFlags
 from raycase.index.shard import Limits, Shard
 from raycase.index.topk import merge_top_k
 
@@ -54,7 +54,7 @@ def rows_of(uri, shards=SHARDS):
     counts = []
     for part in shard_fragments(index.dataset, shards):
         own = Shard(index.root, index.dataset, index.metadata, Limits(), index.query_encoder.ask, part).vectors.metadata
-        counts.append((own.rows, own.rows_under(KNOWN), own.words))
+        counts.append((own.rows, own.rows_under(KNOWN), own.with_tokens))
     return counts
 
 
@@ -91,7 +91,7 @@ def test_a_shard_may_have_no_rows_or_none_of_a_kind(uri):
 
 def test_rows_that_come_change_and_go(uri, home):
     """The shards have about as many rows again, and the answers of one index."""
-    job = IndexJob(output=uri)
+    job = IndexFlags(output=uri)
     assert build(replace(job, embeddings=(str(home / "later"),)))["shards"] == SHARDS
     check_same(uri)
     assert max(count[0] for count in rows_of(uri)) - min(count[0] for count in rows_of(uri)) <= 40
@@ -111,7 +111,7 @@ def test_rows_that_come_change_and_go(uri, home):
 
 
 def test_another_number_of_shards_takes_an_overwrite(uri, home):
-    job = IndexJob(output=uri, shards=5)
+    job = IndexFlags(output=uri, shards=5)
     refuse(job, r"^--shards: expected 3, as .* has, or --overwrite beside another number, got 5$")
     refuse(replace(job, shards=0), "^--shards: expected 1 to 1,024, got 0")
     version = Index.open(uri).dataset.version
@@ -127,12 +127,12 @@ def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monk
     for flags in ({"shard_timeout": 30.0}, {"replicas": 2}):
         flag = f"--{next(iter(flags)).replace('_', '-')}"
         for ray in (None, True):
-            job = SearchJob(index=whole, query=("a",), ray=ray, **flags)
+            job = SearchFlags(index=whole, query=("a",), ray=ray, **flags)
             with pytest.raises(RequestError, match=f"^{flag}.*: expected an index in shards .*, got 1 of "):
                 placement.search(job)
         kind = "one process, got --replicas 2" if "replicas" in flags else "an index in shards .* in this process"
         with pytest.raises(RequestError, match=f"^--.*: expected {kind}"):
-            placement.search(SearchJob(index=uri, query=("a",), ray=False, **flags))
+            placement.search(SearchFlags(index=uri, query=("a",), ray=False, **flags))
 
 
 def test_an_index_of_one_shard_is_searched_here_and_says_so(home, tmp_path, capsys):
@@ -140,7 +140,7 @@ def test_an_index_of_one_shard_is_searched_here_and_says_so(home, tmp_path, caps
     whole = storing.indexed(tmp_path / "i.lance", home / "words")
     why = f"Running in this process: --ray searches an index in shards, and {whole} has one\n"
     for ray, said in ((True, why), (None, "")):
-        assert placement.search(SearchJob(index=whole, query=("a",), unconditional=True, ray=ray))["answers"] == 10
+        assert placement.search(SearchFlags(index=whole, query=("a",), unconditional=True, ray=ray))["answers"] == 10
         assert capsys.readouterr().err.partition("ids are")[0] == said
 
 

@@ -11,7 +11,7 @@ import storing
 from s3_proxy import FAULTS, Proxy
 
 from raycase.errors import RequestError, WorkError
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.io import storage
 
 
@@ -41,7 +41,7 @@ def answers(home, index):
     """The file of answers under a condition that was embedded and one that was not."""
     file = home / "answers.parquet"
     conditions = ("color", "number of people")
-    search(SearchJob(index=index, query=("a red dress",), condition=conditions, k=5, output=str(file)))
+    search(SearchFlags(index=index, query=("a red dress",), condition=conditions, k=5, output=str(file)))
     return file
 
 

@@ -10,9 +10,9 @@ from helpers import embedded
 from indexed import refuse
 
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.index.text_index import _fused, fused_ranks
 
 KNOWN, ASKED = "number of people", "what they wear on their heads"
@@ -86,19 +86,19 @@ def test_hybrid_answers_have_both_ranks(index, asked):
 
 
 def test_rows_that_come_change_and_go_are_found_by_their_words(home, tmp_path):
-    job = IndexJob(output=str(tmp_path / "i.lance"), shards=3, text_language="none")
+    job = IndexFlags(output=str(tmp_path / "i.lance"), shards=3, text_language="none")
     build(replace(job, embeddings=(str(home / "words"),)))
     assert having("bar", storing.texts(250)) == ids(job.output, "bar") and not ids(job.output, "bars")
     version = Index.open(job.output).dataset.version
     assert build(replace(job, text_index=True))["rows"] == 250 and Index.open(job.output).dataset.version == version
-    build(IndexJob(embeddings=(str(home / "later"),), output=job.output))
+    build(IndexFlags(embeddings=(str(home / "later"),), output=job.output))
     rows = [*storing.texts(250), *storing.texts(40, first=1000)]
     assert ids(job.output, "bar") == having("bar", rows) != having("bar", rows[:250])
     [words] = [i for i in Index.open(job.output).dataset.describe_indices() if i.field_names == ["text"]]
     assert words.num_rows_indexed == 290
-    build(IndexJob(output=job.output, delete="id % 3 > 0"))
+    build(IndexFlags(output=job.output, delete="id % 3 > 0"))
     assert ids(job.output, "bar") == {one for one in having("bar", rows) if one % 3 == 0}
-    build(IndexJob(output=job.output, text_language="English"))
+    build(IndexFlags(output=job.output, text_language="English"))
     assert ids(job.output, "bars") == ids(job.output, "bar")
 
 
@@ -108,7 +108,7 @@ def ids(uri, words):
 
 def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
     asked = {"query": (QUERY,), "condition": (KNOWN, ASKED), "match": "red", "k": 3}
-    job = SearchJob(index=str(home / "i.lance"), hybrid=True, **asked)
+    job = SearchFlags(index=str(home / "i.lance"), hybrid=True, **asked)
     search(replace(job, output=str(tmp_path / "a.parquet")))
     written = pq.read_table(tmp_path / "a.parquet").to_pylist()
     assert [(row["query"], row["rank"]) for row in written] == [(0, 1), (0, 2), (0, 3)] * 2
@@ -121,9 +121,9 @@ def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
 def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
     asked = {"index": str(home / "i.lance"), "query": ("dog",)}
     for none in (" .. ", "_"):
-        refuse(SearchJob(**asked, match=none), f"^match: expected words, got '{none}'", search)
-    refuse(SearchJob(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
-    refuse(SearchJob(**asked, hybrid=True, stated=True), "^hybrid: expected no stated beside it", search)
+        refuse(SearchFlags(**asked, match=none), f"^match: expected words, got '{none}'", search)
+    refuse(SearchFlags(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
+    refuse(SearchFlags(**asked, hybrid=True, stated=True), "^hybrid: expected no stated beside it", search)
     plain = storing.indexed(tmp_path / "plain.lance", home / "words")
     for flags in ({"match": "dog"}, {"hybrid": True}):
         with pytest.raises(RequestError, match=f"^{next(iter(flags))}: expected an index of words, got none; add it"):
@@ -135,7 +135,7 @@ def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
     with pytest.raises(RequestError, match="expected an index that keeps no column 'text_rank'"):
         titled.search("dog", "color", hybrid=True)
     none = embedded(tmp_path / "n", tiny_model, rows, conditions=("color",), keep_columns=("text_rank",))
-    job = IndexJob(embeddings=(none,), output=str(tmp_path / "none.lance"), text_index=True)
+    job = IndexFlags(embeddings=(none,), output=str(tmp_path / "none.lance"), text_index=True)
     refuse(job, "^--text-index: expected a kept column 'text', or only one of strings, got id, text_rank")
 
 
@@ -144,7 +144,7 @@ def test_words_rank_no_text_that_has_no_vector_under_what_is_asked(tiny_model, t
     rows = [{"id": i, "text": f"a dog {i}"} for i in range(20)]
     parts = {"color": rows[:10], "place": rows[10:]}
     outputs = tuple(embedded(tmp_path / name, tiny_model, part, conditions=(name,)) for name, part in parts.items())
-    build(IndexJob(embeddings=outputs, output=str(tmp_path / "two.lance"), text_index=True))
+    build(IndexFlags(embeddings=outputs, output=str(tmp_path / "two.lance"), text_index=True))
     index = Index.open(str(tmp_path / "two.lance"))
 
     def found(condition):

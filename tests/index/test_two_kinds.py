@@ -8,14 +8,14 @@ from helpers import read_output, vectors
 
 from raycase.commands import index as index_command
 from raycase.errors import RequestError, WorkError
-from raycase.explore.classify import ClassifyJob, classify
-from raycase.explore.dedup import DedupJob, dedup
-from raycase.explore.explore_job import ExploreJob, choose_rows
-from raycase.explore.facets_job import FacetsJob, facets
+from raycase.explore.classify import ClassifyFlags, classify
+from raycase.explore.dedup import DedupFlags, dedup
+from raycase.explore.explore_job import ExploreFlags, choose_rows
+from raycase.explore.facets_job import FacetsFlags, facets
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob
+from raycase.index.build import IndexFlags
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.index.shard import Limits
 from raycase.io.vectors import l2_normalize
 
@@ -101,22 +101,22 @@ def test_commands_look_at_all_that_can_be_pooled_and_count_the_rest(home, tmp_pa
 
     for condition, rows, left in ((PLACE, 100, 10), ("dog", 60, 50)):
         under = f"under {condition!r}"
-        check(classify(ClassifyJob(condition=condition, **labels, **of)), rows, left, under)
-        check(facets(FacetsJob(condition=condition, clusters=2, **of)), rows, left, under)
-        check(dedup(DedupJob(condition=condition, threshold=1, output=out, **of)), rows, left, under)
+        check(classify(ClassifyFlags(condition=condition, **labels, **of)), rows, left, under)
+        check(facets(FacetsFlags(condition=condition, clusters=2, **of)), rows, left, under)
+        check(dedup(DedupFlags(condition=condition, threshold=1, output=out, **of)), rows, left, under)
         check(
-            {"rows": search(SearchJob(query=(QUERY,), condition=(condition,), k=500, **of))["answers"]},
+            {"rows": search(SearchFlags(query=(QUERY,), condition=(condition,), k=500, **of))["answers"]},
             rows,
             left,
             under,
         )
-        check(classify(ClassifyJob(condition=condition, where="id < 50", **labels, **of)), 50, 0, "")
-    check(dedup(DedupJob(threshold=1, output=out, **of)), 70, 40, "without a condition")
-    check({"rows": search(SearchJob(query=(QUERY,), unconditional=True, k=500, **of))["answers"]}, 70, 40, "without")
+        check(classify(ClassifyFlags(condition=condition, where="id < 50", **labels, **of)), 50, 0, "")
+    check(dedup(DedupFlags(threshold=1, output=out, **of)), 70, 40, "without a condition")
+    check({"rows": search(SearchFlags(query=(QUERY,), unconditional=True, k=500, **of))["answers"]}, 70, 40, "without")
     for conditions in ((), (f"{PLACE}=2", "dog")):
-        answers = search(SearchJob(query=(QUERY,), condition=conditions, k=500, **of))["answers"]
+        answers = search(SearchFlags(query=(QUERY,), condition=conditions, k=500, **of))["answers"]
         check({"rows": answers}, 100, 10, f"under {PLACE!r}")
-    job, index = ExploreJob(output="map.html", **of), Index.open(of["index"])
+    job, index = ExploreFlags(output="map.html", **of), Index.open(of["index"])
     for conditions, ids in (([PLACE], 100), ([None, PLACE], 60), (["dog", PLACE], 60)):
         rows = choose_rows(job, index, conditions, None)
         assert sorted(map(int, rows.ids)) == [*range(ids)] and (rows.of, rows.left_out) == (ids, 110 - ids)
@@ -138,7 +138,7 @@ def test_the_build_says_how_many_rows_answer_any_condition(home, tmp_path, capsy
         (("out",), "60 rows under 1 conditions, searched"),
     ):
         outputs = tuple(str(home / name) for name in names)
-        index_command(IndexJob(embeddings=outputs, output=str(tmp_path / "i.lance"), overwrite=True))
+        index_command(IndexFlags(embeddings=outputs, output=str(tmp_path / "i.lance"), overwrite=True))
         assert capsys.readouterr().out.startswith(words)
 
 
@@ -147,7 +147,7 @@ def test_what_has_no_token_that_the_encoder_knows_asks_nothing(home, tmp_path):
     uri = indexed(home, tmp_path / "i.lance")
     index, odd = Index.open(uri), "\U0001f642"
     refused = r": expected words, of which .* knows a token, got '\U0001f642'$"
-    labels = ClassifyJob(index=uri, condition=PLACE, labels=("a dog", odd), output=str(tmp_path / "o.parquet"))
+    labels = ClassifyFlags(index=uri, condition=PLACE, labels=("a dog", odd), output=str(tmp_path / "o.parquet"))
     for named, ask in (
         ("query", lambda: index.search([QUERY, odd], PLACE)),
         ("condition", lambda: index.search(QUERY, odd)),

@@ -12,12 +12,12 @@ from indexed import refuse
 
 from raycase.errors import WorkError
 from raycase.index import index as index_module
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import open_newest, open_ready
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 
 CONDITIONS, NEW = ("color", "dog"), "what they wear"
 QUERIES = ["a woman in a red dress", "two people play with a dog"]
@@ -33,7 +33,7 @@ def home(tmp_path_factory):
     shutil.copytree(words, home / "few")
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year"), "unit_rows": 40}
     settings |= {"input": str(home / "a" / "in.parquet"), "output": words, "model": model}
-    embed_here(EmbedJob(compute="float32", dtype="float32", **settings))
+    embed_here(EmbedFlags(compute="float32", dtype="float32", **settings))
     storing.stored_under(home / "b", model, rows[:60], "color", output=str(home / "under"))
     storing.stored(home / "c", model, storing.texts(40, 1000), output=str(home / "other"))
     build(first(home, home / "i"))
@@ -43,7 +43,7 @@ def home(tmp_path_factory):
 def first(home, place):
     """The job of an index under two conditions, of which one is pooled."""
     outputs = (str(home / "few"), str(home / "under"))
-    return IndexJob(embeddings=outputs, output=str(place), keep_condition=("dog",), exact_below=1, kind="auto")
+    return IndexFlags(embeddings=outputs, output=str(place), keep_condition=("dog",), exact_below=1, kind="auto")
 
 
 def grown(home, place):
@@ -78,14 +78,14 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
     assert files.items() < beside(place).items()
     other = asked(place)
     build(first(home, place.parent / "j"))
-    build(IndexJob(embeddings=(str(home / "other"),), output=str(place)))
+    build(IndexFlags(embeddings=(str(home / "other"),), output=str(place)))
     assert files.keys() - beside(place).keys()  # of a version that nobody reads any more
     assert asked(place) != other
 
 
 def changes(home, place):
     """Builds that change an index, by name."""
-    index = IndexJob(output=str(place))
+    index = IndexFlags(output=str(place))
     added = replace(index, embeddings=(str(home / "words"), str(home / "other")))
     return {
         "overwrite": grown(home, place),
@@ -135,7 +135,7 @@ def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
 def test_an_index_lies_where_its_path_says(home, tmp_path, name):
     place = tmp_path / name / "i"
     build(replace(first(home, place), keep_condition=()))
-    build(IndexJob(output=str(place), delete="id = 1"))
+    build(IndexFlags(output=str(place), delete="id = 1"))
     build(grown(home, place))
     assert asked(place)
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -154,7 +154,7 @@ def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, mo
         return real(index, *arguments, **options)
 
     monkeypatch.setattr(index_module.Index, "search", beside_builds)
-    job = SearchJob(index=str(place), query=(QUERIES[0],), condition=("color",), k=3)
+    job = SearchFlags(index=str(place), query=(QUERIES[0],), condition=("color",), k=3)
     assert search(job)["answers"] == 3
     assert "a build removed the version in use; searching the newest one" in capsys.readouterr().err
     with pytest.raises(WorkError):  # twice
@@ -176,4 +176,4 @@ def test_a_file_that_is_gone_from_a_version_that_is_left_is_an_error(home, tmp_p
         on_index(open_index, lambda index: index.search(QUERIES, "color", 3))
     assert len(opened) == 1
     assert open_newest(locate(str(place))) is not None
-    refuse(IndexJob(output=str(tmp_path / "nothing")), "--embeddings: expected an output")
+    refuse(IndexFlags(output=str(tmp_path / "nothing")), "--embeddings: expected an output")

@@ -14,9 +14,9 @@ from storing import indexed
 
 import raycase
 from raycase.encoder.words import Word
-from raycase.index.answer_printing import BOLD, PLAIN, in_words, looked_at, print_answers, weigh_answers
+from raycase.index.answer_printing import BOLD, REGULAR, in_words, looked_at, print_answers, weigh_answers
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 
 TEXTS = ["A woman in a red dress", "A man in a blue dress", "two dogs"]
 TEXTS += ["  two people <b>play</b> with a dog", "café & {x} 😀 [SEP] a dog"]
@@ -57,7 +57,7 @@ def in_terminal(monkeypatch):
 
 
 def asked(uri, **options):
-    return SearchJob(**{"index": uri, "query": ("a red dress",), "condition": ("color",), "k": 5} | options)
+    return SearchFlags(**{"index": uri, "query": ("a red dress",), "condition": ("color",), "k": 5} | options)
 
 
 def marked(uri):
@@ -97,7 +97,7 @@ def test_in_a_terminal_the_words_are_bold(weighing, in_terminal):
     printed = in_terminal(asked(uri)).splitlines()
     for text, words in marked(uri):
         line = next(line for line in printed if unstyled(line).endswith(" ".join(text.split())))
-        bold = re.findall(re.escape(BOLD) + "(.*?)" + re.escape(PLAIN), line)
+        bold = re.findall(re.escape(BOLD) + "(.*?)" + re.escape(REGULAR), line)
         assert bold == [text[w.start : w.end] for w in words]
 
 

@@ -9,7 +9,7 @@ from indexed import QUERIES, refuse
 from raycase.errors import RequestError
 from raycase.index.approximate import Options
 from raycase.index.index import Index
-from raycase.index.search_job import SearchJob, search
+from raycase.index.search_job import SearchFlags, search
 
 KNOWN, ASKED = "number of people", "what they wear on their heads"
 WEIGHTS = {KNOWN: 2, ASKED: -0.5, "dog": ("red", 1.25)}
@@ -105,14 +105,14 @@ def test_two_stages_find_nearly_all_and_score_exactly(uri, tmp_path):
 def test_the_command_gives_one_list_with_the_cosines(uri, tmp_path, capsys):
     weights = ("color of the clothes=2", "dog", f"{KNOWN} = -.5")
     parsed = {"color of the clothes": 2, "dog": 1, KNOWN: -0.5}
-    job = SearchJob(index=uri, query=tuple(QUERIES), condition=weights, k=3, output=str(tmp_path / "a.parquet"))
+    job = SearchFlags(index=uri, query=tuple(QUERIES), condition=weights, k=3, output=str(tmp_path / "a.parquet"))
     assert search(job)["answers"] == 6
     wanted = Index.open(uri).search(QUERIES, parsed, 3)
     assert pq.read_table(job.output).equals(wanted)
     (tmp_path / "q.csv").write_text("text\n" + "\n".join(QUERIES) + "\n")
-    from_file = SearchJob(index=uri, queries=str(tmp_path / "q.csv"), condition=weights, k=3, output=job.output)
+    from_file = SearchFlags(index=uri, queries=str(tmp_path / "q.csv"), condition=weights, k=3, output=job.output)
     assert search(from_file)["queries"] == 2 and pq.read_table(job.output).equals(wanted)
-    search(SearchJob(index=uri, query=(QUERIES[0],), condition=weights, k=3))
+    search(SearchFlags(index=uri, query=(QUERIES[0],), condition=weights, k=3))
     printed = capsys.readouterr().out
     assert f'"{QUERIES[0]}" under "color of the clothes=2, dog=1, {KNOWN}=-0.5"' in printed
     first = wanted.to_pylist()[0]
@@ -122,7 +122,7 @@ def test_the_command_gives_one_list_with_the_cosines(uri, tmp_path, capsys):
 
 def test_wrong_weights_are_refused(uri, index):
     def ask(words, *conditions, **options):
-        refuse(SearchJob(index=uri, query=("a",), condition=conditions, **options), words, search)
+        refuse(SearchFlags(index=uri, query=("a",), condition=conditions, **options), words, search)
 
     for wrong in ("dog=two", "dog=", "dog=2=x"):
         ask(f"^--condition: expected a number after '=', .* got '{wrong}'$", wrong, ASKED)

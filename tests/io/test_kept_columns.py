@@ -15,7 +15,7 @@ from storing import indexed
 from raycase.errors import RequestError
 from raycase.index.index import Index
 from raycase.io.reader import KEEP
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 from raycase.papers.baselines.model import bi_encoder
 
@@ -60,7 +60,7 @@ def test_what_comes_back_from_an_index_is_what_went_in(tmp_path, tiny_model):
     pq.write_table(table, tmp_path / "in.parquet")
     wanted = pq.read_table(tmp_path / "in.parquet").select(names).to_pylist()
     files = {"input": str(tmp_path / "in.parquet"), "output": str(tmp_path / "out"), "model": str(tmp_path / "bi")}
-    job = EmbedJob(**files, conditions=("color",), keep_columns=tuple(names), unit_rows=2)
+    job = EmbedFlags(**files, conditions=("color",), keep_columns=tuple(names), unit_rows=2)
     assert embed_here(job)["rows_out"] == 3
     assert read_output(job.output).select(names).to_pylist() == wanted
     verify(job.output)

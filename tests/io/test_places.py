@@ -7,17 +7,17 @@ from functools import partial
 import pytest
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob, check_request
-from raycase.explore.facets_job import FacetsJob, facets
-from raycase.explore.join import JoinJob, join
-from raycase.index.build import IndexJob, build
-from raycase.index.search_job import SearchJob, search
+from raycase.evaluation.job import EvaluateFlags, check_request
+from raycase.explore.facets_job import FacetsFlags, facets
+from raycase.explore.join import JoinFlags, join
+from raycase.index.build import IndexFlags, build
+from raycase.index.search_job import SearchFlags, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedJob, check_embed
+from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import output_folder
-from raycase.job.score_job import ScoreJob, check_score
-from raycase.training.projector_job import ProjectorJob
+from raycase.job.score_job import ScoreFlags, check_score
+from raycase.training.projector_job import ProjectorFlags
 from raycase.training.sweep import Sweep
 
 OVER, AS_INPUT = "expected another place than", "would be read as input"
@@ -51,7 +51,7 @@ def names_of(path):
 
 def test_a_search_and_facets_refuse_before_they_open_anything(here):
     before = contents(here)
-    asked, grouped = SearchJob(index="i", query=("x",)), FacetsJob(index="i", condition="c")
+    asked, grouped = SearchFlags(index="i", query=("x",)), FacetsFlags(index="i", condition="c")
     for output in names_of("q.parquet"):
         refuse(f"^--output: {OVER} --queries", search, replace(asked, query=(), queries="q.parquet", output=output))
     refuse(f"^--assignments: {OVER} --output", facets, replace(grouped, output="q", assignments="./q"))
@@ -62,7 +62,7 @@ def test_a_search_and_facets_refuse_before_they_open_anything(here):
 
 @pytest.mark.parametrize("name", ["answers.csv", "a.html", "a.parquet.gz", "data", "new/"])
 def test_a_file_is_no_folder_and_has_the_ending_of_its_format(here, name):
-    refuse("^--output: expected a file", search, SearchJob(index="i", query=("x",), output=name))
+    refuse("^--output: expected a file", search, SearchFlags(index="i", query=("x",), output=name))
     for name in ("answers", "answers.2024", "answers.v2"):
         check_paths(writes={"--output": File(name, PARQUET)})
 
@@ -104,20 +104,20 @@ def test_folders_that_go_over_something_are_refused(here, words, reads, opens, w
 
 def test_places_in_object_stores_are_compared(here, s3_server):
     for uri in ("s3://corpus/places/q.parquet", "s3a://corpus/places/q.parquet"):
-        refuse(OVER, search, SearchJob(index="i", queries="s3://corpus/places/q.parquet", output=uri))
+        refuse(OVER, search, SearchFlags(index="i", queries="s3://corpus/places/q.parquet", output=uri))
     writes = {"--output": File("s3://corpus/places/a", PARQUET)}
     check_paths(opens={"--index": "s3://corpus/places/idx"}, writes=writes)
     for name in OF_INDEX:
         locate(f"s3://corpus/places/idx/{name}/file").put(b"")
-    inside = SearchJob(index="s3://corpus/places/idx", query=("x",), output="s3://corpus/places/idx/a.parquet")
+    inside = SearchFlags(index="s3://corpus/places/idx", query=("x",), output="s3://corpus/places/idx/a.parquet")
     refuse("a place outside the index of --index", search, inside)
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(here, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(here / "data"))  # as on a read-only disk
-    embed = EmbedJob(input="q.csv", model="model", output="new", unconditional=True, index="data/new/i")
+    embed = EmbedFlags(input="q.csv", model="model", output="new", unconditional=True, index="data/new/i")
     refuse("^--index: expected a place that can be written, got .*/data/new/i", check_embed, embed)
-    refuse("^--output: expected a place that can be written", search, SearchJob(index="i", output="data/x.parquet"))
+    refuse("^--output: expected a place that can be written", search, SearchFlags(index="i", output="data/x.parquet"))
     check_paths(writes={"--output": File("model/x.parquet", PARQUET)})
 
 
@@ -139,28 +139,28 @@ def test_every_job_compares_its_places(here):
     before = contents(here)
     for name in OF_INDEX:
         (here / "i.lance" / name).mkdir(parents=True)
-    embed = EmbedJob(input="q.csv", model="model", output="model", unconditional=True)
+    embed = EmbedFlags(input="q.csv", model="model", output="model", unconditional=True)
     for output in ("i.lance", "i.lance/out"):
         refuse("a place outside the index .*i.lance, got", check_embed, replace(embed, output=output))
     for work, job in (
-        (search, SearchJob(index="i.lance", query=("x",), output="i.lance/x.parquet")),
-        (facets, FacetsJob(index="x", condition="c", assignments="i.lance/new/x.parquet")),
-        (build, IndexJob(embeddings=("out",), output="i.lance/data/i")),
-        (check_request, EvaluateJob(model=("minilm",), data="data/a.csv", output="i.lance/report")),
-        (check_request, EvaluateJob(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
+        (search, SearchFlags(index="i.lance", query=("x",), output="i.lance/x.parquet")),
+        (facets, FacetsFlags(index="x", condition="c", assignments="i.lance/new/x.parquet")),
+        (build, IndexFlags(embeddings=("out",), output="i.lance/data/i")),
+        (check_request, EvaluateFlags(model=("minilm",), data="data/a.csv", output="i.lance/report")),
+        (check_request, EvaluateFlags(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
     ):
         refuse("expected a place outside the index .*i.lance, got", work, job)
     check_paths(opens={"--embeddings": "out"}, writes={"--output": Folder("i.lance", OF_INDEX)})  # a build's own
     refuse(OVER, check_embed, embed)
-    refuse(AS_INPUT, check_score, ScoreJob(input="data", output="data/scores"))
-    refuse(OVER, build, IndexJob(embeddings=("out",), output="out"))
-    refuse(OVER, partial(join, runner=None), JoinJob(query_vectors="out", vectors="other", output="out"))
+    refuse(AS_INPUT, check_score, ScoreFlags(input="data", output="data/scores"))
+    refuse(OVER, build, IndexFlags(embeddings=("out",), output="out"))
+    refuse(OVER, partial(join, runner=None), JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for check in (ProjectorJob.check_request, lambda job: Sweep(grid="table7", training=job).check()):
-        job = ProjectorJob(**data)
+    for check in (ProjectorFlags.check_request, lambda job: Sweep(grid="table7", training=job).check()):
+        job = ProjectorFlags(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))
-    evaluate = EvaluateJob(model=("minilm",), data="data/a.csv", output="report")
+    evaluate = EvaluateFlags(model=("minilm",), data="data/a.csv", output="report")
     check_request(evaluate)
     refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
     assert contents(here) == before

@@ -17,10 +17,10 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.procedure import evaluate
 from raycase.job.finished_output import open_written
-from raycase.job.score_job import ScoreJob
+from raycase.job.score_job import ScoreFlags
 from raycase.job.verify import verify
 from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
@@ -44,7 +44,7 @@ def models(tmp_path_factory, tiny_model):
 def job(models, rated, tmp_path):
     """Forty rated pairs in four units, scored by a bi-encoder."""
     files = {"input": str(rated / "validation.csv"), "output": str(tmp_path / "scored"), "model": models["bi"]}
-    return ScoreJob(compute="float32", unit_rows=10, **files)
+    return ScoreFlags(compute="float32", unit_rows=10, **files)
 
 
 def loaded(name, models):
@@ -70,7 +70,7 @@ def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(
     else:
         wanted = cosines(*(model.embed(side, list(frame.condition)) for side in sides))
     np.testing.assert_allclose(table["score"], wanted, atol=1e-5)
-    report = EvaluateJob(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
+    report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
     part = evaluate(replace(report, resamples=100, **choices), vectors_of=vectors_of)["systems"][0]
     spearman = 100 * spearmanr(table["score"].to_numpy(), frame.label)[0]
     assert spearman == pytest.approx(part["figures"]["all"]["spearman"]["value"], abs=0.02)
@@ -83,7 +83,7 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
     job = replace(job, model=models[name], input=scored["validation"], score_column="similarity", **flags)
     score_here(job)
     table, frame = read_scores(job.output), pd.read_csv(job.input)
-    report = EvaluateJob(model=(models[name],), data=job.input, output=f"{job.output}-report", task="sts")
+    report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", task="sts")
     metrics = evaluate(replace(report, resamples=100, compute="float32"), vectors_of=vectors_of)
     spearman = 100 * spearmanr(table["similarity"].to_numpy(), frame.score)[0]
     assert spearman == pytest.approx(metrics["systems"][0]["figures"]["all"]["spearman"]["value"], abs=0.02)

@@ -12,8 +12,8 @@ from altered import alter, with_column
 from helpers import embed_here, read_output, stopped
 
 from raycase.errors import RequestError, WorkError
-from raycase.explore.join import JoinJob, join
-from raycase.index.build import IndexJob, build
+from raycase.explore.join import JoinFlags, join
+from raycase.index.build import IndexFlags, build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.job.embed_job import check_embed
 from raycase.job.encode_step import rejected_rows
@@ -109,10 +109,10 @@ def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
     floating = job.output + "-float32"
     words = f"expected vectors of float16 or float32, got {dtype} in .*--dtype float16$"
     with pytest.raises(RequestError, match=f"--embeddings: {words}"):
-        build(IndexJob(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
+        build(IndexFlags(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
         with pytest.raises(RequestError, match=f"{flag}: {words}"):
-            join(JoinJob(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), Runner())
+            join(JoinFlags(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), Runner())
 
 
 def test_requests_that_cannot_be(job, tmp_path):

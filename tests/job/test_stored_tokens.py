@@ -8,8 +8,8 @@ import storing
 from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 from raycase.errors import RequestError
-from raycase.index.build import IndexJob, build
-from raycase.job.embed_job import EmbedJob
+from raycase.index.build import IndexFlags, build
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.output import Output
 from raycase.job.verify import verify
 
@@ -30,7 +30,7 @@ def home(tmp_path_factory):
 
 
 def job(home, output, **changes):
-    return EmbedJob(**{"input": str(home / "words"), "conditions": CONDITIONS, "output": str(output)} | changes)
+    return EmbedFlags(**{"input": str(home / "words"), "conditions": CONDITIONS, "output": str(output)} | changes)
 
 
 def check(home, uri):
@@ -83,14 +83,14 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
     with pytest.raises(RequestError, match=r"--input: expected .*, the basis of the stored tokens, got another"):
         embed_here(job(home, tmp_path / "m", input=words))
     with pytest.raises(RequestError, match=r"--embeddings: expected .*, the basis of the stored tokens, got another"):
-        build(IndexJob(embeddings=(words,), output=str(tmp_path / "i.lance")))
+        build(IndexFlags(embeddings=(words,), output=str(tmp_path / "i.lance")))
     Output(words).basis.remove()
     with pytest.raises(RequestError, match="the basis of the stored tokens, got none"):
         embed_here(job(home, tmp_path / "m", input=words))
     settings = {"any_condition": True, "token_bytes": storing.ENOUGH, "keep_columns": ("text", "year")}
     settings |= {"input": str(home / "a" / "in.parquet"), "compute": "float32", "dtype": "float32"}
     with pytest.raises(RequestError, match="the basis of the units there, got none; pass --overwrite"):
-        embed_here(EmbedJob(output=words, model=str(home / "model"), **settings))
+        embed_here(EmbedFlags(output=words, model=str(home / "model"), **settings))
 
 
 def test_an_output_that_began_with_one_row_codes_later_rows_as_well(home, tmp_path):
@@ -98,7 +98,7 @@ def test_an_output_that_began_with_one_row_codes_later_rows_as_well(home, tmp_pa
     flags = {"input": str(home / "b" / "in.parquet"), "output": str(tmp_path / "words"), "model": str(home / "model")}
     flags |= {"any_condition": True, "token_bytes": storing.ENOUGH, "max_rejected": 0.1}
     for limit in (1, None):
-        embed_here(EmbedJob(limit=limit, **flags))
+        embed_here(EmbedFlags(limit=limit, **flags))
     embed_here(job(home, tmp_path / "m", input=flags["output"]))
     near = cosines(vectors(read_output(str(tmp_path / "m"))), vectors(read_output(str(home / "out"))))
     assert near.mean() > 0.999 and near.min() > 0.98

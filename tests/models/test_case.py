@@ -18,7 +18,7 @@ from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.io.schema import Reason
 from raycase.models import case
 from raycase.models.model_folder import write_folder
-from raycase.models.pairs import SENTENCE as PLAIN
+from raycase.models.pairs import SENTENCE as UNCONDITIONAL
 from raycase.models.registry import resolve
 
 SENTENCES = ["A woman in a red dress", "Two people play with a dog", "A woman in a red dress"]
@@ -85,9 +85,9 @@ def test_the_vector_is_the_pair_minus_its_base(config, style, span):
 
 def test_without_conditions_there_is_neither_base_nor_g(system):
     projected = with_projector(system)
-    wanted = np.stack([f(system, PLAIN, s, "") for s in SENTENCES])
+    wanted = np.stack([f(system, UNCONDITIONAL, s, "") for s in SENTENCES])
     np.testing.assert_allclose(projected.embed(SENTENCES, None), wanted, rtol=1e-5, atol=1e-5)
-    assert projected.config.plain_dim == 32
+    assert projected.config.unconditional_dim == 32
     assert not projected.memory.vectors
 
 

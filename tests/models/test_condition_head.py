@@ -107,8 +107,15 @@ def test_the_formula_without_training(dim):
     check(ZeroShotHead(dim), lambda h_TW, e_W: formula_without_training(h_TW[:, -dim:], e_W[-dim:]))
 
 
-PART = replace(CONFIG, plain_dim=3, plain_share=0.4, plain_vector_dim=4, plain_alone_from=3.0, plain_alone_to=5.0)
-PLAIN = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))  # f(s)
+PART = replace(
+    CONFIG,
+    unconditional_dim=3,
+    unconditional_share=0.4,
+    unconditional_vector_dim=4,
+    unconditional_alone_from=3.0,
+    unconditional_alone_to=5.0,
+)
+UNCONDITIONAL = torch.randn(3, 4, generator=torch.Generator().manual_seed(7))  # f(s)
 
 
 def with_part(scale):
@@ -117,10 +124,10 @@ def with_part(scale):
     head = ConditionHead(PART).eval()
     head.load_state_dict(alone.state_dict(), strict=False)
     random = torch.Generator().manual_seed(5)
-    head.plain.center.copy_(0.1 * torch.randn(6, generator=random))
-    head.plain.rare.copy_(torch.linalg.qr(torch.randn(6, 2, generator=random)).Q.T)
-    head.plain.turn.copy_(torch.linalg.qr(torch.randn(*head.plain.turn.shape, generator=random)).Q)
-    head.plain.scale.fill_(scale)
+    head.unconditional.center.copy_(0.1 * torch.randn(6, generator=random))
+    head.unconditional.rare.copy_(torch.linalg.qr(torch.randn(6, 2, generator=random)).Q.T)
+    head.unconditional.turn.copy_(torch.linalg.qr(torch.randn(*head.unconditional.turn.shape, generator=random)).Q)
+    head.unconditional.scale.fill_(scale)
     return alone, head
 
 
@@ -142,18 +149,18 @@ def test_the_formula_with_part(scale):
     alone, head = with_part(scale)
     each, whole, real = padded()
     asked = states(3, seed=9)
-    plainless, found = small.pooled(alone, whole, real, asked), small.pooled(head, whole, real, asked, PLAIN)
-    wanted = [formula_with_part(head.plain, *of) for of in zip(each, plainless, PLAIN, strict=True)]
+    plainless, found = small.pooled(alone, whole, real, asked), small.pooled(head, whole, real, asked, UNCONDITIONAL)
+    wanted = [formula_with_part(head.unconditional, *of) for of in zip(each, plainless, UNCONDITIONAL, strict=True)]
     assert len({round(a, 3) for a, _ in wanted}) > 1, "expected sentences with different shares"
     small.close(found, np.stack([v for _, v in wanted]), atol=1e-5)
     _, other, _ = padded(filling=1e4)
-    torch.testing.assert_close(small.pooled(head, other, real, asked, PLAIN), found, rtol=0, atol=0)
+    torch.testing.assert_close(small.pooled(head, other, real, asked, UNCONDITIONAL), found, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("plain_dim", [3, 8])
-def test_what_is_fitted(plain_dim):
+@pytest.mark.parametrize("unconditional_dim", [3, 8])
+def test_what_is_fitted(unconditional_dim):
     """Training rows lie near a plane: a row off it is unfamiliar, and the part stands apart from the head's vectors."""
-    part = ConditionHead(replace(PART, plain_vector_dim=plain_dim)).plain
+    part = ConditionHead(replace(PART, unconditional_vector_dim=unconditional_dim)).unconditional
     random = torch.Generator().manual_seed(0)
     plane = torch.linalg.qr(torch.randn(6, 4, generator=random)).Q  # two directions are left
     train, validation, vectors = (
@@ -161,14 +168,14 @@ def test_what_is_fitted(plain_dim):
         torch.randn(80, 4, generator=random) @ plane.T + 0.02 * torch.randn(80, 6, generator=random),
         torch.randn(200, 2, generator=random) @ torch.eye(5)[:2],
     )
-    plain = torch.randn(200, plain_dim, generator=torch.Generator().manual_seed(1))
+    plain = torch.randn(200, unconditional_dim, generator=torch.Generator().manual_seed(1))
     plain[:, 5:] *= 1e-3
     part.fit(train, plain, validation, vectors)
     assert (part.rare @ plane).abs().max() < 0.01
     assert part.unfamiliar(validation).square().mean().item() == pytest.approx(1.0, rel=1e-4)
     assert part.unfamiliar(train).mean() < 0.7
     assert (part.unfamiliar(torch.randn(20, 6, generator=random)) > 5).all()
-    if plain_dim < 5:  # room beside the head's vectors
+    if unconditional_dim < 5:  # room beside the head's vectors
         assert (vectors @ part.turn).abs().max() < 1e-5
         torch.testing.assert_close(part.turn.T @ part.turn, torch.eye(3))
     else:  # the principal directions of f(s)

@@ -19,8 +19,8 @@ from raycase.io.model_files import DEFAULT_MODEL, folder_here
 from raycase.io.vectors import l2_normalize
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.registry import load, resolve
-from raycase.training.condition_head_job import ConditionPoolingJob
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.condition_head_job import ConditionPoolingFlags
+from raycase.training.projector_job import ProjectorFlags
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]
@@ -44,7 +44,7 @@ def test_it_is_what_is_loaded_without_a_name_wherever_the_package_is():
     description = config.describe()
     assert description == resolve(str(FOLDER)).describe()
     assert str(ROOT) not in json.dumps(description)
-    assert (config.dim, config.plain_dim) == (512, 384)
+    assert (config.dim, config.unconditional_dim) == (512, 384)
     assert {signature(f).parameters["model"].default for f in (raycase.load, resolve, load)} == {DEFAULT_MODEL}
 
 
@@ -107,7 +107,7 @@ def test_training_does_not_start_from_it(tmp_path):
     with pytest.raises(RequestError, match=f"{words}; its encoder is minilm$"):
         starting_encoder(DEFAULT_MODEL)
     data = {"train": "train.csv", "validation": "validation.csv", "output": str(tmp_path)}
-    for job in (ProjectorJob, ConditionPoolingJob):
+    for job in (ProjectorFlags, ConditionPoolingFlags):
         assert job(**data).model == "minilm"
         with pytest.raises(RequestError, match=words):
             job(**data, model=DEFAULT_MODEL).config()
@@ -118,5 +118,5 @@ def test_mpnet_conditional_by_its_name():
         larger = raycase.load("mpnet-conditional-v2", dtype=torch.float32)
     except RequestError as error:
         pytest.skip(f"its encoder is not on this machine: {error}")
-    assert (larger.dim, larger.config.plain_dim, larger.config.encoder.max_tokens) == (768, 768, 384)
+    assert (larger.dim, larger.config.unconditional_dim, larger.config.encoder.max_tokens) == (768, 768, 384)
     assert min(nearest_that_agree(larger)) >= 7

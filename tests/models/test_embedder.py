@@ -33,7 +33,7 @@ def test_many_texts_of_any_kind(model, made):
 
 def test_one_text_gives_one_vector(model):
     assert model.encode("a red dog", "color") == pytest.approx(model.embed(["a red dog"], "color")[0])
-    assert model.encode("a red dog").shape == (model.config.plain_dim,)
+    assert model.encode("a red dog").shape == (model.config.unconditional_dim,)
 
 
 def test_a_wrong_argument_is_named(model, tiny_model):
@@ -80,7 +80,7 @@ def test_pieces_change_nothing_but_what_is_shown(model, capsys):
     assert capsys.readouterr() == ("", "")
     assert model.encode(SENTENCES, ["color", "people", "color"], batch_size=2) == pytest.approx(wanted, abs=1e-6)
     assert model.encode([], "color").shape == (0, model.dim)
-    assert model.encode([]).shape == (0, model.config.plain_dim)
+    assert model.encode([]).shape == (0, model.config.unconditional_dim)
     with pytest.raises(ValueError, match="pair 2: empty text"):
         model.encode(["a dog", "a cat", " "], "color", batch_size=1)
 

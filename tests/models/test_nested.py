@@ -23,7 +23,7 @@ def folder(request, tmp_path_factory, tiny_model):
 def test_a_cut_gives_the_first_columns_and_leaves_plain_vectors_whole(folder, dim):
     whole, cut = (raycase.load(folder, dtype=torch.float32, dim=d) for d in (None, dim))
     vectors = whole.embed(SENTENCES, CONDITIONS)
-    assert (whole.dim, cut.dim, cut.config.plain_dim) == (8, dim, 32)
+    assert (whole.dim, cut.dim, cut.config.unconditional_dim) == (8, dim, 32)
     assert vectors.shape == (3, 8) and vectors.std() > 0.01
     np.testing.assert_allclose(cut.embed(SENTENCES, CONDITIONS), vectors[:, :dim], rtol=1e-5, atol=1e-7)
     np.testing.assert_array_equal(cut.embed(SENTENCES, None), whole.embed(SENTENCES, None))

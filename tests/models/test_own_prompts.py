@@ -21,7 +21,7 @@ from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder, lora
-from raycase.training.projector_job import ProjectorJob
+from raycase.training.projector_job import ProjectorFlags
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'
@@ -200,7 +200,7 @@ def test_a_fine_tuned_encoder_reads_it_too(encoders, tmp_path, make):
     assert averaged.pool is PooledPart.CONDITION
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
     (tmp_path / "prompt.json").write_text(json.dumps({"template": ONE_WORD}))
-    job = ProjectorJob(model=str(tmp_path / "tuned"), **files, prompt=str(tmp_path / "prompt.json"))
+    job = ProjectorFlags(model=str(tmp_path / "tuned"), **files, prompt=str(tmp_path / "prompt.json"))
     assert job.config().encoder.own == own
     with pytest.raises(RequestError, match=r"^--subtract: expected a base_template"):
-        ProjectorJob(model=str(tmp_path / "tuned"), **files, subtract=True).config()
+        ProjectorFlags(model=str(tmp_path / "tuned"), **files, subtract=True).config()

@@ -10,7 +10,7 @@ from tiny import PAIRS
 from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.models.pairs import CONDITION, SENTENCE, Indexed, prepare
-from raycase.models.pairs import SENTENCE as PLAIN
+from raycase.models.pairs import SENTENCE as UNCONDITIONAL
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def prepared_of(tmp_path):
 
     def prepared(pairs, conditional=True):
         texts, conditions = map(list, zip(*pairs, strict=True))
-        kinds = {"of_pairs": [prompts.pair if conditional else PLAIN], "of_sentences": [PLAIN]}
+        kinds = {"of_pairs": [prompts.pair if conditional else UNCONDITIONAL], "of_sentences": [UNCONDITIONAL]}
         return prepare(spec, texts, conditions if conditional else None, **kinds, of_conditions=[prompts.base])
 
     return prepared

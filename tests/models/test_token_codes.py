@@ -14,7 +14,7 @@ from safetensors.torch import load, save
 import raycase
 from raycase.errors import RequestError
 from raycase.heads import token_pooling
-from raycase.heads.token_codes import TokenCodes, fit_codes, typical_conditions
+from raycase.heads.token_codes import TokenBasis, fit_codes, typical_conditions
 from raycase.heads.token_pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
 from raycase.io.stored_tokens import Ragged, StoredTokens
 from raycase.models.registry import resolve
@@ -113,7 +113,7 @@ def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, monkeypa
     config = resolve(folder)
     system, prepared = config.load(dtype=torch.float32, device="cpu"), config.prepare(SENTENCES, None)
     wanted = system.tokens(prepared, codes).kept.codes
-    code, calls = TokenCodes.code, []
+    code, calls = TokenBasis.code, []
 
     def fails_at_first(codes, words):
         calls.append(words)
@@ -121,7 +121,7 @@ def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, monkeypa
             raise torch.OutOfMemoryError
         return code(codes, words)
 
-    monkeypatch.setattr(TokenCodes, "code", fails_at_first)
+    monkeypatch.setattr(TokenBasis, "code", fails_at_first)
     found = system.tokens(prepared, codes).kept.codes
     assert len(calls) > 1
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
@@ -130,10 +130,10 @@ def test_texts_whose_batch_lacked_memory_are_stored_once(folder, codes, monkeypa
 
 def test_a_basis_is_read_back_and_another_file_is_refused(codes):
     data = codes.to_bytes()
-    assert TokenCodes.from_bytes(data, "b").form == codes.form
+    assert TokenBasis.from_bytes(data, "b").form == codes.form
     for wrong, said in ((b"nonsense", ""), (save(load(data) | {"more": torch.ones(1)}), "unexpected")):
         with pytest.raises(RequestError, match=f"b: expected the basis of stored tokens, got: .*{said}"):
-            TokenCodes.from_bytes(wrong, "b")
+            TokenBasis.from_bytes(wrong, "b")
     with pytest.raises(RequestError, match="expected centroids of stored tokens, got: "):
         TokenSketch.from_bytes(b"nonsense", "a.safetensors")
 

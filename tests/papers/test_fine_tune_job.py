@@ -14,9 +14,9 @@ from torch import nn
 
 import raycase
 from raycase.io.vectors import pair_cosines
-from raycase.papers.baselines.train import CrossEncoderJob
-from raycase.papers.csr.train import CsrJob
-from raycase.training.fine_tune_job import RatedJob, TokenizedRatedPairs, length_batches
+from raycase.papers.baselines.train import CrossEncoderFlags
+from raycase.papers.csr.train import CsrFlags
+from raycase.training.fine_tune_job import RatedFlags, TokenizedRatedPairs, length_batches
 from raycase.training.loop import restore
 
 
@@ -68,7 +68,7 @@ class Scores(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoresJob(RatedJob):
+class ScoresFlags(RatedFlags):
     """Fits a module of `Scores` to ratings of row numbers."""
 
     scores: Any = None
@@ -88,17 +88,17 @@ def numbers(ratings):
 def test_the_loss_of_a_batch_is_the_squared_error_by_hand():
     """Ratings 1, 3 and 5 are to be met by 0, 0.5 and 1."""
     module = Scores([0.5, 9.0, 0.25, 0.9])
-    value = small.job(ScoresJob).batch_loss(numbers([1, 2, 3, 5]), torch.float32, module, np.array([3, 0, 2]))
+    value = small.job(ScoresFlags).batch_loss(numbers([1, 2, 3, 5]), torch.float32, module, np.array([3, 0, 2]))
     assert value.item() == pytest.approx((0.1**2 + 0.5**2 + 0.25**2) / 3)
     value.backward()
     assert module.of_row.grad.tolist() == pytest.approx([2 * 0.5 / 3, 0, -2 * 0.25 / 3, -2 * 0.1 / 3])
 
 
 def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_on(monkeypatch):
-    monkeypatch.setattr(RatedJob, "WEIGHT_DECAY", 0.0)
+    monkeypatch.setattr(RatedFlags, "WEIGHT_DECAY", 0.0)
     train, validation = numbers([-1, 1, 5, -1, 3, 2, 4]), numbers([5, -1, 1, 3])
     module = Scores([0.5, -0.2, 0.8, 0.1, 0.4, 0.3, 0.9])
-    job = small.job(ScoresJob, scores=module, batch_size=2, epochs=3, learning_rate=1e-2)
+    job = small.job(ScoresFlags, scores=module, batch_size=2, epochs=3, learning_rate=1e-2)
     state = last(small.fit(job, (train, validation)))
     asked = module.asked
     assert sorted(row for rows in asked for row in rows) == sorted([1, 2, 4, 5, 6] * 3)
@@ -116,7 +116,7 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
 RECIPE = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "dropout": 0.2}
 
 
-@pytest.mark.parametrize("kind", [CrossEncoderJob, CsrJob])
+@pytest.mark.parametrize("kind", [CrossEncoderFlags, CsrFlags])
 def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, kind, tmp_path):
     """And the best are what is saved."""
     job, validation = small.job(kind, bert, **RECIPE), small.rated(24, seed=1)
@@ -137,7 +137,7 @@ def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, kind, tmp_pat
     assert line["pearson"] == pytest.approx(100 * pearsonr(wanted, validation.ratings).statistic, abs=1e-2)
     system.save(tmp_path / "model")
     loaded = raycase.load(str(tmp_path / "model"), dtype=torch.float32)
-    if kind is CrossEncoderJob:
+    if kind is CrossEncoderFlags:
         scores = loaded.score(validation.sentences1, validation.sentences2, validation.conditions)
     else:
         vectors = loaded.embed(*map(list, zip(*validation.distinct, strict=True)))

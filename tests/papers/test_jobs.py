@@ -12,18 +12,18 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.procedure import evaluate
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.io.rated_pairs import read_rated
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
-from raycase.papers.baselines.train import BiEncoderJob
+from raycase.papers.baselines.train import BiEncoderFlags
 from raycase.papers.csr.model import csr
-from raycase.papers.csr.train import CsrJob
+from raycase.papers.csr.train import CsrFlags
 from raycase.papers.dualcse.model import DualCseForm, dualcse
-from raycase.papers.dualcse.train import DualCseJob
-from raycase.papers.mixsp.train import MixSpJob
+from raycase.papers.dualcse.train import DualCseFlags
+from raycase.papers.mixsp.train import MixSpFlags
 from raycase.training.job import train
 from raycase.training.loop import restore
 
@@ -57,7 +57,7 @@ def plain_fit(job):
 
 
 def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
-    job = tuning(CsrJob, "csr")
+    job = tuning(CsrFlags, "csr")
     metrics = fine_tune(job)
     assert capsys.readouterr().out.count("Spearman") == 2
     state, system = plain_fit(job)
@@ -83,7 +83,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
     assert cosines(vectors(found), wanted).min() > 0.9999
     assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
 
-    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    build(IndexFlags(embeddings=(output,), output=str(tmp_path / "index.lance")))
     answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
 
@@ -98,7 +98,7 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
     output = embedded(
         tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
     )
-    build(IndexJob(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    build(IndexFlags(embeddings=(output,), output=str(tmp_path / "index.lance")))
     index = Index.open(str(tmp_path / "index.lance"))
     assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
     make(str(tiny_model)).trainable().save(tmp_path / "elsewhere")
@@ -119,7 +119,7 @@ def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
         make(str(tiny_model)).trainable().save(tmp_path / name)
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
-    asked = EvaluateJob(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
+    asked = EvaluateFlags(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
     metrics = evaluate(asked, vectors_of=vectors_of)
     pairs = read_rated(data, "")
     bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
@@ -142,14 +142,14 @@ def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
 def parts(rated, scored, inferences):
     """Training and validation data of each kind of job."""
     pairs = {part: f"{rated}/{part}.csv" for part in ("train", "validation")}
-    return {DualCseJob: inferences, MixSpJob: scored, BiEncoderJob: pairs, CsrJob: pairs}
+    return {DualCseFlags: inferences, MixSpFlags: scored, BiEncoderFlags: pairs, CsrFlags: pairs}
 
 
 @pytest.mark.parametrize(
     ("kind", "options", "tasks"),
     [
-        (DualCseJob, {"form": DualCseForm.BI}, {"rte": ("all", "accuracy", "rte")}),
-        (MixSpJob, {}, {"sts": ("all", "spearman", "spearman")}),
+        (DualCseFlags, {"form": DualCseForm.BI}, {"rte": ("all", "accuracy", "rte")}),
+        (MixSpFlags, {}, {"sts": ("all", "spearman", "spearman")}),
     ],
 )
 def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, tasks, tmp_path):
@@ -157,10 +157,10 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
     metrics = fine_tune(job)
     for task, (group, measure, trained) in tasks.items():
         places = {"model": (job.output,), "data": job.validation, "output": str(tmp_path / "report")}
-        asked = EvaluateJob(task=task, compute="float32", resamples=100, **places)
+        asked = EvaluateFlags(task=task, compute="float32", resamples=100, **places)
         found = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"][group][measure]["value"]
         assert found == pytest.approx(metrics["validation"][trained], abs=1e-2)
-    if kind is DualCseJob:
+    if kind is DualCseFlags:
         threshold = metrics["validation"]["threshold"]
         card = (tmp_path / "model" / "README.md").read_text()
         assert f"told by a cosine above {threshold:.4f}." in card and "| threshold |" not in card
@@ -169,10 +169,10 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        (BiEncoderJob, {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
-        (CsrJob, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
-        (DualCseJob, {"validation": "train"}, "premises that are not in --train, got 24"),
-        (MixSpJob, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
+        (BiEncoderFlags, {"learning_rate": 0.0}, "--learning-rate: expected a number above 0"),
+        (CsrFlags, {"routed": 9, "model": "minilm"}, "--routed: expected 1 to 6 layers of minilm, got 9"),
+        (DualCseFlags, {"validation": "train"}, "premises that are not in --train, got 24"),
+        (MixSpFlags, {"validation": "train"}, "--train: expected pairs that are not in --validation, got none"),
     ],
 )
 def test_wrong_flags_are_refused(tuning, parts, kind, change, said):

@@ -7,9 +7,9 @@ from helpers import Later
 
 from raycase.errors import RequestError
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
-from raycase.serve.serve_job import ServeJob
+from raycase.serve.serve_job import ServeFlags
 
 serve = Later("raycase.ray.serve")
 
@@ -31,9 +31,9 @@ def test_actors_fit_the_cluster_or_are_refused(nodes, grows, flags, wanted):
     cluster = Capacity(nodes, grows)
     if isinstance(wanted, str):
         with pytest.raises(RequestError, match=wanted):
-            make_pool(EmbedJob(output="out", **flags), units=100, cluster=cluster)
+            make_pool(EmbedFlags(output="out", **flags), units=100, cluster=cluster)
     else:
-        pool = make_pool(EmbedJob(output="out", **flags), units=100, cluster=cluster)
+        pool = make_pool(EmbedFlags(output="out", **flags), units=100, cluster=cluster)
         assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
 
 
@@ -41,7 +41,7 @@ def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
     """As Ray Data reserves them; with 2 CPUs and tenths, writing was 4e-17 short, and long jobs stood still."""
     for cpus, gpus in product(range(1, 65), (0, 1, 4)):
         node = {"CPU": cpus, "GPU": gpus}
-        pool = make_pool(EmbedJob(output="out"), units=1000, cluster=Capacity([node]))
+        pool = make_pool(EmbedFlags(output="out"), units=1000, cluster=Capacity([node]))
         left = node["CPU"]
         for share in [READ_CPUS, *[pool.cpus] * pool.most, WRITE_CPUS]:
             assert left >= share
@@ -74,7 +74,7 @@ HEAD, CPU, GPU = {"CPU": 0}, {"CPU": 8.0}, {"CPU": 6.0, "GPU": 2.0}
     ],
 )
 def test_replicas_fit_the_nodes_or_are_refused(flags, nodes, alone, expected):
-    job, cluster = ServeJob(**flags), Capacity(nodes)
+    job, cluster = ServeFlags(**flags), Capacity(nodes)
     if expected is None:
         with pytest.raises(RequestError, match=r"^--replicas: expected room for \d with .* got room for \d: "):
             serve.replica_resources(job, cluster, alone=alone)

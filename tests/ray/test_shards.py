@@ -10,7 +10,7 @@ import storing
 
 from raycase.errors import RequestError, WorkError
 from raycase.index.approximate import Options
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index, on_index
 from raycase.ray import shards as module
 from raycase.ray.shards import InShards, open_sharded
@@ -121,7 +121,7 @@ def test_a_new_version_is_opened_by_the_same_actors(cluster, home, tmp_path):
     assert all(scores[r["query"], r["id"]] == r["score"] for r in two_stages.to_pylist()) and len(two_stages) == 20
     assert before.search(QUERIES, ASKED, 300).equals(first), "expected who has the former version open to keep it"
     for where in ("id > 1020", "id > 1010"):
-        build(IndexJob(output=uri, delete=where))
+        build(IndexFlags(output=uri, delete=where))
     with pytest.raises((RequestError, WorkError)):
         after.search(QUERIES, ASKED, 300, options=exact)
     open_index = iter([after, in_shards(Index.open(uri))])

@@ -11,11 +11,11 @@ import torch
 from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
 from raycase.errors import WorkError
-from raycase.explore.join import JoinJob, join
+from raycase.explore.join import JoinFlags, join
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
-from raycase.job.score_job import ScoreJob, score
+from raycase.job.score_job import ScoreFlags, score
 from raycase.job.verify import verify
 from raycase.papers.mixsp.model import mixsp
 from raycase.ray.runner import RayRunner
@@ -27,7 +27,7 @@ CONDITIONS = ("color", "what they wear")
 def pooled(tmp_path):
     """An output of 60 rows with stored tokens, and one of their vectors in three units, by this process."""
     words = storing.stored(tmp_path, storing.model_folder(tmp_path), storing.texts(60), unit_rows=20)
-    here = EmbedJob(input=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"), unit_rows=20)
+    here = EmbedFlags(input=words, conditions=CONDITIONS, output=str(tmp_path / "pooled"), unit_rows=20)
     embed_here(here)
     return here
 
@@ -44,9 +44,9 @@ def test_pooled_tokens_and_join(cluster, pooled, s3_server, tmp_path):
     same_output(there.output, pooled.output)
     flags = {"query_vectors": pooled.output, "vectors": pooled.output, "k": 3, "exclude_same": "id"}
     uri, cut = "s3://corpus/tasks/near", {"group_rows": 40, "block_rows": 40}
-    result = join(JoinJob(output=uri, **flags), RayRunner(), **cut)
+    result = join(JoinFlags(output=uri, **flags), RayRunner(), **cut)
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (120, 360, 0)
-    join(JoinJob(output=str(tmp_path / "near"), **flags), Runner(), **cut)
+    join(JoinFlags(output=str(tmp_path / "near"), **flags), Runner(), **cut)
     found, wanted = neighbours(uri), neighbours(str(tmp_path / "near"))
     assert found.drop_columns("score").equals(wanted.drop_columns("score"))
     np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-6)
@@ -81,7 +81,7 @@ def test_scores_on_ray_are_those_of_this_process(tiny_model, scored, tmp_path, c
     mixsp(str(tiny_model)).trainable().save(tmp_path / "model")
     place = "s3://corpus/scored"
     files = {"input": scored["pairs"], "output": str(tmp_path / "here"), "model": str(tmp_path / "model")}
-    job = ScoreJob(**files, score_column="s", compute="float32", unit_rows=10, actors="1:1")
+    job = ScoreFlags(**files, score_column="s", compute="float32", unit_rows=10, actors="1:1")
     score_here(job)
     first = score(replace(job, output=place, limit=20), RayRunner())
     assert (first["rows_out"], first["units_done"]) == (20, 2)

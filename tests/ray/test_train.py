@@ -30,9 +30,9 @@ from helpers import (
 import raycase
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
-from raycase.job.embed_job import EmbedJob
+from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
-from raycase.papers.csr.train import CsrJob
+from raycase.papers.csr.train import CsrFlags
 from raycase.ray import train as on_ray
 from raycase.ray.cluster import Capacity
 from raycase.ray.train import make_scaling
@@ -65,7 +65,7 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
     assert cosines(loaded.embed(sentences, conditions), wanted).min() > 0.9999
     pd.DataFrame({"text": sentences, "condition": conditions}).to_parquet(tmp_path / "pairs.parquet")
     places = {"input": str(tmp_path / "pairs.parquet"), "output": str(tmp_path / "out"), "model": str(training.folder)}
-    job = EmbedJob(condition_column="condition", dtype="float32", compute="float32", **places)
+    job = EmbedFlags(condition_column="condition", dtype="float32", compute="float32", **places)
     embed_here(job)
     assert cosines(vectors(read_output(job.output)), wanted).min() > 0.9999
 
@@ -74,7 +74,7 @@ def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhe
 def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, tiny_model, cluster, tmp_path):
     files = {"train": str(rated / "train.csv"), "validation": str(rated / "validation.csv"), "model": str(tiny_model)}
     settings = files | {"compute": "float32", "cache": str(tmp_path / "cache"), "batch_size": 20, "epochs": 8}
-    job = CsrJob(output=str(tmp_path / "killed"), **settings)
+    job = CsrFlags(output=str(tmp_path / "killed"), **settings)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in (settings | {"output": job.output}).items()]
     environment = os.environ | {"RAY_ADDRESS": cluster.address_info["gcs_address"], "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, str(ROOT / "jobs" / "train.py"), "csr", *flags]

@@ -12,7 +12,7 @@ from tracked import mlflow_runs, scalars
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner
 from raycase.ray.tune import _trackers, resources, tune
-from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.catalogue import TRAIN_FLAGS
 from raycase.training.job import train
 from raycase.training.sweep import Sweep, changed
 from raycase.training.vector_cache import VectorCache
@@ -25,7 +25,7 @@ def make(projector, tmp_path):
     def made(values, kind="grid", system="case", **options):
         (tmp_path / f"{kind}.json").write_text(json.dumps(values))
         flags = {name: options.pop(name) for name in ("trials", "seeds") if name in options}
-        training = TRAIN_JOBS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
+        training = TRAIN_FLAGS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
         return Sweep(**{kind: str(tmp_path / f"{kind}.json")}, **flags, training=training)
 
     return made
@@ -138,8 +138,8 @@ def test_a_search_runs_its_trials_then_the_seeds_of_its_best_and_goes_on(make, c
 def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(monkeypatch, nodes, gpus, wanted):
     monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
     files = {"train": "", "validation": "", "output": "", "gpus_per_worker": gpus}
-    assert resources(TRAIN_JOBS["mixsp"](**files)) == wanted
-    assert resources(TRAIN_JOBS["case"](**files)) == (1, 0)
+    assert resources(TRAIN_FLAGS["mixsp"](**files)) == wanted
+    assert resources(TRAIN_FLAGS["case"](**files)) == (1, 0)
 
 
 def test_a_sweep_without_ray_is_refused(make):

@@ -5,7 +5,7 @@ import storing
 from served import client_of
 
 import raycase
-from raycase.serve.serve_job import ServeJob, check_serve
+from raycase.serve.serve_job import ServeFlags, check_serve
 from raycase.serve.service import Service
 
 
@@ -25,7 +25,7 @@ def model(home):
 
 @pytest.fixture(scope="session")
 def service(home):
-    return Service.load(check_serve(ServeJob(index=str(home / "i.lance"))))
+    return Service.load(check_serve(ServeFlags(index=str(home / "i.lance"))))
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import pytest
 import storing
 
 from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexJob, build
+from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.serve import service as module
 from raycase.serve.service import LiveIndex
@@ -22,7 +22,7 @@ def live(home, tmp_path, monkeypatch):
 def grow(home, folder, first):
     output = str(folder / f"more{first}")
     storing.stored(folder / f"rows{first}", str(home / "model"), storing.texts(5, first=first), output=output)
-    build(IndexJob(embeddings=(output,), output=str(folder / "i.lance")))
+    build(IndexFlags(embeddings=(output,), output=str(folder / "i.lance")))
 
 
 def rows(index):
@@ -67,7 +67,7 @@ def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path
 def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkeypatch):
     other = storing.model_folder(tmp_path, heads=2)
     storing.stored(tmp_path / "c", other, storing.texts(5), output=str(tmp_path / "others"))
-    build(IndexJob(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True))
+    build(IndexFlags(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True))
     assert live.newest().metadata.rows == 60
     assert "still using the open version" in (said := capsys.readouterr().err) and "restart the service" in said
 

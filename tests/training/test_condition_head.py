@@ -17,13 +17,13 @@ from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
 from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
-from raycase.job.embed_job import EmbedJob, check_embed
+from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.training import job as jobs
-from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.losses import correlations
 from raycase.training.vector_cache import StatesResult
 
@@ -44,7 +44,9 @@ def planted(tmp_path_factory):
 @pytest.fixture(scope="module")
 def job(planted, tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pooling")
-    return ConditionPoolingJob(**planted, **RECIPE, model=str(tiny_model), compute="float32", output=str(folder / "a"))
+    return ConditionPoolingFlags(
+        **planted, **RECIPE, model=str(tiny_model), compute="float32", output=str(folder / "a")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +76,9 @@ def test_the_saved_head_gives_the_reported_figures(job, metrics):
 
 def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp_path):
     """No training sentence has one letter alone."""
-    other = replace(job, output=str(tmp_path / "out"), plain_share=0.0)
+    other = replace(job, output=str(tmp_path / "out"), unconditional_share=0.0)
     without = train(other)
-    assert without["validation"] == without["without_plain_part"] == metrics["without_plain_part"]
+    assert without["validation"] == without["without_unconditional_part"] == metrics["without_unconditional_part"]
     loaded, alone = (raycase.load(j.output, dtype=torch.float32, device="cpu") for j in (job, other))
     known, new = job.read_parts()[0].sentences1[0], "a"
     for text, same in ((known, True), (new, False)):
@@ -87,14 +89,16 @@ def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp
 
 BAD = {"heads": [0], "head_dim": [0], "dim": [0], "batch_size": [0], "epochs": [0], "teachers": [-1], "seed": [-1]}
 BAD |= {"dropout": [1.0, -0.1, math.nan], "nested": [(0,), (32,), (8, 64)]}
-BAD |= {"learning_rate": [0.0, math.inf], "plain_share": [1.0, -0.1, math.nan]}
-BAD |= {"plain_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)]}
+BAD |= {"learning_rate": [0.0, math.inf], "unconditional_share": [1.0, -0.1, math.nan]}
+BAD |= {
+    "unconditional_rise": [(2.0, 1.4, 3.0, 4.0), (1.0, 2.0, 4.0, 4.0), (-1.0, 2.0, 3.0, 4.0), (0.0, math.nan, 3.0, 4.0)]
+}
 BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {*ConditionPoolingJob.RECIPE} - {"activation", "gate", "loss"}
+    checked = {*ConditionPoolingFlags.RECIPE} - {"activation", "gate", "loss"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):
@@ -108,7 +112,7 @@ def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     pq.write_table(pa.table({"id": range(len(texts)), "text": texts}), tmp_path / "in.parquet")
     settings = {"input": str(tmp_path / "in.parquet"), "model": str(tiny_model), "unconditional": True}
     settings |= {"compute": "float32", "dtype": "float32", "unit_rows": 10, "max_rejected": 0.1}
-    job = EmbedJob(output=str(tmp_path / "out"), **settings)
+    job = EmbedFlags(output=str(tmp_path / "out"), **settings)
     request = check_embed(job, config)
     run(replace(request, kind=StatesResult(**vars(request.kind))), Runner())
     table, texts = read_output(job.output), texts[:-2]

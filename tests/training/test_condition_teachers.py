@@ -18,7 +18,7 @@ from raycase.models.registry import load
 from raycase.training import condition_head_fit, condition_head_job
 from raycase.training import job as jobs
 from raycase.training.condition_head_fit import head_vectors
-from raycase.training.condition_head_job import ConditionPoolingJob, indexed_texts
+from raycase.training.condition_head_job import ConditionPoolingFlags, indexed_texts
 from raycase.training.condition_pairs import FURTHER, further_pairs, on_the_scale_of_ratings, pseudo_labelled_pairs
 
 TRAINED = {"train.csv": 100, "validation.csv": 40}
@@ -69,7 +69,7 @@ def job(tiny_model, tmp_path, monkeypatch):
     data = {n: to_csv(rated_rows(rows, i), tmp_path / n) for i, (n, rows) in enumerate(TRAINED.items())}
     files = {"train": data["train.csv"], "validation": data["validation.csv"], "output": str(tmp_path / "out")}
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1, "batch_size": 32}
-    return ConditionPoolingJob(model=str(tiny_model), **files, **shape)
+    return ConditionPoolingFlags(model=str(tiny_model), **files, **shape)
 
 
 def test_trained_models_teach_with_heads(job, monkeypatch, capsys):

@@ -16,14 +16,14 @@ from helpers import WORDS, open_trainer, to_csv, vectors_of
 
 import raycase
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.labelled import ALL, nearest
 from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.training import condition_pairs
 from raycase.training import job as jobs
-from raycase.training.condition_head_job import ConditionPoolingJob
+from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.condition_pairs import with_pairs_of
 
 train = partial(jobs.train, open_trainer=open_trainer)
@@ -139,7 +139,7 @@ def test_columns_of_one_condition_are_refused(tmp_path, names):
 
 def test_columns_that_the_encoder_reads_alike_are_refused(tmp_path, tiny_model):
     frame = pd.DataFrame({"text": [f"a {i}" for i in range(40)], "Tone": list("xy" * 20), "tone": list("xxyy" * 10)})
-    job = ConditionPoolingJob(
+    job = ConditionPoolingFlags(
         model=str(tiny_model), labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m")
     )
     with pytest.raises(RequestError, match="--labelled: expected texts that the model reads differently, got 'Tone'"):
@@ -156,7 +156,7 @@ def test_the_column_of_texts_is_no_column_of_labels(tmp_path):
 @pytest.mark.parametrize("labels", ["xxyy", "xxxyy", "xxxxyyyy", "x" * 6 + "y" * 6, "x" * 58 + "yy"])
 def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp_path, few, labels):
     frame = pd.DataFrame({"text": [f"a {i}" for i in range(len(labels))], "tone": list(labels)})
-    job = ConditionPoolingJob(labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m"))
+    job = ConditionPoolingFlags(labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m"))
     count = len(labels) // 5
     with pytest.raises(
         RequestError, match=f"expected two labels in a column, one of them of two texts, got none among {count} texts"
@@ -194,13 +194,13 @@ def test_pairs_are_rated_by_labels_and_groups(tables, few):
 def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     shape = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32}
     shape |= {"epochs": 4, "dropout": 0.1, "learning_rate": 1e-2}
-    job = ConditionPoolingJob(
+    job = ConditionPoolingFlags(
         labelled=tables[:1], labels=tables[1:], **shape, model=str(tiny_model), output=str(tmp_path / "m")
     )
     metrics = train(job)
     assert metrics["data"]["labelled: a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
-    report = evaluate(EvaluateJob(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
+    report = evaluate(EvaluateFlags(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
     plain, trained, _, other = report["systems"]
     of_label = [system["figures"][ALL]["label"]["value"] for system in (trained, other)]
     assert other["against_conditional"][ALL]["label"]["difference"] == pytest.approx(of_label[1] - of_label[0])
@@ -212,15 +212,15 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     read, loaded = read_labelled(*tables, "--labelled"), raycase.load(job.output, device="cpu")
     found = loaded.stated(read.texts, "color")
     assert auc(found, np.array([bool(labels) for labels in read.columns[0].labels])) > 0.8
-    assert report["says"]["m"]["value"] == pytest.approx(
+    assert report["stated"]["m"]["value"] == pytest.approx(
         100 * auc(found, np.array([bool(labels) for labels in read.columns[0].labels])), abs=0.5
     )
-    assert "says anything of a column's condition, AUC x 100: m 9" in (tmp_path / "r" / "report.md").read_text()
+    assert "states anything of a column's condition, AUC x 100: m 9" in (tmp_path / "r" / "report.md").read_text()
     with pytest.raises(ValueError, match="one for each of 1 texts, got 2"):
         loaded.stated(["a"], ["color", "number"])
-    assert {"auc", "calibration_error", "texts"} == set(metrics["says"]) and 0 <= found.min() <= found.max() <= 1
+    assert {"auc", "calibration_error", "texts"} == set(metrics["stated"]) and 0 <= found.min() <= found.max() <= 1
     np.testing.assert_allclose(loaded.stated(read.texts[:1], "color"), found[:1], atol=1e-4)
-    with pytest.raises(ValueError, match="says nothing"):
+    with pytest.raises(ValueError, match="states nothing"):
         raycase.load(f"condition-pooling:{tiny_model}", device="cpu").stated(["a dog"], "color")
 
 
@@ -230,7 +230,7 @@ def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables
     folder.mkdir()
     tiny.save_model(folder, "bert", tiny.save_tokenizer(folder, tiny.unigram()))
     shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1}
-    job = ConditionPoolingJob(labelled=tables[:1], **shape, model=str(folder), output=str(tmp_path / "m"))
+    job = ConditionPoolingFlags(labelled=tables[:1], **shape, model=str(folder), output=str(tmp_path / "m"))
     assert train(job)["validation"]["spearman"] > 0
     texts = ["Zwei Hunde spielen mit einem Ball.", "Un chien dort.", "Two dogs play."]
     loaded = raycase.load(job.output, device="cpu")
@@ -253,14 +253,14 @@ def test_the_nearest_by_hand():
 @pytest.mark.parametrize("flags", [{}, {"train": "a.csv"}, {"labelled": ("a.csv",), "labels": ("b.json", "c.json")}])
 def test_without_data_there_is_no_fit(tables, tmp_path, flags):
     with pytest.raises(RequestError, match="expected"):
-        train(ConditionPoolingJob(**flags, output=str(tmp_path / "m")))
+        train(ConditionPoolingFlags(**flags, output=str(tmp_path / "m")))
 
 
 @pytest.mark.parametrize("teachers", [{"teachers": 1}, {"teacher_models": ("minilm-conditional-v2",)}])
 def test_teachers_without_rated_pairs_are_refused(tables, tmp_path, teachers):
     """They rate the sentences of these pairs under further conditions."""
     with pytest.raises(RequestError, match="--train: expected rated pairs for --teachers"):
-        train(ConditionPoolingJob(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
+        train(ConditionPoolingFlags(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
 
 
 @pytest.mark.parametrize("names", [(("a.csv", "b/a.csv"), ()), (("a.csv",), ("a.json", "b/a.json"))])

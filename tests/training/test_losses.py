@@ -7,7 +7,7 @@ import torch
 from scipy.stats import pearsonr
 
 from raycase.errors import RequestError
-from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.catalogue import TRAIN_FLAGS
 from raycase.training.losses import LOSSES, Loss, pearson_loss
 
 
@@ -39,7 +39,7 @@ def test_a_correlation_of_one_or_two_pairs_teaches_nothing(rows):
     assert not cosines.grad.any()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TRAIN_JOBS.values() if hasattr(kind, "loss")])
+@pytest.mark.parametrize("kind", [kind for kind in TRAIN_FLAGS.values() if hasattr(kind, "loss")])
 def test_pearson_needs_batches_of_three(kind):
     for size in (1, 2):
         with pytest.raises(RequestError, match=f"--batch-size: expected at least 3 with --loss pearson, got {size}"):

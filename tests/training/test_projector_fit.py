@@ -17,7 +17,7 @@ from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
 from raycase.training.losses import Loss
-from raycase.training.projector_job import ProjectorJob, best_projector, pair_loss, projector_correlations
+from raycase.training.projector_job import ProjectorFlags, best_projector, pair_loss, projector_correlations
 
 
 def same(a, b, part="weights"):
@@ -27,7 +27,7 @@ def same(a, b, part="weights"):
 
 
 def job_of(**flags):
-    return ProjectorJob(train="", validation="", output="", **flags)
+    return ProjectorFlags(train="", validation="", output="", **flags)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from raycase.errors import RequestError
-from raycase.training.catalogue import TRAIN_JOBS
+from raycase.training.catalogue import TRAIN_FLAGS
 from raycase.training.sweep import Sweep, by_cell, changed, text_of
 
 
@@ -20,7 +20,7 @@ def sweep(system="case", folder=None, grid=None, space=None, **options):
             values = str(folder / f"{name}.json")
         named[name] = values
     files = {"train": "a.csv", "validation": "b.csv", "output": str(folder or "out")}
-    return Sweep(**named, **options, training=TRAIN_JOBS[system](**files))
+    return Sweep(**named, **options, training=TRAIN_FLAGS[system](**files))
 
 
 def test_table_7_and_figure_4_of_the_case_paper():
@@ -44,7 +44,7 @@ def test_the_grids_of_other_systems(system, grid, cells):
     assert len(sweep(system, grid=grid).cells()) == cells
 
 
-@pytest.mark.parametrize("system", TRAIN_JOBS)
+@pytest.mark.parametrize("system", TRAIN_FLAGS)
 def test_every_system_has_a_space_and_what_it_offers_can_be(system):
     assert "learning_rate" in sweep(system).search_space() or system == "case"
 

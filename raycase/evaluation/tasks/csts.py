@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, pearson, spearman
 from raycase.evaluation.models import Model, training_metrics
 from raycase.evaluation.report import RankedSystem, rank_systems
@@ -34,11 +34,11 @@ CORRELATIONS = {
 SEEN = {"train": ", trained on these very pairs", "validation": ", with its epoch chosen on these very pairs"}
 
 
-def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`CORRELATIONS` of each model with intervals, and their differences from the first model's."""
     not_applicable = int((rated.ratings == NOT_APPLICABLE).sum())
     return compare_scores(
-        job,
+        flags,
         rated,
         models,
         rated.conditions,
@@ -51,7 +51,7 @@ def measure(job: EvaluateJob, rated: RatedPairs, models: Sequence[Model]) -> dic
 
 
 def compare_scores(
-    job: EvaluateJob,
+    flags: EvaluateFlags,
     rated: RatedPairs,
     models: Sequence[Model],
     conditions: Sequence[str] | None = None,
@@ -67,7 +67,7 @@ def compare_scores(
         what = f"{model.config.label}: `{model.config.formula}`{_seen_in_training(model, rated)}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": np.stack([scores_N] * len(metrics), 1)}))
     return rank_systems(
-        job,
+        flags,
         title=title,
         about=about,
         data={"file": Path(rated.uri).name, "rows": len(rated), "sha256": rated.data_sha256},

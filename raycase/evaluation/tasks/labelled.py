@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import auc, estimate, mean_of
 from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, interval, rank_systems
@@ -27,14 +27,14 @@ MEASURES = ("group", "label")
 ALL = "mean of the columns"
 
 
-def read(job: EvaluateJob) -> list[LabelledTexts]:
+def read(flags: EvaluateFlags) -> list[LabelledTexts]:
     """Read each table of --data with its JSON. Raises RequestError."""
-    files = [file.uri for file in find_input(job.data, "--data")]
-    labels_of_files = zip(files, labels_of(files, job.labels), strict=True)
+    files = [file.uri for file in find_input(flags.data, "--data")]
+    labels_of_files = zip(files, labels_of(files, flags.labels), strict=True)
     return [read_labelled(uri, labels, "--data") for uri, labels in labels_of_files]
 
 
-def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
     condition, and their differences from the first model's without; other models also from the first one's with."""
     systems = []
@@ -49,15 +49,19 @@ def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Mode
             name = model.name if conditional else f"{model.name}, unconditional"
             systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
     rows = sum(map(len, tables))
-    says = {model.name: _says(job, tables, model) for model in models}
-    told = [f"{name} {interval(figure)}" for name, figure in says.items() if figure]
-    return {"says": says} | rank_systems(
-        job,
+    stated = {model.name: _stated(flags, tables, model) for model in models}
+    figures = [f"{name} {interval(figure)}" for name, figure in stated.items() if figure]
+    return {"stated": stated} | rank_systems(
+        flags,
         title="Labelled texts",
         about=f"{rows:,} texts. Of the {NEAREST} texts nearest to each one under a column's condition, the share x 100 "
         "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
         "With 95 % intervals of the bootstrap over texts; for the mean of the columns, over columns."
-        + ("\n\nWhether a text says anything of a column's condition, AUC x 100: " + ", ".join(told) if told else ""),
+        + (
+            "\n\nWhether a text states anything of a column's condition, AUC x 100: " + ", ".join(figures)
+            if figures
+            else ""
+        ),
         data={"rows": rows, "sha256": [table.data_sha256 for table in tables]},
         measures=MEASURES,
         systems=systems,
@@ -65,21 +69,21 @@ def measure(job: EvaluateJob, tables: list[LabelledTexts], models: Sequence[Mode
     )
 
 
-def _says(job: EvaluateJob, tables: list[LabelledTexts], model: Model) -> dict[str, float] | None:
-    """AUC x 100 of the probability that a text says something, the mean of the columns that leave some texts out; None
-    of a model that does not tell."""
+def _stated(flags: EvaluateFlags, tables: list[LabelledTexts], model: Model) -> dict[str, float] | None:
+    """AUC x 100 of the probability that a text states something, the mean of the columns that leave some texts out;
+    None of a model that does not know."""
     head = model.config.head if isinstance(model.config, ConditionPoolingConfig) else None
-    if head is None or not head.says:
+    if head is None or not head.stated:
         return None
     loaded, found = model.config.load(), []
     for table in tables:
-        told = [(column.conditions[0], said) for column in table.columns if (said := column.said) is not None]
-        if told:  # in one call, since each text is encoded once in a call
-            asked = [condition for condition, _ in told for _ in table.texts]
-            stated = np.split(loaded.stated([*table.texts] * len(told), asked), len(told))
-            found += [auc(of_column, said) for of_column, (_, said) in zip(stated, told, strict=True)]
+        known = [(column.conditions[0], stated) for column in table.columns if (stated := column.stated) is not None]
+        if known:  # in one call, since each text is encoded once in a call
+            asked = [condition for condition, _ in known for _ in table.texts]
+            probabilities = np.split(loaded.stated([*table.texts] * len(known), asked), len(known))
+            found += [auc(of_column, truth) for of_column, (_, truth) in zip(probabilities, known, strict=True)]
     aucs = np.array(found)
-    return estimate(mean_of, aucs, aucs, resamples=job.resamples, seed=job.seed) if found else None
+    return estimate(mean_of, aucs, aucs, resamples=flags.resamples, seed=flags.seed) if found else None
 
 
 def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator[np.ndarray]:
@@ -90,8 +94,8 @@ def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator
         pairs = [(table.texts[row], word) for word, of in zip(wordings, rows, strict=True) for row in of]
         vectors = np.split(model.project(model.embed(pairs)), np.cumsum([len(of) for of in rows])[:-1])
     else:
-        plain_TD = model.embed(table.texts)
-        vectors = [plain_TD[of] for of in rows]
+        unconditional_TD = model.embed(table.texts)
+        vectors = [unconditional_TD[of] for of in rows]
     for column, of, vectors_ND in zip(table.columns, rows, vectors, strict=True):
         labels = [column.labels[row] for row in of]
         kinds = [[column.coarse(cell) for cell in labels], labels]

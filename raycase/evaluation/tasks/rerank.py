@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model
 from raycase.evaluation.report import RankedSystem, rank_systems
 from raycase.io.rated_pairs import CandidateSets, texts_sha256
@@ -20,7 +20,7 @@ FIRST = 10  # candidates among which MTEB looks for the first that fits
 MEASURES = ("map", f"mrr@{FIRST}")
 
 
-def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each query by each model."""
     distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
     firsts, seconds = map(list, zip(*distinct, strict=True))
@@ -33,7 +33,7 @@ def measure(job: EvaluateJob, data: CandidateSets, models: Sequence[Model]) -> d
     candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)
     left_out = f" {data.left_out:,} without candidates of both kinds are left out." if data.left_out else ""
     return rank_systems(
-        job,
+        flags,
         title="Re-ranking: each query's own candidates, x 100",
         about=(
             f"{len(data.rows):,} queries, {candidates:,} candidates.{left_out} Mean average precision, and the mean of "

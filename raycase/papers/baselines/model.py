@@ -80,7 +80,7 @@ class TriEncoderConfig(EmbedderConfig):
 
     @property
     def whole_dim(self) -> int:
-        return self.plain_dim * (2 if self.compose is Compose.CONCAT else 1)
+        return self.unconditional_dim * (2 if self.compose is Compose.CONCAT else 1)
 
     @property
     def text_of_pair(self) -> str | None:

@@ -8,12 +8,12 @@ from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TextFlags
 from raycase.models.configs import SystemConfig
 from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.training.fine_tune_job import RatedJob
+from raycase.training.fine_tune_job import RatedFlags
 from raycase.training.losses import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiEncoderJob(TextFlags, RatedJob):
+class BiEncoderFlags(TextFlags, RatedFlags):
     """A bi-encoder: sentence and condition as one text (Deshpande et al., 2023)."""
 
     SYSTEM = "bi-encoder"
@@ -27,7 +27,7 @@ class BiEncoderJob(TextFlags, RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TriEncoderJob(RatedJob):
+class TriEncoderFlags(RatedFlags):
     """A tri-encoder: sentence and condition encoded separately, then composed (Deshpande et al., 2023)."""
 
     SYSTEM = "tri-encoder"
@@ -42,7 +42,7 @@ class TriEncoderJob(RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CrossEncoderJob(RatedJob):
+class CrossEncoderFlags(RatedFlags):
     """A cross-encoder: both sentences and the condition as one text (Deshpande et al., 2023).
 
     It scores pairs and produces no embeddings.
@@ -55,7 +55,7 @@ class CrossEncoderJob(RatedJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraJob(TextFlags, RatedJob):
+class LoraFlags(TextFlags, RatedFlags):
     """Low-rank adapters on the attention's projections of any encoder (CASE, section 4.4)."""
 
     SYSTEM = "lora"
@@ -76,4 +76,4 @@ class LoraJob(TextFlags, RatedJob):
         return lora(self.model, **self.text_choices, rank=self.rank, alpha=self.alpha)
 
 
-JOBS = {job.SYSTEM: job for job in (BiEncoderJob, TriEncoderJob, CrossEncoderJob, LoraJob)}
+JOBS = {job.SYSTEM: job for job in (BiEncoderFlags, TriEncoderFlags, CrossEncoderFlags, LoraFlags)}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from raycase.models.configs import SystemConfig
 from raycase.papers.csr.model import Asks, Router, csr, default_router
-from raycase.training.fine_tune_job import RatedJob
+from raycase.training.fine_tune_job import RatedFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class CsrJob(RatedJob):
+class CsrFlags(RatedFlags):
     """CSR: the condition weights the sentence's tokens in the last layers (Lin et al., 2024).
 
     The paper's router is --router query --asks cls --routed 1. It does not see the condition in an encoder that is
@@ -34,4 +34,4 @@ class CsrJob(RatedJob):
         return csr(self.model, **choices)
 
 
-JOBS = {"csr": CsrJob}
+JOBS = {"csr": CsrFlags}

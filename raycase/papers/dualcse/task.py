@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model, vectors
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, rank_systems
@@ -149,7 +149,7 @@ def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[st
 # ------------------------------------------------------------------------------------------------------------- the task
 
 
-def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
+def measure_entailment(flags: EvaluateFlags, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
     """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds.
 
     Raises RequestError for `--threshold-from` with a premise of `--data`.
@@ -157,8 +157,8 @@ def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Mo
     tuned, systems, thresholds = None, [], {}
     data: dict[str, Any] = {"premises": len(tested), "sha256": tested.data_sha256}
     told = "tuned on one half of the premises and used on the other, both ways"
-    if job.threshold_from is not None:
-        tuned = read_inferences(job.threshold_from, "--threshold-from")
+    if flags.threshold_from is not None:
+        tuned = read_inferences(flags.threshold_from, "--threshold-from")
         check_apart(tuned, tested, "--threshold-from: expected no premise of --data")
         file = Path(tuned.uri).name
         told = f"tuned on the {len(tuned):,} premises of {file}"
@@ -168,7 +168,7 @@ def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Mo
         if tuned is not None:
             threshold_N = np.full(len(tested), best_threshold(_scores(tuned, model)))
         else:
-            threshold_N = half_thresholds(scores_NH, job.seed)
+            threshold_N = half_thresholds(scores_NH, flags.seed)
         thresholds[model.name] = np.unique(threshold_N).tolist()
         above = " or ".join(f"{threshold:.4f}" for threshold in thresholds[model.name])
         of = "f(s, explicit), f(s, implicit)" if model.config.known_conditions else "f(s)"
@@ -184,7 +184,7 @@ def measure_entailment(job: EvaluateJob, tested: Inferences, models: Sequence[Mo
         "with 95 % intervals of the bootstrap over premises."
     )
     title = "Entailment by a threshold"
-    metrics = rank_systems(job, title=title, about=about, data=data, measures=["accuracy"], systems=systems)
+    metrics = rank_systems(flags, title=title, about=about, data=data, measures=["accuracy"], systems=systems)
     return metrics | {"thresholds": thresholds}
 
 

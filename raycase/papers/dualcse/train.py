@@ -22,7 +22,7 @@ from raycase.models.configs import SystemConfig, sentence_encoder
 from raycase.models.pairs import check_accepted
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
-from raycase.training.fine_tune_job import FineTuneJob, autocast
+from raycase.training.fine_tune_job import FineTuneFlags, autocast
 from raycase.training.loop import computed_rows, epoch_batches, gather
 
 KINDS = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
@@ -74,7 +74,7 @@ def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferencesJob(FineTuneJob):
+class InferencesFlags(FineTuneFlags):
     """Fine-tune an encoder on premises with explicit and implied entailments (INLI)."""
 
     train: str
@@ -122,7 +122,7 @@ class InferencesJob(FineTuneJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DualCseJob(InferencesJob):
+class DualCseFlags(InferencesFlags):
     """DualCSE: one vector for the explicit and one for the implicit meaning of a sentence (Oda et al., 2025).
 
     The defaults are the paper's for --form cross; for bi the paper uses --batch-size 32 and --learning-rate 3e-5.
@@ -138,7 +138,7 @@ class DualCseJob(InferencesJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimCseJob(InferencesJob):
+class SimCseFlags(InferencesFlags):
     """SimCSE's supervised loss: one vector per sentence (Gao et al., 2021), with both entailments as positives."""
 
     SYSTEM = "simcse"
@@ -147,4 +147,4 @@ class SimCseJob(InferencesJob):
         return sentence_encoder(self.model, pooling=self.pooling)
 
 
-JOBS = {"dualcse": DualCseJob, "simcse": SimCseJob}
+JOBS = {"dualcse": DualCseFlags, "simcse": SimCseFlags}

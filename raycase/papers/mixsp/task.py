@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raycase.evaluation.job import EvaluateJob
+from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, spearman
 from raycase.evaluation.models import Model, no_condition
 from raycase.evaluation.procedure import Task
@@ -20,10 +20,10 @@ MEASURES: dict[str, Correlation] = {  # upper: pairs that mean nearly the same
 }
 
 
-def measure(job: EvaluateJob, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
+def measure(flags: EvaluateFlags, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each model with intervals, and their differences from the first model's."""
     return compare_scores(
-        job,
+        flags,
         pairs,
         models,
         title="Semantic textual similarity",

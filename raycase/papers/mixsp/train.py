@@ -15,14 +15,14 @@ from raycase.errors import RequestError, note
 from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated, rows_in
 from raycase.models.configs import SystemConfig, sentence_encoder
 from raycase.papers.mixsp.model import MOST, UPPER, mixsp
-from raycase.training.fine_tune_job import PairJob
+from raycase.training.fine_tune_job import PairFlags
 from raycase.training.losses import squared_error
 
 SCORE_WEIGHT, RANGE_WEIGHT = 7e-4, 1e-4  # alpha_1 and alpha_2 of eq. 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredJob(PairJob):
+class ScoredFlags(PairFlags):
     """Fine-tune an encoder on pairs of sentences scored from 0 to 5 without a condition (STS)."""
 
     train: str
@@ -56,7 +56,7 @@ class ScoredJob(PairJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceEncoderJob(ScoredJob):
+class SentenceEncoderFlags(ScoredFlags):
     """A sentence encoder without conditions: squared error of the cosine (Reimers and Gurevych, 2019)."""
 
     SYSTEM = "sentence-encoder"
@@ -72,7 +72,7 @@ class SentenceEncoderJob(ScoredJob):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixSpJob(ScoredJob):
+class MixSpFlags(ScoredFlags):
     """MixSP: a router and two projectors over both sentences (Ponwitayarat et al., 2024).
 
     It scores pairs and produces no embeddings.
@@ -93,4 +93,4 @@ class MixSpJob(ScoredJob):
         return SCORE_WEIGHT * score_loss + RANGE_WEIGHT * range_loss
 
 
-JOBS = {"mixsp": MixSpJob, "sentence-encoder": SentenceEncoderJob}
+JOBS = {"mixsp": MixSpFlags, "sentence-encoder": SentenceEncoderFlags}

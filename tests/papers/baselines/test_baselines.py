@@ -27,7 +27,7 @@ def test_a_tri_encoder_composes_two_vectors(bert, how):
     config = tri_encoder(bert, compose=how)
     close(small.vectors(system(config)), wanted)
     assert config.dim == len(wanted[0])
-    assert config.plain_dim == small.DIM
+    assert config.unconditional_dim == small.DIM
 
 
 def triple(config, *texts):

@@ -14,8 +14,8 @@ from raycase.encoder.pooling import Pooling
 from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.papers.baselines.model import lora
-from raycase.papers.baselines.train import LoraJob
-from raycase.training.projector_job import ProjectorJob
+from raycase.papers.baselines.train import LoraFlags
+from raycase.training.projector_job import ProjectorFlags
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.
@@ -83,7 +83,7 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     config = made(kind)
     recipe = {"rank": 4, "alpha": 12.0, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2}
-    job = small.job(LoraJob, config.model, **recipe, **CHOICES[kind])
+    job = small.job(LoraFlags, config.model, **recipe, **CHOICES[kind])
     *_, state = small.fit(job, [small.rated(), small.rated(seed=1)])
     assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
@@ -131,4 +131,4 @@ def test_case_takes_the_vectors_of_a_fine_tuned_encoder(made, kind, tmp_path):
 
 def job(folder, **options):
     files = {"train": "a.csv", "validation": "b.csv", "output": "out"}
-    return ProjectorJob(model=str(folder), **files, **options)
+    return ProjectorFlags(model=str(folder), **files, **options)

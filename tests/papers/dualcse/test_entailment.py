@@ -13,7 +13,7 @@ from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.procedure import evaluate
-from raycase.job.score_job import ScoreJob
+from raycase.job.score_job import ScoreFlags
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import KINDS, entailment_scores, half_thresholds, is_correct, read_inferences
@@ -96,7 +96,7 @@ def test_a_score_is_the_entailment_and_how_implicit_each_sentence_is(evaluation,
     pairs.to_json(path := f"{tmp_path}/pairs.jsonl", orient="records", lines=True)
     places = {"input": path, "output": str(tmp_path / "scored"), "model": str(tmp_path / "dualcse")}
     columns = {"sentence1_column": "premise", "sentence2_column": "hypothesis"}
-    score_here(ScoreJob(compute="float32", **places, **columns))
+    score_here(ScoreFlags(compute="float32", **places, **columns))
     table, model = read_scores(places["output"]), raycase.load(places["model"], dtype=torch.float32)
     r1, u1, r2, u2 = (
         model.embed(list(pairs[s]), c) for s in ("premise", "hypothesis") for c in ("explicit", "implicit")

@@ -13,7 +13,7 @@ from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
-from raycase.papers.dualcse.train import DualCseJob, SimCseJob, dual_loss
+from raycase.papers.dualcse.train import DualCseFlags, SimCseFlags, dual_loss
 
 
 def angles(*degrees):
@@ -104,7 +104,7 @@ def test_scores_and_implicitness_by_hand():
     assert metrics.keys() == {"rte", "threshold", *(f"rte_{k}" for k in HYPOTHESES.values())}
 
 
-JOBS = {"cross": (DualCseJob, {}), "bi": (DualCseJob, {"form": DualCseForm.BI}), "simcse": (SimCseJob, {})}
+JOBS = {"cross": (DualCseFlags, {}), "bi": (DualCseFlags, {"form": DualCseForm.BI}), "simcse": (SimCseFlags, {})}
 
 
 def job_of(name, bert, **flags):
