@@ -25,7 +25,7 @@ from reports import cell, encoder_name, heading, number, report_parser, write_re
 from turns import finish, has_matplotlib, png
 
 from raycase.encoder.pooling import OVER_A_SPAN
-from raycase.encoder.prompts import PromptStyle, TokenSpan, parse_views
+from raycase.encoder.prompts import TokenSpan, parse_views
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateFlags
@@ -40,7 +40,8 @@ from raycase.io.reader import read_files
 from raycase.io.schema import CONDITION
 from raycase.io.vectors import cosines, pair_cosines
 from raycase.models.case import CaseConfig
-from raycase.models.configs import Compute, EmbedderConfig
+from raycase.models.configs import EmbedderConfig
+from raycase.names import Compute, PromptStyle
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -34,7 +34,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.backends.compiler import GPUTarget
 
 from raycase.encoder import attention
-from raycase.heads.token_codes import typical_conditions
+from raycase.tokens.basis import typical_conditions
 
 H100 = DeviceProperties(
     type="cuda",

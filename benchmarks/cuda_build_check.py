@@ -26,8 +26,8 @@ from torch.utils._pytree import tree_leaves
 
 import raycase.sample
 from raycase.encoder import attention, engine, loading
-from raycase.heads.token_codes import typical_conditions
 from raycase.models import condition_pooling
+from raycase.tokens.basis import typical_conditions
 
 DEVICE = torch.device("cuda", 0)
 COPIES = 2  # to the GPU that wait, at most: of a unit

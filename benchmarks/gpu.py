@@ -40,7 +40,6 @@ from raycase.encoder.pooling import pool_mean  # noqa: E402
 from raycase.encoder.sources import published_tokenizer  # noqa: E402
 from raycase.encoder.token_batch import Work  # noqa: E402
 from raycase.errors import first_line  # noqa: E402
-from raycase.heads.token_codes import typical_conditions  # noqa: E402
 from raycase.io.provenance import commit  # noqa: E402
 from raycase.io.reader import TEXT  # noqa: E402
 from raycase.io.schema import (  # noqa: E402
@@ -54,6 +53,7 @@ from raycase.job.pair_result import PairResult  # noqa: E402
 from raycase.job.read_step import prepare_rows  # noqa: E402
 from raycase.job.units import ReadUnit  # noqa: E402
 from raycase.models.pairs import accepted_pairs, tokens_of_pairs  # noqa: E402
+from raycase.tokens.basis import typical_conditions  # noqa: E402
 
 CORPORA = (("documents", 1), ("captions", 8), ("captions", 1))  # texts, conditions
 POOLED = (1, 8, 32)  # conditions of condition pooling

@@ -22,7 +22,7 @@ import tyro
 
 from raycase import cli
 from raycase.commands import COMMANDS
-from raycase.flags import field_docs, grouped
+from raycase.commands.reading import field_docs, grouped
 
 Row = tuple[str, str, str, bool]  # flag, default, meaning; whether it is advanced
 PAGE = Path(__file__).with_name("flags.md")

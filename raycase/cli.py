@@ -25,8 +25,8 @@ from tyro.extras import SubcommandApp
 
 from raycase import __version__
 from raycase.commands import COMMANDS, Result
+from raycase.commands.reading import read_in_groups
 from raycase.errors import RequestError, WorkError, command_line, first_line, note, visible
-from raycase.flags import read_in_groups
 from raycase.io.json_values import finite
 
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."

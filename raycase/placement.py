@@ -15,11 +15,12 @@ from raycase.errors import RequestError, note
 from raycase.job.runner import CPUS_OF_ENCODER, Runner
 
 if TYPE_CHECKING:
+    from raycase.commands.flags import RunFlags
     from raycase.index.index import Index
     from raycase.index.search_job import SearchFlags
     from raycase.job.embed_job import EmbedFlags
     from raycase.job.plan import Plan
-    from raycase.job.request import Request, RunFlags
+    from raycase.job.request import Request
     from raycase.job.units import WrittenUnit
     from raycase.training.job import TrainFlags
     from raycase.training.trainer import Trainer

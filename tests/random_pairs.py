@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from raycase.heads.condition_head import ConditionHead
-from raycase.io.stored_tokens import StoredStates
 from raycase.models.pairs import PairVectors
+from raycase.tokens.stored import StoredStates
 from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.condition_pairs import PairStates
 

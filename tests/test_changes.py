@@ -32,7 +32,7 @@ async def count(asked: SearchRequest):
         "APPROXIMATE: dict[str, dict[str, Any]] = {": '"ivf-flat": {"index_type": "IVF_FLAT"}, ',
     },
 }
-CORE = ("io/test_claim.py", "io/test_stored_states.py", "models/test_pairs.py", "training/test_losses.py")
+CORE = ("io/test_claim.py", "tokens/test_stored.py", "models/test_pairs.py", "training/test_losses.py")
 SCRIPT = """
 import sys, lance, pandas as pd, pytest, raycase
 from helpers import cosines, read_output, vectors

@@ -14,8 +14,8 @@ from helpers import ROOT
 from raycase import __version__, cli
 from raycase.cli import main, parse, resume_command
 from raycase.commands import COMMANDS
+from raycase.commands.reading import grouped
 from raycase.errors import RequestError, WorkError, note
-from raycase.flags import grouped
 
 FILES = ["--train", "a", "--validation", "b", "--output", "c"]
 

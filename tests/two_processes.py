@@ -17,11 +17,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from raycase.errors import WorkError
+from raycase.names import Loss
 from raycase.papers.baselines.train import CrossEncoderFlags
 from raycase.papers.csr.train import CsrFlags
 from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.loop import epoch_batches, fit, gather
-from raycase.training.losses import Loss
 from raycase.training.projector_job import ProjectorFlags
 
 TUNED = {"csr": (CsrFlags, {"routed": 2}), "cross": (CrossEncoderFlags, {})}

@@ -10,12 +10,13 @@ import torch
 
 from raycase.encoder.library_files import read_layout, read_published
 from raycase.encoder.loading import class_of
-from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
-from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle
+from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN
+from raycase.encoder.prompts import OwnPrompt, PooledPart
 from raycase.encoder.sources import encoder_errors, library_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
 from raycase.io.model_files import INSIDE, is_remote
+from raycase.names import Pooling, PromptStyle
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

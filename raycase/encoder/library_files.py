@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 from raycase.errors import note
 from raycase.io.json_values import loads
 from raycase.io.model_files import PINNED, file_of
 from raycase.io.storage import locate
+from raycase.names import Pooling
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it

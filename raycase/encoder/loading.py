@@ -22,7 +22,7 @@ from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
 from raycase.encoder.engine import KNOWN, TextEncoder
 from raycase.encoder.library_files import LibraryModules, copy_modules
 from raycase.encoder.packing import Forest, Row, row_lengths
-from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention, Pooling
+from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention
 from raycase.encoder.sources import (
     encoder_errors,
     library_config,
@@ -35,6 +35,7 @@ from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError, expecting, first_line, note
 from raycase.io.model_files import ENCODER_WEIGHTS
+from raycase.names import Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from raycase.io.stored_tokens import Ragged
+from raycase.io.ragged import Ragged
 
 
 def token_budget_batches(

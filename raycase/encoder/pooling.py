@@ -5,7 +5,6 @@ Shapes: B sequences, T tokens, D hidden size, H heads, K head size, L latents. S
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -13,18 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
-class Pooling(StrEnum):
-    """How the tokens of a sequence become one vector."""
-
-    MEAN = "mean"  # over the text
-    LAST = "last"
-    CLS = "cls"
-    LATENT = "latent"  # latent attention, then the mean over the text
-    LATENT_END = "latent-end"  # the mean over the text and the end token, as NV-Embed's authors do
-    MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
-    POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
-
+from raycase.names import Pooling
 
 LATENT_POOLINGS = (Pooling.LATENT, Pooling.LATENT_END)
 OVER_A_SPAN = (Pooling.MEAN, *LATENT_POOLINGS)  # the other poolings read one token, or all of them

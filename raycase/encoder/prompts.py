@@ -8,27 +8,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, is_utf8
 from raycase.io.json_values import from_json
 from raycase.io.storage import json_file
+from raycase.names import PromptStyle
 
 INSTRUCT = "Instruct: {instruction}\nQuery: {text}"
 COND_INSTRUCTION = "Retrieve semantically similar texts to a given Condition, given the Sentence : {sentence}"
 SENT_INSTRUCTION = "Retrieve semantically similar texts to a given Sentence, given the Condition : {condition}"
 BASE_INSTRUCTION = "Retrieve semantically similar texts"
-
-
-class PromptStyle(StrEnum):
-    """How sentence and condition become one text."""
-
-    COND = "cond"  # f(c; I(s))
-    SENT = "sent"  # f(s; I(c))
-    CONCAT_CS = "concat-cs"  # CONC(c + s)
-    CONCAT_SC = "concat-sc"  # CONC(s + c)
-    QUESTION = "question"  # not in the paper: CONC(s + c) with c as a question
-    STATEMENT = "statement"  # not in the paper: CONC(s + c) with c as the beginning of a statement
-    TEMPLATE = "template"  # one's own (`OwnPrompt`)
 
 
 class TokenSpan(StrEnum):
@@ -177,37 +165,6 @@ def prompt_set(
 
 
 # -------------------------------------------------------------------------------------- flags, and the file of a prompt
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextFlags:
-    """How sentence and condition become one text, and how that text becomes one vector."""
-
-    prompt: str | None = None
-    """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with your own
-    template (docs/encoders.md). Default: the encoder's."""
-    pooling: Pooling | None = None
-    """How token states become one vector. Default: the encoder's pooling that fits the prompt."""
-
-    @property
-    def text_choices(self) -> dict[str, Any]:
-        """These flags for `raycase.encoder.choices.find_encoder`. Raises RequestError."""
-        views, own = read_prompt(self.prompt)
-        return {"prompt": views, "pooling": self.pooling, "own": own}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptFlags(TextFlags):
-    """How a frozen encoder embeds a sentence under a condition (eq. 1)."""
-
-    subtract: bool | None = None
-    """Subtract the condition's own vector. Default: the encoder's; with a template
-    only where it has a base_template."""
-
-    @property
-    def prompt_choices(self) -> dict[str, Any]:
-        """These flags for `raycase.models.registry.resolve`."""
-        return {"prompt": self.prompt, "pooling": self.pooling, "subtract": self.subtract}
 
 
 @dataclass(frozen=True, kw_only=True)

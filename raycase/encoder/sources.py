@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, normalizers
 
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.tokenizer import PromptTokenizer
 from raycase.errors import RequestError, expecting, first_line
@@ -30,6 +29,7 @@ from raycase.io.model_files import (
     remote_identity,
 )
 from raycase.io.storage import sha256_of_file
+from raycase.names import Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load, save
 
+from raycase.io.ragged import Ragged
 from raycase.io.schema import Reason
-from raycase.io.stored_tokens import Ragged
 
 REASONS = list(Reason)
 KINDS = ("of_pairs", "of_sentences", "of_conditions")  # the fields of `Prepared` that hold prompts

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from raycase.encoder.prompts import PromptFlags, prompt_file
+from raycase.commands.flags import Advanced, PromptFlags, RayFlag
+from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges
-from raycase.flags import RayFlag
 from raycase.io.model_files import MODEL_FILE, model_folder
 from raycase.io.places import Folder, check_paths
-from raycase.models.configs import Compute
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import of_papers
+from raycase.names import Compute
 
 REPORT = "report.md"
 MOST_RESAMPLES = 1_000_000
@@ -47,13 +47,13 @@ class EvaluateFlags(PromptFlags, RayFlag):
     threshold_from: str | None = None
     """rte: a file like --data, with other premises, to tune the threshold on. Default: tuned on each half of --data for
     the other half."""
-    resamples: int = 1000
+    resamples: Advanced[int] = 1000
     """Resamples of the bootstrap."""
-    seed: int = 0
+    seed: Advanced[int] = 0
     """Seed of the bootstrap."""
-    compute: Compute | None = None
+    compute: Advanced[Compute | None] = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
-    cache: str | None = None
+    cache: Advanced[str | None] = None
     """Folder or URI for the embedded pairs. Default: `cache` beside the model's folder, else beside the output."""
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.commands.flags import OfIndex
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import LEAST_STATED, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
-from raycase.index.of_index import OfIndex
 from raycase.index.topk import parts
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.reader import conditions_file, read_conditions, read_files

@@ -18,12 +18,12 @@ import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from raycase.commands.flags import OfIndex
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import MOST_LABEL, RequestError, check_ranges, note, visible
 from raycase.index.answer_printing import text_column
 from raycase.index.index import Index, note_searched, on_index
 from raycase.index.lance_files import OFFSET, lance_errors
-from raycase.index.of_index import OfIndex
 from raycase.index.topk import Block, parts
 from raycase.index.vector_index import resolve_query_encoder
 from raycase.io.places import PARQUET, File, check_paths

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raycase.commands.flags import Advanced, OfIndex
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.condition_map import LEAST_ROWS, ConditionMap, import_umap, make_map
 from raycase.explore.facets import import_sklearn, weigh_texts
@@ -22,7 +23,6 @@ from raycase.explore.page import MOST_CHARACTERS, map_page
 from raycase.index.answer_printing import text_column, why_unweighed
 from raycase.index.index import Index, on_index, print_replaced_condition
 from raycase.index.lance_files import lance_errors, offsets_of
-from raycase.index.of_index import OfIndex
 from raycase.io.places import HTML, File, check_paths
 from raycase.io.schema import CONDITION, ID
 from raycase.io.storage import locate
@@ -45,7 +45,7 @@ class ExploreFlags(OfIndex):
     """Maximum number of rows on the map; a larger index is sampled."""
     clusters: int = 8
     """Number of facets of each map, clusters of its rows. There are eight colors."""
-    text_column: str | None = None
+    text_column: Advanced[str | None] = None
     """The kept column with the texts. Default: the one that was embedded, else text; without one, ids are shown."""
 
 

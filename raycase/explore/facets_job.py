@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raycase.commands.flags import Advanced, OfIndex
 from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, RequestError, at_least, check_ranges, note, visible
 from raycase.explore.facets import (
@@ -26,7 +27,6 @@ from raycase.explore.facets import (
 from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at, text_column, why_unweighed
 from raycase.index.index import LEAST_STATED, WITH_STATED, Index, note_searched, on_index
 from raycase.index.lance_files import lance_errors
-from raycase.index.of_index import OfIndex
 from raycase.index.topk import Block
 from raycase.io.places import PARQUET, File, check_paths
 from raycase.io.schema import ID, parquet_bytes
@@ -46,7 +46,7 @@ class FacetsFlags(OfIndex):
     """Put the rows that say nothing about the condition into a group of their own."""
     clusters: int | None = None
     """Number of clusters. Default: the best by silhouette on a sample, at most 24."""
-    text_column: str | None = None
+    text_column: Advanced[str | None] = None
     """Kept column with the texts, for examples and words. Default: the one that was embedded, else text."""
     output: str | None = None
     """Parquet file for the clusters, local or on object storage, beside the table."""

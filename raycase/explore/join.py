@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import tyro
 
+from raycase.commands.flags import STALL_TIMEOUT, Advanced, RayFlag
 from raycase.errors import RequestError, WorkError, at_least, check_problems, check_ranges
-from raycase.flags import STALL_TIMEOUT, RayFlag
 from raycase.io.places import Folder, begin, check_held, check_paths, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
@@ -58,7 +58,7 @@ class JoinFlags(RayFlag):
     """Number of neighbours."""
     exclude_same: str | None = None
     """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
-    stall_timeout: float = STALL_TIMEOUT
+    stall_timeout: Advanced[float] = STALL_TIMEOUT
     """Minutes without progress after which the job gives up, for example when no machine is available."""
     overwrite: bool = False
     """Remove an earlier result in the folder first."""

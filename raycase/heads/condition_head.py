@@ -24,7 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width
+from raycase.heads.layers import ACTIVATIONS, Share, Width
+from raycase.names import Activation
 
 WEIGHTS = "head.safetensors"  # in a model folder
 LEAST_TEMPERATURE = 1e-3

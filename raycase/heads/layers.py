@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from annotated_types import Interval
@@ -17,7 +17,6 @@ from raycase.io.storage import locate
 MOST_WIDTH = 2**16  # of a layer
 Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
 Share = Annotated[float, Interval(ge=0, lt=1)]
-Activation = Literal["relu", "gelu", "silu", "leaky_relu"]  # those of Table 7
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "leaky_relu": nn.LeakyReLU}
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from raycase.heads.layers import ACTIVATIONS, Activation, Share, Width
+from raycase.heads.layers import ACTIVATIONS, Share, Width
+from raycase.names import Activation, DropoutAt
 
 WEIGHTS = "projector.safetensors"  # in a model folder
-DropoutAt = Literal["output", "input", "both"]  # ends of g; output is eq. 4: Dropout(LeakyReLU(W e))
 
 
 @dataclass(frozen=True, kw_only=True)

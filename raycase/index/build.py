@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from raycase.commands.flags import Advanced
 from raycase.errors import RequestError, WorkError, at_least, check_ranges, note
 from raycase.index.approximate import search_kind, update_indices
 from raycase.index.index_rows import (
@@ -27,7 +28,6 @@ from raycase.index.lance_files import (
     MOST_SHARDS,
     READY_FILE,
     IndexMetadata,
-    Kind,
     fragment_rows,
     lance_errors,
     open_newest,
@@ -35,18 +35,18 @@ from raycase.index.lance_files import (
     other_build,
     publish,
 )
-from raycase.index.text_index import Language, update_text_index
+from raycase.index.text_index import update_text_index
 from raycase.index.token_files import check_there, remove_unused
 from raycase.io.lance_dataset import import_lance, is_index
 from raycase.io.locks import held, mark_of
 from raycase.io.model_files import model_folder
 from raycase.io.places import OF_INDEX, Folder, check_paths
-from raycase.io.schema import CONDITION, ID, VECTOR
+from raycase.io.schema import CODES, CONDITION, ID, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.io.stored_tokens import CODES
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.manifest import read_manifest
 from raycase.job.pair_result import PairResult
+from raycase.names import Language, VectorIndexType
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -65,12 +65,12 @@ class IndexFlags:
     """Outputs of `raycase embed`, all of one model: under conditions, and unconditional ones beside them."""
     output: str
     """The index: a Lance dataset, local or on object storage."""
-    kind: Kind | None = None
+    kind: VectorIndexType | None = None
     """exact: compare every vector under the condition. ivf-rq: use an approximate index. auto: ivf-rq for conditions
     with --exact-below rows or more. Default: the kind of the index, auto for a new one."""
-    exact_below: int | None = None
+    exact_below: Advanced[int | None] = None
     """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
-    shards: int | None = None
+    shards: Advanced[int | None] = None
     """Number of shards of about equal size; on a cluster, a search gives each its own process. Default: the index's
     number, 1 for a new one. To change it, use --overwrite."""
     delete: str | None = None
@@ -81,12 +81,12 @@ class IndexFlags:
     text_index: bool = False
     """Index the words of the kept texts too, for `raycase search --match` and --hybrid. Rows that are added later are
     indexed as well."""
-    text_language: Language | None = None
+    text_language: Advanced[Language | None] = None
     """Language in which --text-index stems words, so that "bicycles" is "bicycle", or none. Default: the index's,
     English for a new one."""
     keep_condition: tuple[str, ...] = ()
     """Conditions to pool from stored tokens and keep, like conditions embedded in advance; new rows are pooled too."""
-    model: str | None = None
+    model: Advanced[str | None] = None
     """Folder of the index's model, if it has moved; for --keep-condition."""
     overwrite: bool = False
     """Build from scratch; searches use the former index until the new one is finished."""

@@ -19,7 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.heads.condition_head import ConditionQueries, StatedHead
-from raycase.heads.token_pooling import (
+from raycase.index.filters import Filter
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
+from raycase.index.token_files import read_basis, read_sketch
+from raycase.index.topk import Block, joined, only
+from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, UNCONDITIONAL, UNCONDITIONAL_PART, VECTOR
+from raycase.io.storage import Location
+from raycase.tokens.pooling import (
     AXES_ROWS,
     LEVELS,
     SketchPooler,
@@ -28,13 +34,7 @@ from raycase.heads.token_pooling import (
     principal_axes,
     unpack_tokens,
 )
-from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
-from raycase.index.token_files import read_basis, read_sketch
-from raycase.index.topk import Block, joined, only
-from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
-from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, UNCONDITIONAL_PART, StoredTokens
+from raycase.tokens.stored import StoredTokens
 
 if TYPE_CHECKING:
     from lance import LanceDataset

@@ -31,11 +31,14 @@ from raycase.index.token_files import make_sketcher
 from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.reader import distinct_words
 from raycase.io.schema import (
+    BASIS,
+    CODES,
     CONDITION,
     DOCUMENT,
     EMBEDDING,
     ID,
     RESERVED_COLUMNS,
+    SKETCH,
     UNCONDITIONAL,
     VECTOR,
     embedding_array,
@@ -43,7 +46,6 @@ from raycase.io.schema import (
     embedding_type,
 )
 from raycase.io.storage import Location, fingerprint
-from raycase.io.stored_tokens import BASIS, CODES, SKETCH
 from raycase.io.vectors import l2_normalize
 from raycase.job.finished_output import FinishedOutput
 from raycase.job.unit_files import UnitFile

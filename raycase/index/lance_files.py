@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from raycase.io.locks import put_over
 from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
 from raycase.job.output import ModelFile
+from raycase.names import VectorIndexType
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -33,7 +34,6 @@ READY = "ready"  # the tag of the version that is searched
 READY_FILE = f"_refs/tags/{READY}.json"  # in which Lance keeps it
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
 MOST_SHARDS = 1024
-Kind = Literal["auto", "exact", "ivf-rq"]
 # kind -> how Lance makes it: RaBitQ codes, a bit a dimension
 APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "num_bits": 1}}
 
@@ -56,7 +56,7 @@ class IndexMetadata:
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
     covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
-    kind: Kind = "auto"
+    kind: VectorIndexType = "auto"
     exact_below: int = 100_000  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 

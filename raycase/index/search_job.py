@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import tyro
 
+from raycase.commands.flags import Advanced, OfIndex, RayFlag
 from raycase.errors import RequestError, at_least, check_problems, check_ranges, normal_words, note
-from raycase.flags import RayFlag
 from raycase.index.answer_printing import Weighed, has_styles, print_answers, text_column, weigh_answers, why_unweighed
 from raycase.index.answers import RERANKED, check_answers, find_scorer, rerank
 from raycase.index.approximate import EFFORTS, search_kind
 from raycase.index.index import Index, note_searched, on_index
-from raycase.index.of_index import OfIndex
 from raycase.index.shard import Limits
 from raycase.index.weighted_search import weights_of
 from raycase.io.inputs import find_input, peek
@@ -49,7 +48,7 @@ class SearchFlags(OfIndex, RayFlag):
     """Conditions; each query is searched under each. With weights, as in "color=2" "place=-0.5", they are one question:
     answers have the largest weighted mean of the cosines, a negative weight pushes away, and a condition without one
     counts 1. Default: the mean over all conditions of the index."""
-    query_condition: str | None = None
+    query_condition: Advanced[str | None] = None
     """Condition of the queries' own vectors. Default: --condition. For DualCSE: --query-condition implicit --condition
     explicit finds what a premise implies."""
     unconditional: bool = False
@@ -70,26 +69,26 @@ class SearchFlags(OfIndex, RayFlag):
     """Instead of --query: a .parquet, .csv or .jsonl file with a column `text`, and optionally `condition`."""
     output: str | None = None
     """Parquet file for the answers, local or on object storage. Default: print a table."""
-    memory: float = 4.0
+    memory: Advanced[float] = 4.0
     """GiB of memory for stored tokens. Their sketches take at most as much again. What does not fit is read from
     storage for each condition."""
     effort: Literal["low", "usual", "high", "exact"] = "usual"
     """How much of an approximate index, or of the stored tokens, a search reads. high: four times as much as usual;
     low: a quarter; exact: everything."""
-    rerank: str | None = None
+    rerank: Advanced[str | None] = None
     """Re-rank the first answers with a model that scores pairs: a mixsp, which ignores the condition, or a
     cross-encoder."""
-    candidates: int | None = None
+    candidates: Advanced[int | None] = None
     """Answers of each query that are re-ranked. Default: 100, or as many as there are."""
-    text_column: str | None = None
+    text_column: Advanced[str | None] = None
     """The kept column that holds the texts: shown in answers, and used by --rerank and --explain. Default: the one that
     was embedded, else text."""
     explain: bool | None = None
     """Show the words that decided each answer (condition-pooling): in bold in a terminal, else as a list; with --output
     in a column `weights`. Default: on in a terminal, off with --output."""
-    replicas: int = 1
+    replicas: Advanced[int] = 1
     """Processes that hold each shard of an index in shards, on Ray."""
-    shard_timeout: float | None = None
+    shard_timeout: Advanced[float | None] = None
     """Seconds to wait for a shard whose process died. Default: 30."""
 
 

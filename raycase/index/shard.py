@@ -20,9 +20,8 @@ from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_and, sql_in
 from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets, only
 from raycase.index.weighted_search import Term, best_ids, candidate_rows
-from raycase.io.schema import CONDITION, ID
+from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, SKETCH
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, HAS_TOKENS, SKETCH
 
 if TYPE_CHECKING:
     from lance import LanceDataset

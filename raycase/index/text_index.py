@@ -6,7 +6,7 @@ Words are in lower case and without accents, and stemmed in a language; none is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +16,13 @@ from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_and, sql_in
 from raycase.io.schema import ASKED, CONDITION, ID, PARTS, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
+from raycase.names import Language
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
     from raycase.index.condition_vectors import ConditionVectors
 
-Language = Literal[
-    "none", "Arabic", "Danish", "Dutch", "English", "Finnish", "French", "German", "Greek", "Hungarian", "Italian",
-    "Norwegian", "Portuguese", "Romanian", "Russian", "Spanish", "Swedish", "Tamil", "Turkish",
-]  # fmt: skip
 RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods
 LEAST_FUSED = 10  # ranks of each kind; many more, and rows far down in both push out the nearest (results/hybrid.md)
 

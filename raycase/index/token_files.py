@@ -19,15 +19,17 @@ from raycase.errors import RequestError
 from raycase.index.lance_files import IndexMetadata, other_build
 from raycase.io.json_values import loads
 from raycase.io.lance_dataset import METADATA_KEY
+from raycase.io.ragged import Ragged
+from raycase.io.schema import BASIS, CODES, SKETCH, UNCONDITIONAL_PART
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import BASIS, CODES, SKETCH, UNCONDITIONAL_PART, Ragged, StoredTokens, TokenFormat
 from raycase.job.finished_output import FinishedOutput
+from raycase.tokens.stored import StoredTokens, TokenFormat
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.heads.token_codes import TokenBasis
-    from raycase.heads.token_pooling import TokenSketch
+    from raycase.tokens.basis import TokenBasis
+    from raycase.tokens.pooling import TokenSketch
 
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
@@ -41,8 +43,8 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
     It copies the basis of the tokens into the index, and chooses centroids for sketches beside it, unless rows there
     were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises RequestError.
     """
-    from raycase.heads.token_codes import TokenBasis
-    from raycase.heads.token_pooling import TokenSketch
+    from raycase.tokens.basis import TokenBasis
+    from raycase.tokens.pooling import TokenSketch
 
     source.check_basis("--embeddings")
     form = TokenFormat.of(source.schema)
@@ -72,14 +74,14 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
 
 def read_basis(root: Location, basis: str) -> TokenBasis:
     """The basis of this hash. Raises RequestError where it is gone or another."""
-    from raycase.heads.token_codes import TokenBasis
+    from raycase.tokens.basis import TokenBasis
 
     return TokenBasis.from_bytes(*_read(root, basis))
 
 
 def read_sketch(root: Location, sketch: str) -> TokenSketch:
     """The centroids of this hash. Raises RequestError where they are gone or others."""
-    from raycase.heads.token_pooling import TokenSketch
+    from raycase.tokens.pooling import TokenSketch
 
     return TokenSketch.from_bytes(*_read(root, sketch, OF_SKETCH))
 

@@ -24,9 +24,8 @@ from raycase.index.shard import Limits, Shard
 from raycase.index.topk import Block, Nearest, merge_top_k
 from raycase.index.weighted_search import Term
 from raycase.io.locks import Shared, exclusive
-from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
+from raycase.io.schema import CONDITION, HAS_TOKENS, ID, UNCONDITIONAL, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.io.stored_tokens import HAS_TOKENS
 from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder

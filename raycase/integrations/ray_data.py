@@ -18,14 +18,26 @@ import pyarrow as pa
 from raycase.errors import is_utf8, names_arguments, normal_words
 from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import read_conditions
-from raycase.io.schema import CONDITION, EMBEDDING, Reason, check_once, embedding_array, storage_type
-from raycase.io.stored_tokens import BASIS, CODES, SKETCH, UNCONDITIONAL_PART, StoredTokens, TokenFormat
-from raycase.job.pair_result import OnUnknown, read_codes
+from raycase.io.schema import (
+    BASIS,
+    CODES,
+    CONDITION,
+    EMBEDDING,
+    SKETCH,
+    UNCONDITIONAL_PART,
+    Reason,
+    check_once,
+    embedding_array,
+    storage_type,
+)
+from raycase.job.pair_result import read_codes
 from raycase.job.stored_tokens import open_tokens, token_model
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, as_texts
 from raycase.models.pairs import check_alike
 from raycase.models.registry import load, resolve_embedder
+from raycase.names import OnUnknown
+from raycase.tokens.stored import StoredTokens, TokenFormat
 
 TRUNCATED, REJECTED = "truncated", "rejected"
 ADDED = (CONDITION, EMBEDDING, TRUNCATED, REJECTED)  # columns

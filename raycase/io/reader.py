@@ -23,10 +23,20 @@ from raycase.errors import RequestError, is_words, normal_words
 from raycase.io.formats import Csv
 from raycase.io.inputs import FORMATS, find_input, peek, source_of
 from raycase.io.json_values import not_json
-from raycase.io.schema import CONDITION, ID, INT64, TEXT, Columns, Reason, Rejection, check_once, storage_type
+from raycase.io.schema import (
+    CONDITION,
+    ID,
+    INT64,
+    TEXT,
+    TOKEN_COLUMNS,
+    Columns,
+    Reason,
+    Rejection,
+    check_once,
+    storage_type,
+)
 from raycase.io.source import InputFile, Line, Source, Span, SpanRows, readable
 from raycase.io.storage import locate
-from raycase.io.stored_tokens import TOKEN_COLUMNS
 
 ROW, FILE, SECOND, CONDITIONS, KEEP = "row", "file", "second", "conditions", "keep:"
 CHUNKS = "chunks"  # of the text of a row

@@ -7,14 +7,14 @@ import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raycase.errors import MOST_LABEL, RequestError, check_problems, visible
-from raycase.io.stored_tokens import TOKEN_COLUMNS
+from raycase.names import Dtype
 
 ID, TEXT, CONDITION, EMBEDDING = "id", "text", "condition", "embedding"
 VECTOR, UNCONDITIONAL = (
@@ -27,7 +27,6 @@ STATED = "stated"  # of an answer, where the model tells: probability that the t
 PARTS = "parts"  # of an answer under weighted conditions: the cosine under each
 VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # of an answer by vectors and words
 WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
-Dtype = Literal["float16", "float32", "int8", "binary"]  # of written vectors
 FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read
 ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}
 BITS = 8  # dimensions in a byte of a binary vector
@@ -36,6 +35,11 @@ CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
 INT64 = range(-(2**63), 2**63)
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
+# of stored tokens: codes, share and code of the unconditional part; in an index the hash of the basis, and sketches
+CODES, UNCONDITIONAL_PART = "word_codes", "word_plain"
+BASIS, SKETCH = "word_basis", "word_sketch"
+HAS_TOKENS = f"{BASIS} IS NOT NULL"  # the filter for rows of an index
+TOKEN_COLUMNS = (CODES, UNCONDITIONAL_PART, BASIS, SKETCH)
 RESERVED_COLUMNS = (VECTOR, UNCONDITIONAL, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
 OF_LANCE = (
     *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),

@@ -6,22 +6,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from raycase.commands.flags import Advanced, RunFlags
 from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
 from raycase.io.inputs import peek
 from raycase.io.places import OF_INDEX, Folder
 from raycase.io.reader import conditions_file, read_conditions
-from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, Dtype, find_columns
+from raycase.io.schema import BITS, CHUNK_COLUMNS, CONDITION, EMBEDDING, FLOATS, ID, ROW_OF_PAIR, find_columns
 from raycase.io.storage import PACKAGE
-from raycase.io.stored_tokens import MOST_TOKEN_BYTES
 from raycase.job.pair_result import EMBEDDINGS, PairResult, TokenResult
 from raycase.job.read_step import PAIRS_OF_UNIT
-from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
+from raycase.job.request import ROWS_OF_UNIT, Request, check_places, find_model, first_file
 from raycase.job.stored_tokens import PooledResult, token_columns, token_files, token_model, tokens_among
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import EmbedderConfig, check_conditions
 from raycase.models.pairs import check_room
 from raycase.models.registry import resolve_embedder
+from raycase.names import Dtype
+from raycase.tokens.stored import MOST_TOKEN_BYTES
 
 SAMPLE, SAMPLE_CONDITIONS = PACKAGE + "sample/sentences.csv", PACKAGE + "sample/conditions.txt"
 SAMPLE_OUTPUT = "~/raycase/out"
@@ -53,27 +55,27 @@ class EmbedFlags(RunFlags):
     chunk: int | None = None
     """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
     `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
-    overlap: int = 0
+    overlap: Advanced[int] = 0
     """Tokens, at most, that a chunk has in common with the one before."""
-    late_chunking: bool = False
+    late_chunking: Advanced[bool] = False
     """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
     that "it" has a meaning. Needs a condition-pooling model."""
     conditions: tuple[str, ...] = ()
     """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
-    condition_column: str | None = None
+    condition_column: Advanced[str | None] = None
     """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
     unconditional: bool = False
     """Instead of --conditions: write unconditional vectors, with a null condition."""
     any_condition: bool = False
     """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
     use any condition later. Needs a condition-pooling model, such as the default one."""
-    token_bytes: int | None = None
+    token_bytes: Advanced[int | None] = None
     """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
     condition. Default: 288."""
-    dtype: Dtype = "float16"
+    dtype: Advanced[Dtype] = "float16"
     """Number format of the written vectors. int8 and binary (one bit per dimension) are small vectors for other
     programs. index and join read only float16 and float32."""
-    normalize: bool = False
+    normalize: Advanced[bool] = False
     """Write vectors of length 1."""
     index: str | None = None
     """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""

@@ -16,13 +16,13 @@ from raycase.errors import RequestError, WorkError, expecting
 from raycase.io.formats import MEND
 from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
-from raycase.io.stored_tokens import TokenFormat
 from raycase.job.manifest import manifest_lines, read_manifest, several_rows
 from raycase.job.output import JobFile, Output, read_job
 from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
 from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 from raycase.job.verify import repeated_ids
+from raycase.tokens.stored import TokenFormat
 
 AHEAD = 4  # files read before they are needed
 

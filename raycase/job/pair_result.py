@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,17 +26,16 @@ from raycase.io.schema import (
     EMBEDDING,
     ID,
     Columns,
-    Dtype,
     Reason,
     embedding_array,
     embedding_numbers,
     embedding_type,
 )
 from raycase.io.storage import locate
-from raycase.io.stored_tokens import StoredTokens, TokenFormat
 from raycase.io.vectors import int8_numbers, l2_normalize, peak_normalize, sign_bits
+from raycase.names import Dtype, OnUnknown
+from raycase.tokens.stored import StoredTokens, TokenFormat
 
-OnUnknown = Literal["reject", "embed"]
 EMBEDDINGS, SCORES = "embeddings", "scores"  # folders of units: of `raycase embed`, of `raycase score`
 Encode = Callable[[Any, pa.Table], Any]  # N tokenised pairs (`Prepared`), and their rows -> `models.pairs.Encoded`
 FULL_DIGITS = 0x400  # the bits of 6.1e-5, the smallest float16 with all of its digits
@@ -157,7 +156,7 @@ class PairResult:
 class TokenResult(PairResult):
     """The vector of each sentence without a condition, and its tokens, from which others are pooled later.
 
-    basis: the file by which tokens are coded (URI; `raycase.heads.token_codes`); None: vectors alone are computed.
+    basis: the file by which tokens are coded (URI; `raycase.tokens.basis`); None: vectors alone are computed.
     """
 
     KEY: ClassVar[str] = "word_bytes"
@@ -233,7 +232,7 @@ class ScoreResult(PairResult):
 
 def read_codes(basis: str) -> Any:
     """The codes of stored tokens, `TokenBasis`, by their file (URI). Raises RequestError."""
-    from raycase.heads.token_codes import TokenBasis
+    from raycase.tokens.basis import TokenBasis
 
     return TokenBasis.from_bytes(locate(basis).read(), basis)
 

@@ -7,57 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, Literal
+from typing import Any
 
-from raycase.encoder.prompts import PromptFlags, prompt_file
+from raycase.commands.flags import RunFlags
+from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError, at_least, check_ranges, expecting, note
-from raycase.flags import STALL_TIMEOUT, RayFlag
 from raycase.io.inputs import Listing, list_input, peek, source_of
 from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import Folder, check_paths
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, output_folder, read_job
-from raycase.job.pair_result import OnUnknown, PairResult
-from raycase.models.configs import Compute
+from raycase.job.pair_result import PairResult
 
 ROWS_OF_UNIT = 4096  # at most, by default
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunFlags(RayFlag, PromptFlags):
-    """By which model, and how the rows of a corpus go through it."""
-
-    model: str | None = None
-    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
-    Default: the model that started the job in --output, else minilm-conditional-v2."""
-    dim: int | None = None
-    """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
-    compute: Compute | None = None
-    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
-    compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
-    on_long: Literal["truncate", "reject"] = "truncate"
-    """What to do with texts longer than the encoder's maximum."""
-    on_unknown: OnUnknown = "reject"
-    """What to do with texts without a token that the encoder knows, such as emoji: their vectors say nothing."""
-    batch_tokens: int | None = None
-    """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
-    unit_rows: int | None = None
-    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, or 256 with --chunk; fewer with many
-    conditions."""
-    actors: str | None = None
-    """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
-    else one per four CPUs."""
-    gpus_per_actor: float | None = None
-    """GPUs of each encoder. Default: 1 if a running machine has GPUs, else 0."""
-    stall_timeout: float = STALL_TIMEOUT
-    """Minutes without a finished unit after which the job gives up, for example when no machine is available."""
-    limit: int | None = None
-    """Read only the first N rows."""
-    max_rejected: float = 0.01
-    """Largest share of rejected rows; above it the exit status is 1."""
-    overwrite: bool = False
-    """Remove an earlier output in the folder first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,9 @@ from raycase.job.unit_files import write_encoded
 from raycase.job.units import WrittenUnit, naming
 
 if TYPE_CHECKING:
+    from raycase.commands.flags import RunFlags
     from raycase.job.plan import Plan
-    from raycase.job.request import Request, RunFlags
+    from raycase.job.request import Request
 
 CPUS_OF_ENCODER = 4  # by default
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"

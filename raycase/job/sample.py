@@ -54,7 +54,7 @@ def choose_basis(request: Request, plan: Plan) -> bytes | None:
             )
     import torch  # which a job that resumes need not load
 
-    from raycase.heads.token_codes import fit_codes, typical_conditions
+    from raycase.tokens.basis import fit_codes, typical_conditions
 
     dtype = request.flags.compute and getattr(torch, request.flags.compute)
     texts = text_rows(sample_rows(request, plan)[0], request.kind)[0][TEXT].to_pylist()

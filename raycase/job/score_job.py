@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raycase.commands.flags import Advanced, RunFlags
 from raycase.errors import RequestError
 from raycase.io.inputs import peek
 from raycase.io.rated_pairs import SENTENCE1, SENTENCE2
 from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR, Columns, find_columns
 from raycase.io.source import InputFile
 from raycase.job.pair_result import SCORES, ScoreResult
-from raycase.job.request import ROWS_OF_UNIT, Request, RunFlags, check_places, find_model, first_file
+from raycase.job.request import ROWS_OF_UNIT, Request, check_places, find_model, first_file
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.models.configs import SCORE, EmbedderConfig
@@ -41,7 +42,7 @@ class ScoreFlags(RunFlags):
     `condition` for a model that reads conditions."""
     unconditional: bool = False
     """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
-    score_column: str = SCORE
+    score_column: Advanced[str] = SCORE
     """Column of the score in the output; a model's further columns start with this name, such as score_range."""
     id_column: str | None = None
     """Column of the ids, which may repeat. Default: `id`, else the numbers `file:row`."""

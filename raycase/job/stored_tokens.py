@@ -12,15 +12,15 @@ import pyarrow as pa
 from raycase.encoder.token_batch import Work
 from raycase.errors import RequestError
 from raycase.io.inputs import Listing
-from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, Columns, check_once
+from raycase.io.schema import CHUNK_COLUMNS, CODES, CONDITION, EMBEDDING, ID, UNCONDITIONAL_PART, Columns, check_once
 from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
-from raycase.io.stored_tokens import CODES, UNCONDITIONAL_PART, StoredTokens
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
 from raycase.job.pair_result import Encode, PairResult, read_codes
 from raycase.models.configs import EmbedderConfig
 from raycase.models.registry import resolve_embedder
+from raycase.tokens.stored import StoredTokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,6 @@ import torch
 from raycase.encoder.chunks import Characters, in_context
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
@@ -33,12 +32,13 @@ from raycase.heads.condition_head import (
     ZeroShotHead,
 )
 from raycase.heads.layers import load_weights
-from raycase.heads.token_codes import TokenBasis
-from raycase.io.stored_tokens import StoredStates, StoredTokens
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
+from raycase.names import Pooling
+from raycase.tokens.basis import TokenBasis
+from raycase.tokens.stored import StoredStates, StoredTokens
 
 ZERO_SHOT_DEPTHS = (1.0,)
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
@@ -226,7 +226,7 @@ class ConditionPooling(Embedder):
     def pool(self, codes: TokenBasis, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:
         """What gives the vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions:
         (N, C, D) float32. Raises ValueError for a condition that cannot be encoded."""
-        from raycase.heads.token_pooling import TokenPooler, unpack_tokens  # not needed to embed texts
+        from raycase.tokens.pooling import TokenPooler, unpack_tokens  # not needed to embed texts
 
         pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
 

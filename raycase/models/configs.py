@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import nn
 
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
@@ -36,8 +35,8 @@ from raycase.io.vectors import cosines
 from raycase.models.fine_tuned import PromptEncoder, read_elsewhere, starting_encoder, training_options, with_dropout
 from raycase.models.model_folder import EXTRA
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
+from raycase.names import Pooling
 
-Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 NOT_SAVED = ("model", "encoder", "folder", "cut")  # fields that no system chooses by training
 
 

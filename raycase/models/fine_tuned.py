@@ -21,7 +21,7 @@ from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, wi
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.library_files import CONFIG, WRITTEN_MODES, write_modules
 from raycase.encoder.loading import best_device, save_encoder, whole_model
-from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
+from raycase.encoder.pooling import LATENT_POOLINGS
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
@@ -32,6 +32,7 @@ from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
 from raycase.models.pairs import Encoded, RatedTexts, accepted_pairs, check_accepted, encoded
+from raycase.names import Pooling
 
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding
 

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from raycase.encoder.prompts import PromptSet, PromptStyle, Template, TokenSpan, parse_views, prompt_set
+from raycase.encoder.prompts import PromptSet, Template, TokenSpan, parse_views, prompt_set
 from raycase.encoder.sources import encoder_errors, load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.schema import Reason
-from raycase.io.stored_tokens import StoredStates, StoredTokens
+from raycase.names import PromptStyle
+from raycase.tokens.stored import StoredStates, StoredTokens
 
 MEMORY_BYTES = 256 * 2**20
 SENTENCE = Template(pattern="{sentence}", span=TokenSpan.ALL)  # a text alone, pooled over all its tokens

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note, visible
@@ -24,6 +23,7 @@ from raycase.io.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, f
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import EmbedderConfig, SentenceEncoderConfig, SystemConfig
+from raycase.names import Pooling
 
 KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`

@@ -24,8 +24,9 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 
+from raycase.commands.flags import RunFlags
 from raycase.errors import RequestError, WorkError, expecting, first_line, named, visible
-from raycase.job.request import RunFlags, actor_range
+from raycase.job.request import actor_range
 from raycase.job.runner import CPUS_OF_ENCODER, Places
 
 SECONDS = 15.0  # within which a cluster takes a connection

@@ -12,9 +12,10 @@ import ray
 from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import GetTimeoutError, RayError
 
+from raycase.commands.flags import RunFlags
 from raycase.errors import WorkError, note
 from raycase.job.plan import Plan
-from raycase.job.request import Request, RunFlags
+from raycase.job.request import Request
 from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
 from raycase.job.units import WrittenUnit
 from raycase.ray.cluster import call, capacity, cause, join_cluster, make_pool

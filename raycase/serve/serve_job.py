@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from raycase.commands.flags import Advanced
 from raycase.errors import RequestError, at_least, check_ranges, expecting, lacks_package
 from raycase.index.search_job import MOST_MEMORY
 from raycase.io.model_files import DEFAULT_MODEL, model_folder
@@ -45,7 +46,7 @@ class ServeFlags:
     """GPUs of each replica. Default: 1 if there are GPUs, else 0."""
     queue: int = 256
     """Most requests that a replica processes or holds waiting. Further ones get status 429 and `Retry-After`."""
-    memory: float = 4.0
+    memory: Advanced[float] = 4.0
     """GiB of memory in each replica for an index's stored tokens. Their sketches take at most as much again."""
     allow_origin: tuple[str, ...] = ()
     """Origins, such as https://example.org, whose pages may send requests from a browser."""

@@ -20,9 +20,10 @@ from raycase.evaluation.metrics import auc, calibration_error
 from raycase.heads.condition_head import ConditionHead, ConditionQueries, Head, KeysValues, StatedHead
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.pairs import distinct
+from raycase.names import Loss
 from raycase.training.condition_pairs import OF_STATED, PairIndex, PairStates
 from raycase.training.loop import BatchLoss, computed_rows, gather
-from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, unit_ratings
+from raycase.training.losses import nested_correlations, nested_cosines, nested_loss, unit_ratings
 
 PoolPairs = Callable[[KeysValues, ConditionQueries], Tensor]
 EVALUATED_AT_ONCE = 1024  # pairs
@@ -198,7 +199,7 @@ LEFT = 5  # one text in so many calibrates, and is not trained on
 
 
 def with_stated(head: ConditionHead, train: PairStates, seed: int) -> tuple[ConditionHead, dict[str, float]]:
-    """The head with `StatedHead`, in float16 as it is saved, and its figures on texts left out; itself without such data.
+    """The head with `StatedHead`, in float16 as it is saved, and its figures on texts left out; itself without them.
 
     The log-odds of those texts are scaled and shifted to be calibrated (Platt, 1999, with his targets).
     """

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from raycase.encoder.pooling import Pooling
+from raycase.commands.flags import Advanced, Hidden
 from raycase.errors import RequestError, WorkError, at_least
 from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
-from raycase.heads.layers import MOST_WIDTH, Activation
+from raycase.heads.layers import MOST_WIDTH
 from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.model_files import model_folder
 from raycase.io.places import Paths
@@ -26,6 +26,7 @@ from raycase.models.model_card import head_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import Indexed, check_room
 from raycase.models.registry import resolve
+from raycase.names import Activation, Loss, Pooling
 from raycase.training.condition_head_fit import (
     HeadCosine,
     head_batches,
@@ -48,7 +49,7 @@ from raycase.training.condition_pairs import (
 )
 from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, fit
-from raycase.training.losses import Loss, nested_range
+from raycase.training.losses import nested_range
 from raycase.training.trainer import Trainer
 from raycase.training.vector_cache import VectorCache
 
@@ -74,23 +75,23 @@ class ConditionPoolingFlags(TrainFlags):
     """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
     labels: tuple[str, ...] = ()
     """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
-    layers: tuple[float, ...] = (2 / 3, 1.0)
+    layers: Advanced[tuple[float, ...]] = (2 / 3, 1.0)
     """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
-    heads: int = 8
+    heads: Advanced[int] = 8
     """Number of attention distributions that are mixed."""
-    head_dim: int = 64
+    head_dim: Advanced[int] = 64
     """Dimension of the queries and keys of each."""
-    dim: int | None = None
+    dim: Advanced[int | None] = None
     """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
-    activation: Activation | None = None
+    activation: Advanced[Activation | None] = None
     """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
-    dropout: float = 0.3
+    dropout: Advanced[float] = 0.3
     """Dropout on the states of words and conditions."""
-    gate: bool = True
+    gate: Hidden[bool] = True
     """Whether the condition gates the dimensions of the vector."""
-    nested: tuple[int, ...] = ()
+    nested: Advanced[tuple[int, ...]] = ()
     """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
-    loss: Loss = Loss.SQUARED
+    loss: Advanced[Loss] = Loss.SQUARED
     """squared is the mean squared error; pearson one minus the correlation over the batch."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW."""
@@ -101,13 +102,13 @@ class ConditionPoolingFlags(TrainFlags):
     teachers: int = 0
     """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
     sentences under other conditions."""
-    unconditional_share: float = 0.5
+    unconditional_share: Advanced[float] = 0.5
     """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
-    unconditional_rise: tuple[float, float, float, float] = (1.4, 2.0, 3.2, 4.0)
+    unconditional_rise: Advanced[tuple[float, float, float, float]] = (1.4, 2.0, 3.2, 4.0)
     """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
     first, is full at the second, rises again from the third, and is all from the fourth."""
 
-    pooling: Pooling | None = None
+    pooling: Advanced[Pooling | None] = None
     """Pooling of the vectors without a condition. Default: the encoder's."""
     teacher_models: tuple[str, ...] = ()
     """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of their scores

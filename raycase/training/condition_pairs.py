@@ -22,7 +22,7 @@ from raycase.encoder.packing import token_budget_batches
 from raycase.errors import RequestError
 from raycase.io.labelled_texts import Label, LabelledColumn, LabelledTexts
 from raycase.io.rated_pairs import RatedPairs
-from raycase.io.stored_tokens import StoredStates
+from raycase.tokens.stored import StoredStates
 from raycase.training.losses import unit_ratings
 
 OF_STATED = -1

@@ -15,18 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raycase.commands.flags import Advanced
 from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 from raycase.io.storage import Location
-from raycase.models.configs import Compute, SystemConfig
+from raycase.models.configs import SystemConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
+from raycase.names import Compute, Loss
 from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, computed_rows, fit, gather, restore
-from raycase.training.losses import LOSSES, Loss, correlations, unit_ratings
+from raycase.training.losses import LOSSES, correlations, unit_ratings
 from raycase.training.trainer import Trainer
 
 POOL = 16  # batches whose pairs are sorted by length together
@@ -51,7 +53,7 @@ class FineTuneFlags(TrainFlags):
     """Peak learning rate of AdamW."""
     batch_size: int = 32
     """Rated pairs per batch, over all workers."""
-    dropout: float | None = None
+    dropout: Advanced[float | None] = None
     """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
@@ -188,7 +190,7 @@ class PairFlags(FineTuneFlags):
 class RatedFlags(PairFlags):
     """Fine-tune an encoder on rated pairs."""
 
-    loss: Loss = Loss.SQUARED
+    loss: Advanced[Loss] = Loss.SQUARED
     """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
 
     RECIPE = (*PairFlags.RECIPE, "loss")

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from raycase.commands.flags import Advanced, RayFlag
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note
-from raycase.flags import RayFlag
 from raycase.io.labelled_texts import LabelledTexts
 from raycase.io.model_files import dataset_of, model_folder
 from raycase.io.places import Folder, Paths, check_paths
 from raycase.io.provenance import provenance
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.io.storage import Location, fingerprint, locate
-from raycase.models.configs import Compute
 from raycase.models.model_folder import WRITTEN, open_model_folder
+from raycase.names import Compute, Loss, Track
 from raycase.training.loop import FitState
-from raycase.training.losses import LEAST_PAIRS, Loss
-from raycase.training.trainer import Track, Tracker, Trainer, check_track
+from raycase.training.losses import LEAST_PAIRS
+from raycase.training.trainer import Tracker, Trainer, check_track
 from raycase.training.vector_cache import VectorCache
 
 Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
@@ -37,24 +37,24 @@ class TrainFlags(RayFlag, ABC):
     A run that was stopped goes on at its last epoch where an encoder is trained, and begins again where none is.
     """
 
-    workers: int = 1
+    workers: Advanced[int] = 1
     """Number of data-parallel processes, among which each batch is divided."""
-    gpus_per_worker: float | None = None
+    gpus_per_worker: Advanced[float | None] = None
     """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
     model: str = "minilm"
     """Name in the table of encoders, Hugging Face id or local folder."""
-    compute: Compute | None = None
+    compute: Advanced[Compute | None] = None
     """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
     output: str
     """Output folder, on this machine."""
-    cache: str | None = None
+    cache: Advanced[str | None] = None
     """Folder or URI of the vectors of embedded pairs and of the checkpoints of encoders. Default: `cache` beside the
     output."""
     overwrite: bool = False
     """Replace an earlier result in the folder."""
     track: Track | None = None
     """Also report the figures of each epoch, and the parameters, to TensorBoard, MLflow or Weights & Biases."""
-    seed: int = 0
+    seed: Advanced[int] = 0
     """Seed of random weights, order and dropout; the first seed of a sweep."""
     train: str
     """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""

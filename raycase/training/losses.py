@@ -6,7 +6,6 @@ Shapes: N rated pairs, B pairs of a batch, P vectors, D dimensions, M of them: t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 
 import numpy as np
 import torch
@@ -16,15 +15,9 @@ from torch import Tensor
 from raycase.evaluation.metrics import pearson, spearman
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.vectors import pair_cosines
+from raycase.names import Loss
 
 LEAST_PAIRS = 3  # of a correlation that says something: that of two is 1 or -1
-
-
-class Loss(StrEnum):
-    """Losses over ratings."""
-
-    SQUARED = "squared"
-    PEARSON = "pearson"
 
 
 def unit_ratings(ratings: Tensor) -> Tensor:

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from raycase.encoder.prompts import PromptFlags, read_prompt
+from raycase.commands.flags import Advanced, PromptFlags
+from raycase.encoder.prompts import read_prompt
 from raycase.errors import RequestError, at_least, check_ranges
-from raycase.heads.layers import MOST_WIDTH, Activation
-from raycase.heads.projector import DropoutAt, Projector, ProjectorConfig, project
+from raycase.heads.layers import MOST_WIDTH
+from raycase.heads.projector import Projector, ProjectorConfig, project
 from raycase.io.model_files import is_trained
 from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
@@ -26,9 +27,10 @@ from raycase.models.model_card import case_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
+from raycase.names import Activation, DropoutAt, Loss
 from raycase.training.job import SHARE, Ranges, TrainFlags, fit_metrics
 from raycase.training.loop import FitState, computed_rows, epoch_batches, fit, gather
-from raycase.training.losses import Loss, nested_correlations, nested_cosines, nested_loss, nested_range, unit_ratings
+from raycase.training.losses import nested_correlations, nested_cosines, nested_loss, nested_range, unit_ratings
 from raycase.training.vector_cache import VectorCache
 
 OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15
@@ -65,21 +67,21 @@ class ProjectorFlags(PromptFlags, TrainFlags):
     The defaults are the paper's, but vectors are no longer than their input.
     """
 
-    dim: int | None = None
+    dim: Advanced[int | None] = None
     """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
-    layers: Literal[0, 1, 2] = 1
+    layers: Advanced[Literal[0, 1, 2]] = 1
     """0: linear; 1: linear and activation; 2: a hidden layer of 1,024 before them."""
-    activation: Activation = "leaky_relu"
+    activation: Advanced[Activation] = "leaky_relu"
     """The non-linearity."""
-    dropout: float | None = None
+    dropout: Advanced[float | None] = None
     """Dropout rate. Default: 0.15, and none for --layers 0."""
-    dropout_at: DropoutAt = "output"
+    dropout_at: Advanced[DropoutAt] = "output"
     """Dropout on the output of the projector, its input or both; between two layers in any case."""
-    bias: bool = False
+    bias: Advanced[bool] = False
     """Linear layers with a bias; the paper has none."""
-    nested: tuple[int, ...] = ()
+    nested: Advanced[tuple[int, ...]] = ()
     """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
-    loss: Loss = Loss.SQUARED
+    loss: Advanced[Loss] = Loss.SQUARED
     """squared: mean squared error (the paper's); pearson: one minus the correlation over the batch."""
     learning_rate: float = 1e-3
     """Learning rate of Adam."""

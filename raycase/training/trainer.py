@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
@@ -23,12 +23,12 @@ from raycase.encoder.loading import best_device
 from raycase.errors import RequestError, WorkError, lacks_package, named, visible
 from raycase.io.storage import Location
 from raycase.job.runner import Runner
+from raycase.names import Track
 from raycase.training.loop import FitState, show
 from raycase.training.vector_cache import VectorCache
 
 STATE = "state.safetensors"  # of a fit that may resume
 
-Track = Literal["tensorboard", "mlflow", "wandb"]
 Report = Callable[[Sequence[dict[str, float]]], None]  # takes the history of a fit after each epoch
 Put = Callable[[dict[str, float], int], object]  # takes the figures of an epoch, and its number
 

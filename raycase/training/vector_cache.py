@@ -14,7 +14,6 @@ from raycase.errors import RequestError, note
 from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
-from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import Output
 from raycase.job.pair_result import SCORES, Encode, PairResult
@@ -23,9 +22,11 @@ from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
 from raycase.job.score_job import ScoreFlags, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import SCORE, Compute, EmbedderConfig
+from raycase.models.configs import SCORE, EmbedderConfig
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
+from raycase.names import Compute
+from raycase.tokens.stored import STATES, StoredStates
 
 SENTENCE = "sentence"
 SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here

@@ -17,11 +17,11 @@ from transformers import AutoModel
 
 from raycase.encoder.bert import Bert
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import SHIPPED_WITH, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.model_files import MPNET
+from raycase.names import Pooling
 
 MINILM = ENCODERS["minilm"]
 TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]

@@ -14,11 +14,10 @@ from safetensors.torch import load_file, save_file
 import raycase
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.token_states import StateReader
 from raycase.errors import RequestError
+from raycase.names import Pooling, PromptStyle
 
 TEXTS = [text for text in tiny.SENTENCES if text.strip()]  # from one token to 120, beyond every window
 SHORT = ["A woman in a red dress", "Two people play (with a dog)!", "a"]  # none is cut

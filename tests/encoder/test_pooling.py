@@ -4,7 +4,8 @@ import pytest
 import tiny
 import torch
 
-from raycase.encoder.pooling import LatentAttention, Pooling, pool_mean, pooled_spans
+from raycase.encoder.pooling import LatentAttention, pool_mean, pooled_spans
+from raycase.names import Pooling
 
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [5.0, -4.0]], [[7.0, 0.0], [1.0, 1.0], [100.0, 100.0]]])
 

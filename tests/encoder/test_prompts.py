@@ -2,8 +2,9 @@
 
 import pytest
 
-from raycase.encoder.prompts import BUILT_IN, PromptStyle, TokenSpan, parse_views, prompt_set
+from raycase.encoder.prompts import BUILT_IN, TokenSpan, parse_views, prompt_set
 from raycase.errors import RequestError
+from raycase.names import PromptStyle
 
 QWEN = "Instruct: {instruction}\nQuery:{text}"
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"

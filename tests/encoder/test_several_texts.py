@@ -8,13 +8,14 @@ import tiny
 from tokenizers import processors
 from transformers import AutoTokenizer
 
-from raycase.encoder.prompts import PromptStyle, prompt_set
+from raycase.encoder.prompts import prompt_set
 from raycase.encoder.sources import load_tokenizer, weights_folder
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import NEVER
 from raycase.encoder.tokenizer import MOST_CHARACTERS, frame, separated
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
+from raycase.names import PromptStyle
 
 TEXTS = ["A woman in a red dress", "color of the dress", "café naïve.", "two people 7", "😀", "[SEP] dress </s>"]
 PAIRS = [(a, b) for a in TEXTS for b in TEXTS]

@@ -8,10 +8,9 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 from raycase.encoder.choices import find_encoder
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import PromptStyle
 from raycase.encoder.sources import weights_identity
 from raycase.errors import RequestError
+from raycase.names import Pooling, PromptStyle
 
 
 def test_an_unknown_encoder_or_pooling_is_refused_with_the_known_ones():

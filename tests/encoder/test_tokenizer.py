@@ -10,12 +10,13 @@ import pytest
 import tiny
 from tokenizers import Tokenizer, models
 
-from raycase.encoder.prompts import OwnPrompt, PooledPart, PromptStyle, TokenSpan, prompt_set
+from raycase.encoder.prompts import OwnPrompt, PooledPart, TokenSpan, prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.schema import Reason
 from raycase.models.pairs import SENTENCE as UNCONDITIONAL
+from raycase.names import PromptStyle
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 END_TOKENS = {"qwen": "<|endoftext|>", "mistral": "</s>"}

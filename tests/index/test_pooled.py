@@ -16,8 +16,7 @@ from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchFlags, search
 from raycase.index.shard import Limits
-from raycase.io.schema import POOLED
-from raycase.io.stored_tokens import CODES, UNCONDITIONAL_PART
+from raycase.io.schema import CODES, POOLED, UNCONDITIONAL_PART
 from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 

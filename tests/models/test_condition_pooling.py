@@ -11,13 +11,13 @@ from scipy.special import softmax
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 import raycase
-from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.io.schema import Reason
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
+from raycase.names import Pooling
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
 LAYERS = {"bert": [0, 2, 3], "qwen": [1, 2]}

@@ -7,10 +7,11 @@ import pytest
 import tiny
 from tiny import PAIRS
 
-from raycase.encoder.prompts import PromptStyle, TokenSpan, prompt_set
+from raycase.encoder.prompts import TokenSpan, prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.models.pairs import CONDITION, SENTENCE, Indexed, prepare
 from raycase.models.pairs import SENTENCE as UNCONDITIONAL
+from raycase.names import PromptStyle
 
 
 @pytest.fixture

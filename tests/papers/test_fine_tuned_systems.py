@@ -11,15 +11,17 @@ import torch
 from small import EVERY, SENTENCES, close, system
 
 import raycase
-from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
 from raycase.models.configs import EmbedderConfig, score_pairs, sentence_encoder
 from raycase.models.embedder import Embedder
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import resolve
-from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.papers.csr.model import Asks, Router, csr
+from raycase.names import Pooling
+from raycase.papers.baselines.model import bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.papers.baselines.names import Compose
+from raycase.papers.csr.model import csr
+from raycase.papers.csr.names import Asks, Router
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.mixsp.model import mixsp
 

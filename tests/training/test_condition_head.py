@@ -15,13 +15,13 @@ from helpers import open_trainer, rated_rows, read_output, read_rejected, senten
 import raycase
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
-from raycase.io.stored_tokens import STATES, StoredStates
 from raycase.io.vectors import pair_cosines
 from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import ConditionPoolingConfig
+from raycase.tokens.stored import STATES, StoredStates
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingFlags
 from raycase.training.losses import correlations

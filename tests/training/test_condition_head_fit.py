@@ -10,7 +10,7 @@ from helpers import last, worst
 from random_pairs import JOB, WIDTH, head_of, pairs
 
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
-from raycase.io.stored_tokens import StoredStates
+from raycase.tokens.stored import StoredStates
 from raycase.training.condition_head_fit import head_batches, head_correlations, head_pair_vectors, head_vectors
 from raycase.training.condition_head_job import best_head
 from raycase.training.condition_pairs import TOKENS_AT_ONCE

@@ -7,8 +7,9 @@ import torch
 from scipy.stats import pearsonr
 
 from raycase.errors import RequestError
+from raycase.names import Loss
 from raycase.training.catalogue import TRAIN_FLAGS
-from raycase.training.losses import LOSSES, Loss, pearson_loss
+from raycase.training.losses import LOSSES, pearson_loss
 
 
 def test_the_pearson_loss_is_one_minus_scipys():

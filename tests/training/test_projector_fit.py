@@ -16,7 +16,7 @@ from raycase.errors import RequestError
 from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
-from raycase.training.losses import Loss
+from raycase.names import Loss
 from raycase.training.projector_job import ProjectorFlags, best_projector, pair_loss, projector_correlations
 
 

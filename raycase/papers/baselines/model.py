@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +15,6 @@ from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
@@ -31,6 +29,8 @@ from raycase.models.fine_tuned import (
     with_dropout,
 )
 from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_of_pairs
+from raycase.names import Pooling
+from raycase.papers.baselines.names import Compose
 
 MOST_RANK = 2**16
 
@@ -52,13 +52,6 @@ def bi_encoder(
 
 
 # ------------------------------------------------------------------------------------------------------- tri-encoder
-
-
-class Compose(StrEnum):
-    """How the vector of a sentence and that of a condition become one."""
-
-    HADAMARD = "hadamard"  # elementwise product
-    CONCAT = "concat"  # side by side
 
 
 def compose(sentence_ND: Tensor, condition_ND: Tensor, how: Compose) -> Tensor:

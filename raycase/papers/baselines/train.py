@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import TextFlags
+from raycase.commands.flags import Advanced, Hidden, TextFlags
 from raycase.models.configs import SystemConfig
-from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.names import Loss, Pooling
+from raycase.papers.baselines.model import bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.papers.baselines.names import Compose
 from raycase.training.fine_tune_job import RatedFlags
-from raycase.training.losses import Loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class TriEncoderFlags(RatedFlags):
 
     compose: Compose = Compose.HADAMARD
     """How the two vectors are composed."""
-    pooling: Pooling | None = None
+    pooling: Advanced[Pooling | None] = None
     """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> SystemConfig:
@@ -60,7 +60,7 @@ class LoraFlags(TextFlags, RatedFlags):
 
     SYSTEM = "lora"
 
-    loss: Loss = Loss.PEARSON
+    loss: Advanced[Loss] = Loss.PEARSON
     """squared, or pearson (the paper's)."""
     learning_rate: float = 1e-3
     """Peak learning rate of AdamW; adapters need a higher one than full fine-tuning (`results/fine_tuning.md`)."""
@@ -69,7 +69,7 @@ class LoraFlags(TextFlags, RatedFlags):
     Default: the encoder's."""
     rank: int = 32
     """Rank of the adapters."""
-    alpha: float = 32.0
+    alpha: Hidden[float] = 32.0
     """The adapters' product is multiplied by alpha / rank."""
 
     def config(self) -> SystemConfig:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from raycase.encoder.bert import LIKE_BERT, LayerInParts, attention_parts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
-from raycase.encoder.pooling import Pooling, pool_mean
+from raycase.encoder.pooling import pool_mean
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
@@ -31,22 +30,10 @@ from raycase.errors import RequestError, check_ranges
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, tokens_of_pairs
+from raycase.names import Pooling
+from raycase.papers.csr.names import Asks, Router
 
 PairBatch = tuple[np.ndarray, Tensor, Any]  # which pairs (P,), their vectors (P, D), w (P, T)
-
-
-class Router(StrEnum):
-    """Query and keys of the router (table 3)."""
-
-    QUERY = "query"  # the condition's query against the sentence's keys
-    HIDDEN = "hidden"  # hidden states on both sides
-
-
-class Asks(StrEnum):
-    """Which state of the condition gives the query, and what the attention's output is multiplied by."""
-
-    CLS = "cls"  # 1 + w
-    WORDS = "words"  # ours, for mean-pooled encoders, whose [CLS] holds little: mean of the words; T w over the T words
 
 
 def words(real_BT: Tensor) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from raycase.commands.flags import Advanced
 from raycase.models.configs import SystemConfig
-from raycase.papers.csr.model import Asks, Router, csr, default_router
+from raycase.papers.csr.model import csr, default_router
+from raycase.papers.csr.names import Asks, Router
 from raycase.training.fine_tune_job import RatedFlags
 
 
@@ -22,10 +24,10 @@ class CsrFlags(RatedFlags):
     router: Router | None = None
     """Query and keys of the router: query, the attention's (the paper's); hidden, hidden states. Default: see
     above."""
-    asks: Asks | None = None
+    asks: Advanced[Asks | None] = None
     """Query of the condition: cls, the state of its [CLS] (the paper's); words, the mean of its words. With words, only
     the words of the sentence are weighted, by w times their number instead of 1 + w. Default: see above."""
-    routed: int | None = None
+    routed: Advanced[int | None] = None
     """Number of last layers with a router, T - t. Default: see above."""
 
     def config(self) -> SystemConfig:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers, load_encoder, whole_model
-from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.tokenizer import separated
@@ -27,6 +26,7 @@ from raycase.io.vectors import cosines
 from raycase.models.configs import EmbedderConfig, check_conditions
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
+from raycase.names import Pooling
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 

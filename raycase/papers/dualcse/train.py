@@ -16,10 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.encoder.pooling import Pooling
+from raycase.commands.flags import Advanced
 from raycase.encoder.token_batch import Prepared
 from raycase.models.configs import SystemConfig, sentence_encoder
 from raycase.models.pairs import check_accepted
+from raycase.names import Pooling
 from raycase.papers.dualcse.model import DualCseForm, dualcse
 from raycase.papers.dualcse.task import Inferences, accuracies, check_apart, read_inferences
 from raycase.training.fine_tune_job import FineTuneFlags, autocast
@@ -86,7 +87,7 @@ class InferencesFlags(FineTuneFlags):
     """Peak learning rate of AdamW."""
     batch_size: int = 64
     """Premises per batch, over all workers."""
-    pooling: Pooling = Pooling.CLS
+    pooling: Advanced[Pooling] = Pooling.CLS
     """How tokens become one vector: cls (the paper's), or mean, for mean-pooled encoders (MiniLM)."""
 
     TASK = "inferences"

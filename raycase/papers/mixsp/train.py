@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from raycase.encoder.pooling import Pooling
+from raycase.commands.flags import Advanced
 from raycase.errors import RequestError, note
 from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated, rows_in
 from raycase.models.configs import SystemConfig, sentence_encoder
+from raycase.names import Pooling
 from raycase.papers.mixsp.model import MOST, UPPER, mixsp
 from raycase.training.fine_tune_job import PairFlags
 from raycase.training.losses import squared_error
@@ -61,7 +62,7 @@ class SentenceEncoderFlags(ScoredFlags):
 
     SYSTEM = "sentence-encoder"
 
-    pooling: Pooling | None = None
+    pooling: Advanced[Pooling | None] = None
     """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> SystemConfig:

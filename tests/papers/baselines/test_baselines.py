@@ -10,7 +10,8 @@ from safetensors.torch import load_file
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.io.schema import Reason
-from raycase.papers.baselines.model import Compose, bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
+from raycase.papers.baselines.names import Compose
 
 
 def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_token(bert):

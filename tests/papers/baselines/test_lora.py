@@ -10,9 +10,9 @@ from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
 from raycase.encoder.loading import load_encoder
-from raycase.encoder.pooling import Pooling
 from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
+from raycase.names import Pooling
 from raycase.papers.baselines.model import lora
 from raycase.papers.baselines.train import LoraFlags
 from raycase.training.projector_job import ProjectorFlags

@@ -17,7 +17,8 @@ import raycase
 from raycase.errors import RequestError
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import tri_encoder
-from raycase.papers.csr.model import Asks, Router, csr
+from raycase.papers.csr.model import csr
+from raycase.papers.csr.names import Asks, Router
 
 
 def attention(layer):

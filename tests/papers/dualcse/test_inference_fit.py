@@ -8,9 +8,9 @@ import pytest
 import small
 import torch
 
-from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
+from raycase.names import Pooling
 from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
 from raycase.papers.dualcse.train import DualCseFlags, SimCseFlags, dual_loss

@@ -13,11 +13,12 @@ from safetensors.torch import load, save
 
 import raycase
 from raycase.errors import RequestError
-from raycase.heads import token_pooling
-from raycase.heads.token_codes import TokenBasis, fit_codes, typical_conditions
-from raycase.heads.token_pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
-from raycase.io.stored_tokens import Ragged, StoredTokens
+from raycase.io.ragged import Ragged
 from raycase.models.registry import resolve
+from raycase.tokens import pooling as token_pooling
+from raycase.tokens.basis import TokenBasis, fit_codes, typical_conditions
+from raycase.tokens.pooling import SketchPooler, TokenPooler, TokenSketch, unpack_tokens
+from raycase.tokens.stored import StoredTokens
 
 CONDITIONS = ["what they wear on their heads", "dog", "number of people"]
 SENTENCES = [row["text"] for row in storing.texts(60)]

@@ -6,35 +6,13 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, Field, field, fields, make_dataclass
 from functools import cache
 from typing import Annotated, Any, get_type_hints
 
 import tyro
 
-ADVANCED = frozenset(  # what few people change; KIND.NAME: for this dataclass alone
-    """
-    actors batch_tokens cache compile compute gpus_per_actor gpus_per_worker memory ray stall_timeout unit_rows workers
-    dim dtype late_chunking max_rejected normalize on_long on_unknown overlap pooling text_language score_column
-    subtract token_bytes candidates exact_below exact_condition shard_timeout shards
-    EmbedFlags.condition_column SearchFlags.query_condition SearchFlags.replicas SearchFlags.rerank
-    ExploreFlags.text_column FacetsFlags.text_column SearchFlags.text_column
-    IndexFlags.model OfIndex.model
-    resamples seed activation asks bias dropout dropout_at head_dim heads layers loss nested routed
-    unconditional_rise unconditional_share
-    """.split()  # noqa: SIM905 a literal list would be 75 lines
-)
-NOT_FLAGS = {"ConditionPoolingFlags.gate", "LoraFlags.alpha"}  # KIND.NAME: sweeps and Python set them
-STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayFlag:
-    """Where a command runs."""
-
-    ray: bool | None = None
-    """Run on Ray; --no-ray: in this process. Default: in this process, unless RAY_ADDRESS or a Ray job names a cluster,
-    or several encoders or workers are requested or worth starting."""
+from raycase.commands.flags import ADVANCED, HIDDEN
 
 
 def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
@@ -43,10 +21,11 @@ def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
     order = [name for each in kind.__mro__ for name in inspect.get_annotations(each)]
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
+    hints = get_type_hints(kind, include_extras=True)
     for flag in sorted(fields(kind), key=lambda flag: order.index(flag.name)):
-        named = {flag.name, *(f"{base.__name__}.{flag.name}" for base in kind.__mro__)}
-        if not named & NOT_FLAGS:
-            (advanced if named & ADVANCED else usual).append(flag)
+        marks = getattr(hints[flag.name], "__metadata__", ())
+        if HIDDEN not in marks:
+            (advanced if ADVANCED in marks else usual).append(flag)
     return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced
 
 

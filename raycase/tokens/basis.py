@@ -30,7 +30,8 @@ from torch import Tensor
 
 from raycase.errors import expecting
 from raycase.heads.condition_head import ConditionQueries, Head, KeysValues
-from raycase.io.stored_tokens import Ragged, StoredTokens, TokenFormat, unconditional_parts
+from raycase.io.ragged import Ragged
+from raycase.tokens.stored import StoredTokens, TokenFormat, unconditional_parts
 
 MOST_BITS = 8  # of a component
 KEY_WEIGHT = 1.5  # variance of the keys' part of y, in that of the values' part
@@ -45,7 +46,7 @@ CACHED_NUMBERS = 2**17  # of float64, in each of three arrays
 
 def typical_conditions() -> list[str]:
     """Conditions that stand for those that may come."""
-    return (files("raycase.heads") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    return (files("raycase.tokens") / "typical_conditions.txt").read_text(encoding="utf-8").split("\n")[:-1]
 
 
 class TensorFile:

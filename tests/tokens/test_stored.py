@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from raycase.io.stored_tokens import StoredStates
+from raycase.tokens.stored import StoredStates
 
 WIDTH = 3
 COUNTS = [2, 0, 1, 4]

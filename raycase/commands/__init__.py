@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
+from raycase.commands.flags import RayFlag
 from raycase.errors import check_ranges, normal_words, note, visible
-from raycase.flags import RayFlag
 
 if TYPE_CHECKING:
     from raycase.evaluation.job import EvaluateFlags

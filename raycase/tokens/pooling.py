@@ -3,7 +3,7 @@ find the rows that a search then pools exactly.
 
     i_1 = nearest of 256 centroids to z,  i_2 = nearest of 256 others to what is left of z,  ...
 
-z: the first components of a token's code (`raycase.heads.token_codes`). This is residual quantisation (Chen et al.,
+z: the first components of a token's code (`raycase.tokens.basis`). This is residual quantisation (Chen et al.,
 2010, Approximate nearest neighbor search by residual vector quantization). Under a condition each centroid has a logit
 of each head and a value, so a row is pooled from two small tables. To find candidates by centroids, and then score them
 by their tokens, is the way of PLAID (Santhanam et al., 2022, section 4); the scores are ours.
@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from raycase.heads.condition_head import ConditionQueries, StatedHead, join_unconditional
-from raycase.heads.token_codes import TensorFile, TokenBasis
-from raycase.io.stored_tokens import Ragged, StoredTokens
+from raycase.io.ragged import Ragged
+from raycase.tokens.basis import TensorFile, TokenBasis
+from raycase.tokens.stored import StoredTokens
 
 TOKENS_AT_ONCE = 2**10  # of a group that are pooled at a time: their components stay near the processor
 SKETCHED_AT_ONCE = 2**14

@@ -1,0 +1,128 @@
+"""Flags that several commands have. Nothing slow is imported at the top, here and in the files of the commands: the
+help is made from these dataclasses when it is asked for.
+
+`Advanced[T]` marks a flag that few people change, `Hidden[T]` one that sweeps and Python set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from raycase.names import Compute, OnLong, OnUnknown, Pooling
+
+if TYPE_CHECKING:
+    from raycase.index.index import Index
+
+T = TypeVar("T")
+ADVANCED, HIDDEN = "advanced", "hidden"
+Advanced = Annotated[T, ADVANCED]
+Hidden = Annotated[T, HIDDEN]
+STALL_TIMEOUT = 60.0  # minutes without progress after which a job on Ray gives up
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayFlag:
+    """Where a command runs."""
+
+    ray: Advanced[bool | None] = None
+    """Run on Ray; --no-ray: in this process. Default: in this process, unless RAY_ADDRESS or a Ray job names a cluster,
+    or several encoders or workers are requested or worth starting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFlags:
+    """How sentence and condition become one text, and how that text becomes one vector."""
+
+    prompt: str | None = None
+    """Prompt of sentence and condition: a name, several as views side by side (a+b), or a file NAME.json with your own
+    template (docs/encoders.md). Default: the encoder's."""
+    pooling: Advanced[Pooling | None] = None
+    """How token states become one vector. Default: the encoder's pooling that fits the prompt."""
+
+    @property
+    def text_choices(self) -> dict[str, Any]:
+        """These flags for `raycase.encoder.choices.find_encoder`. Raises RequestError."""
+        from raycase.encoder.prompts import read_prompt
+
+        views, own = read_prompt(self.prompt)
+        return {"prompt": views, "pooling": self.pooling, "own": own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptFlags(TextFlags):
+    """How a frozen encoder embeds a sentence under a condition (eq. 1)."""
+
+    subtract: Advanced[bool | None] = None
+    """Subtract the condition's own vector. Default: the encoder's; with a template
+    only where it has a base_template."""
+
+    @property
+    def prompt_choices(self) -> dict[str, Any]:
+        """These flags for `raycase.models.registry.resolve`."""
+        return {"prompt": self.prompt, "pooling": self.pooling, "subtract": self.subtract}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(RayFlag, PromptFlags):
+    """By which model, and how the rows of a corpus go through it."""
+
+    model: str | None = None
+    """Name in the table of encoders, Hugging Face id, or a model folder, local or on object storage (fetched once).
+    Default: the model that started the job in --output, else minilm-conditional-v2."""
+    dim: Advanced[int | None] = None
+    """Keep only the first dimensions of each vector: one of those of --nested in training. Default: all."""
+    compute: Advanced[Compute | None] = None
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it."""
+    compile: Advanced[Literal["auto", "on", "off"]] = "auto"
+    """Compile the encoder for this machine. auto: after the first unit, if enough work is left."""
+    on_long: Advanced[OnLong] = "truncate"
+    """What to do with texts longer than the encoder's maximum."""
+    on_unknown: Advanced[OnUnknown] = "reject"
+    """What to do with texts without a token that the encoder knows, such as emoji: their vectors say nothing."""
+    batch_tokens: Advanced[int | None] = None
+    """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
+    unit_rows: Advanced[int | None] = None
+    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, or 256 with --chunk; fewer with many
+    conditions."""
+    actors: Advanced[str | None] = None
+    """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
+    else one per four CPUs."""
+    gpus_per_actor: Advanced[float | None] = None
+    """GPUs of each encoder. Default: 1 if a running machine has GPUs, else 0."""
+    stall_timeout: Advanced[float] = STALL_TIMEOUT
+    """Minutes without a finished unit after which the job gives up, for example when no machine is available."""
+    limit: int | None = None
+    """Read only the first N rows."""
+    max_rejected: Advanced[float] = 0.01
+    """Largest share of rejected rows; above it the exit status is 1."""
+    overwrite: bool = False
+    """Remove an earlier output in the folder first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfIndex:
+    """An index and which of its rows are looked at, under which condition."""
+
+    index: str
+    """Output of `raycase index`, local or on object storage."""
+    where: str | None = None
+    """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
+    exact_condition: Advanced[bool] = False
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
+    model: Advanced[str | None] = None
+    """Folder of the index's model, if it has moved."""
+
+    @property
+    def opens(self) -> Mapping[str, str | None]:
+        """What is read, by flag, for `check_paths`."""
+        from raycase.io.model_files import model_folder
+
+        return {"--index": self.index, "--model": model_folder(self.model)}
+
+    def open(self) -> Index:
+        """The index, opened. Raises RequestError."""
+        from raycase.index.index import Index
+
+        return Index.open(self.index, model=self.model)

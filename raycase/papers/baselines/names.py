@@ -1,0 +1,12 @@
+"""The names that flags of this paper take their values from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Compose(StrEnum):
+    """How the vector of a sentence and that of a condition become one."""
+
+    HADAMARD = "hadamard"  # elementwise product
+    CONCAT = "concat"  # side by side
