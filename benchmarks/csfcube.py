@@ -20,6 +20,7 @@ import numpy as np
 from reports import encoder_names
 from turns import finish
 
+from raycase.commands.place import AutoRunner
 from raycase.encoder.chunks import Chunking
 from raycase.errors import RequestError
 from raycase.evaluation.job import EvaluateFlags
@@ -29,7 +30,6 @@ from raycase.evaluation.report import RankedSystem, rank_systems, render_ranked
 from raycase.io.reader import read_files
 from raycase.io.vectors import l2_normalize
 from raycase.models.case import CaseConfig
-from raycase.placement import AutoRunner
 from raycase.training.vector_cache import VectorCache
 
 # The facets that experts judged, and the condition that stands for each.

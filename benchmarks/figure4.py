@@ -18,8 +18,8 @@ from pathlib import Path
 from turns import DATA, finish, has_matplotlib, png
 from unlabelled import Method, Projection, fit_projection
 
+from raycase.commands.place import AutoRunner
 from raycase.io.storage import json_bytes
-from raycase.placement import AutoRunner
 from raycase.ray import tune
 from raycase.training.projector_job import ProjectorFlags, projector_correlations
 from raycase.training.sweep import Sweep, by_cell

@@ -19,6 +19,7 @@ from reports import number
 from scipy.stats import gaussian_kde
 from turns import finish, has_matplotlib, png
 
+from raycase.commands.place import AutoRunner
 from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import estimate, mean_of
 from raycase.evaluation.models import Model, find_models, no_condition
@@ -26,7 +27,6 @@ from raycase.evaluation.report import interval, table
 from raycase.io.rated_pairs import RatedPairs
 from raycase.papers.mixsp import task as sts
 from raycase.papers.mixsp.model import UPPER, MixSpConfig
-from raycase.placement import AutoRunner
 from raycase.training.vector_cache import VectorCache
 
 GRID = 512  # points at which a density is computed

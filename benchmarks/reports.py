@@ -4,12 +4,12 @@ import argparse
 import posixpath
 from pathlib import Path
 
+from raycase.commands.place import AutoRunner
 from raycase.encoder.table import ENCODERS
 from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.report import NOT_AVAILABLE
 from raycase.models.case import CaseConfig
-from raycase.placement import AutoRunner
 from raycase.training.vector_cache import VectorCache
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from raycase.demo import INDEX
+from raycase.commands.demo import INDEX
 from raycase.explore.explore_job import ExploreFlags, explore
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from raycase.demo import FOLDER, WORDS, ask
+from raycase.commands.demo import FOLDER, WORDS, ask
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, note, visible
 
 ROOT = Path(__file__).parent.parent

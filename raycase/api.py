@@ -111,8 +111,8 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         >>> result["rows_out"], result["pairs"]
         (2, 4)
     """
+    from raycase.commands.place import embed as run
     from raycase.job.embed_job import EmbedFlags
-    from raycase.placement import embed as run
 
     return run(_job(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
 
@@ -132,7 +132,7 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     Examples:
         >>> raycase.train("case", train="train.csv", validation="v.csv", output="runs/case")  # doctest: +SKIP
     """
-    from raycase.placement import open_trainer
+    from raycase.commands.place import open_trainer
     from raycase.training.catalogue import TRAIN_FLAGS
     from raycase.training.job import train as run
 
@@ -158,9 +158,9 @@ def evaluate(model: Place | Iterable[Place], data: Place, output: Place, **optio
     Examples:
         >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
+    from raycase.commands.place import AutoRunner
     from raycase.evaluation.job import EvaluateFlags
     from raycase.evaluation.procedure import evaluate as run
-    from raycase.placement import AutoRunner
     from raycase.training.vector_cache import VectorCache
 
     job = _job(EvaluateFlags, model=_several(model, "model"), data=data, output=output, **options)

@@ -11,8 +11,8 @@ from helpers import read_output
 
 from raycase import placement
 from raycase.cli import main
+from raycase.commands.place import several_encoders, why_ray
 from raycase.errors import RequestError
-from raycase.placement import several_encoders, why_ray
 
 
 @pytest.fixture

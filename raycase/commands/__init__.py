@@ -47,8 +47,8 @@ class Command:
 
 def embed(flags: EmbedFlags) -> Result:
     """Embed a corpus under conditions."""
+    from raycase.commands.place import embed
     from raycase.io.reader import conditions_file
-    from raycase.placement import embed
 
     result = embed(flags)
     if sys.stdout.isatty() and not flags.dry_run:
@@ -74,9 +74,9 @@ class VerifyFlags(RayFlag):
 
 def verify(flags: VerifyFlags) -> Result:
     """Check an output of `embed` or `score` against its manifest."""
+    from raycase.commands.place import AutoRunner
     from raycase.io.places import check_paths
     from raycase.job.verify import verify
-    from raycase.placement import AutoRunner
 
     check_paths(opens={"OUTPUT": flags.output})
     check_ranges(flags)
@@ -101,7 +101,7 @@ def index(flags: IndexFlags) -> Result:
 
 def train(flags: TrainFlags) -> Result:
     """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
-    from raycase.placement import open_trainer
+    from raycase.commands.place import open_trainer
     from raycase.training.job import train
 
     metrics = train(flags, open_trainer)
@@ -123,8 +123,8 @@ def tune(job: Sweep) -> Result:
 
 def evaluate(flags: EvaluateFlags) -> Result:
     """Evaluate models on a task and write a report."""
+    from raycase.commands.place import AutoRunner
     from raycase.evaluation.procedure import evaluate
-    from raycase.placement import AutoRunner
     from raycase.training.vector_cache import VectorCache
 
     metrics = evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
@@ -162,7 +162,7 @@ def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], 
     runs it."""
 
     def work(job: Any) -> Result:
-        runner = [resolve_name("raycase.placement:AutoRunner")(job.ray)] if with_runner else []
+        runner = [resolve_name("raycase.commands.place:AutoRunner")(job.ray)] if with_runner else []
         return resolve_name(place)(job, *runner)
 
     work.__doc__ = line
@@ -171,8 +171,8 @@ def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], 
 
 COMMANDS = {
     "demo": Command(
-        "raycase.demo:DemoFlags",
-        _at("raycase.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
+        "raycase.commands.demo:DemoFlags",
+        _at("raycase.commands.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
         "raycase demo",
     ),
     "embed": Command(
@@ -186,7 +186,7 @@ COMMANDS = {
     ),
     "search": Command(
         "raycase.index.search_job:SearchFlags",
-        _at("raycase.placement:search", "Search an index by sentences under conditions."),
+        _at("raycase.commands.place:search", "Search an index by sentences under conditions."),
         'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
     ),
     "facets": Command(

@@ -1,6 +1,6 @@
 """Where embed, score, join, verify and evaluate run: in this process, or on Ray (`raycase.ray.runner`).
 
-`raycase.placement` decides. Importing this module imports neither torch nor Ray.
+`raycase.commands.place` decides. Importing this module imports neither torch nor Ray.
 """
 
 from __future__ import annotations
