@@ -9,8 +9,8 @@ import pytest
 import torch
 from helpers import read_output
 
-from raycase import placement
 from raycase.cli import main
+from raycase.commands import place as placement
 from raycase.commands.place import several_encoders, why_ray
 from raycase.errors import RequestError
 

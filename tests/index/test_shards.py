@@ -6,7 +6,7 @@ import pytest
 import storing
 from indexed import refuse
 
-from raycase import placement
+from raycase.commands import place as placement
 from raycase.errors import RequestError
 from raycase.index.approximate import Options
 from raycase.index.build import IndexFlags, build
