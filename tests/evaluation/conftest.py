@@ -11,7 +11,7 @@ from nested_models import save_case
 
 from raycase.io.rated_pairs import read_rated
 
-sys.path.append(str(ROOT / "benchmarks"))  # those of models are tested beside the tasks
+sys.path.append(str(ROOT))  # benchmarks of models are tested beside the tasks
 CONDITIONS = ["color of the dress", "number of people", "type of dog"]
 RATINGS = [-1, 1, 2, 3, 4, 5]
 
