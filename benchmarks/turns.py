@@ -22,9 +22,19 @@ RAYCASE = ("-m", "raycase")
 median = statistics.median
 
 
+class Parser(argparse.ArgumentParser):
+    """A command line; afterwards `sys.argv` is what follows `python`, for provenance and processes of the same."""
+
+    def parse_args(self, *arguments):
+        found = super().parse_args(*arguments)
+        if spec := sys.modules["__main__"].__spec__:
+            sys.argv[:1] = ["-m", spec.name]
+        return found
+
+
 def parser_of(doc):
     """The command line of a script with this docstring."""
-    return argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def captions(count):

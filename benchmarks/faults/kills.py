@@ -298,6 +298,7 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[case.name for case in CASES], help="names of commands")
     asked = parser.parse_args()
+    sys.modules["__main__"].__spec__ = None  # else multiprocessing imports this file a second time, by its name
     home = Path(tempfile.mkdtemp(prefix="k"))  # short: of sockets
     os.environ |= {"RAY_TMPDIR": str(home), "PYTHONPATH": ":".join([str(ROOT), *sys.path])}
     FORKS.set_forkserver_preload(["benchmarks.faults.kills"])  # what this file imports

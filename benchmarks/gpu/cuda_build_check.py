@@ -5,7 +5,7 @@
 Tensors have no numbers here (FakeTensorMode), so published shapes run at full size, and whatever would wait for the GPU
 to learn a number raises. Expected: no copy to the GPU once the encoder began; at most two that wait, of a unit (bases
 and conditions); vectors that are on the GPU, in their output type, when they are collected. This can't show how fast
-anything is, nor that FlexAttention's kernels compile (`cross_compile.py`) and are right.
+anything is, nor that FlexAttention's kernels compile and are right.
 """
 
 import csv

@@ -75,8 +75,8 @@ def main(arguments):
         scores_N = model.scores(rated.sentences1, rated.sentences2, rated.conditions)
         found[model.name] = of = figures_of(scores_N, rated, times_N, resamples=job.resamples, seed=job.seed)
         rows = [
-            [f"{line['least']} or more", f"{line['pairs']:,}", *(interval(line[name]) for name in METRICS)]
-            for line in of["by_times"]
+            [f"{least} to {most:g}", f"{line['pairs']:,}", *(interval(line[name]) for name in METRICS)]
+            for (least, most), line in zip(TIMES, of["by_times"], strict=True)
         ]
         print(table([f"{model.name}: rows in training", "pairs", "Spearman", "Spearman without -1"], rows))
         print(f"right order {interval(of['order']['all'])}, without label -1 {interval(of['order']['rated'])}\n")

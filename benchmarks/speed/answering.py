@@ -81,8 +81,7 @@ def main():
     found = {which: [] for which in checkouts}
     for _ in range(flags.rounds):
         for which, checkout in checkouts.items():
-            words = ("-P", "-m", "benchmarks.speed.answering", *sys.argv[1:], "--process")
-            found[which].append(run(*words, env=of_checkout(checkout)).line)
+            found[which].append(run("-P", *sys.argv, "--process", env=of_checkout(checkout)).line)
             print(which, found[which][-1], file=sys.stderr)
     medians = {which: {name: median(each[name] for each in of) for name in of[0]} for which, of in found.items()}
     ratios = {name: medians["before"][name] / medians["now"][name] for name in medians["now"]} if flags.before else {}

@@ -64,14 +64,13 @@ def searcher(how, folder):
     import pyarrow.parquet as pq
 
     import raycase
-    from raycase.index.build import IndexJob, build
 
     texts, home = captions(5020), Path(folder) / Path(raycase.__file__).parts[-3]
     home.mkdir(exist_ok=True)
     pq.write_table(pa.table({"text": texts[:5000]}), home / "in.parquet")
     under = {"any_condition": True} if how == "pooled" else {"conditions": ["place"]}
     raycase.embed(home / "in.parquet", home / how, ray=False, compute="float32", **under)
-    build(IndexJob(embeddings=(str(home / how),), output=str(home / f"{how}.lance")))
+    run("-P", *RAYCASE, "index", "--embeddings", home / how, "--output", home / f"{how}.lance")
     index = raycase.Index.open(str(home / f"{how}.lance"))
     index.search(texts[-1:], "place", 10)
     serve(lambda: {"tokens": sum(len(index.search([text], "place", 10)) for text in texts[5000:])})

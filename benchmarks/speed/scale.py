@@ -213,7 +213,7 @@ def main():
     options = parser.parse_args()
     if options.serve:
         return serve(options.files, options.units // options.files, options.latency)
-    command = [sys.executable, "-m", "benchmarks.speed.scale", *sys.argv[1:], "--serve"]
+    command = [sys.executable, *sys.argv, "--serve"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         url = f"http://127.0.0.1:{server.stdout.readline().strip()}"
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}

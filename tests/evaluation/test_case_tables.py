@@ -88,6 +88,6 @@ def test_conditions_are_counted_in_training_and_put_in_order(models, pairs, rate
     for model in json.loads(printed.splitlines()[-1])["models"].values():
         assert [line["pairs"] for line in model["by_times"]] == [*counted, 0, 0]
         value, order = model["by_times"][0]["spearman"], model["order"]["rated"]
-        assert f"| 0 or more | {counted[0]} | {value['value']:.2f} [" in printed
-        assert "| 101 or more | 0 | n/a | n/a |" in printed
+        assert f"| 0 to 0 | {counted[0]} | {value['value']:.2f} [" in printed
+        assert "| 101 to inf | 0 | n/a | n/a |" in printed
         assert f"without label -1 {order['value']:.2f} [{order['low']:.2f}, {order['high']:.2f}]" in printed
