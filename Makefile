@@ -75,14 +75,13 @@ wheel: .venv/ready         ## build a wheel and a source archive into dist/
 	$(BIN)/python -m build
 
 bench: .venv/ready .venv-peers/ready  ## throughput against the peers, one after the other
-	RAY_worker_niceness=0 $(BIN)/python benchmarks/embed_throughput.py
-	RAY_worker_niceness=0 $(BIN)/python benchmarks/shared_prefix.py
-	RAY_worker_niceness=0 $(BIN)/python benchmarks/fit.py
-	RAY_worker_niceness=0 $(BIN)/python benchmarks/search.py
+	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.embed_throughput
+	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.shared_prefix
+	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.fit
+	RAY_worker_niceness=0 $(BIN)/python -m benchmarks.speed.search
 
-cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, without a GPU: devices, copies, kernels
-	.venv-cuda/bin/python benchmarks/cuda_build_check.py
-	.venv-cuda/bin/python benchmarks/cross_compile.py
+cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, without a GPU: devices, number formats, copies
+	.venv-cuda/bin/python -m benchmarks.gpu.cuda_build_check
 
 .venv/demo: EXTRAS := minilm,search
 .venv/demo: SIZE := 1.9
@@ -96,15 +95,15 @@ cuda-build-check: .venv-cuda/ready  ## the GPU path on a CUDA build of torch, wi
 	$(INSTALL) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-.venv-peers/ready: benchmarks/peers.txt
+.venv-peers/ready: benchmarks/speed/peers.txt
 	$(PYTHON) -m venv .venv-peers
-	.venv-peers/bin/python -m pip install --quiet --requirement benchmarks/peers.txt
+	.venv-peers/bin/python -m pip install --quiet --requirement benchmarks/speed/peers.txt
 	.venv-peers/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
 
-.venv-cuda/ready: benchmarks/cuda.txt
+.venv-cuda/ready: benchmarks/gpu/cuda.txt
 	$(PYTHON) -m venv .venv-cuda
-	.venv-cuda/bin/python -m pip install --quiet --requirement benchmarks/cuda.txt
+	.venv-cuda/bin/python -m pip install --quiet --requirement benchmarks/gpu/cuda.txt
 	touch $@
 
 clean:                     ## remove the virtual environments

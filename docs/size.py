@@ -67,6 +67,7 @@ def counted() -> dict[str, float]:
         "core-lines": rooms.total() - sum(rooms[room] for room in SATELLITES),
         "largest-room": max(rooms.values()),
         "test-lines": sum(map(lines, sources("tests"))),
+        "benchmark-lines": sum(map(lines, sources("benchmarks"))),
         "flag-rows": len(re.findall(r"(?m)^\| `--", flags)),
         "layers": len(layers),
         "raises-per-1000-lines": round(1000 * sum(isinstance(n, ast.Raise) for n in nodes) / rooms.total(), 1),

@@ -99,6 +99,12 @@ def test_every_script_and_page_that_is_named_is_there(page):
         assert (ROOT / name).exists(), f"{page.name}: {name}"
 
 
+def test_every_benchmark_that_a_page_or_a_target_runs_is_there():
+    for page in (*PAGES, *(ROOT / "results").glob("*.md"), ROOT / "Makefile"):
+        for module in re.findall(r"-m (benchmarks(?:\.\w+)+)", page.read_text(encoding="utf-8")):
+            assert (ROOT / module.replace(".", "/")).with_suffix(".py").exists(), f"{page.name}: {module}"
+
+
 @cache
 def messages():
     """Every text of the package, with … for what is put into it."""

@@ -1,12 +1,11 @@
 """A model of raycase in MTEB: its own mock tasks, and search under the instruction of each query."""
 
 import json
-import runpy
 
 import numpy as np
 import pytest
 import torch
-from helpers import ROOT, Later
+from helpers import Later
 
 import raycase
 
@@ -147,24 +146,3 @@ def test_a_wrapper_around_the_model_does_not_lose_the_instructions_of_a_search(p
     with pytest.raises(ValueError, match="without a wrapper"):
         mteb.evaluate(wrapper, mocks.MockInstructionRetrieval(), cache=None)
     mteb.evaluate(wrapper, mocks.MockRetrievalTask(), cache=None)
-
-
-def test_csts_for_mteb_has_its_metadata_and_compares_pairs_under_their_conditions(model):
-    task = runpy.run_path(str(ROOT / "benchmarks" / "mteb_csts.py"))["CSTS"]()
-    task.metadata._validate_metadata()
-    assert task.metadata.is_filled()
-    rated = [(TEXTS[0], TEXTS[2], "color", 5), (TEXTS[0], TEXTS[2], "place", -1)]  # a validation row; does not apply
-    rated += [(TEXTS[0], TEXTS[6], "color", 5), (TEXTS[0], TEXTS[4], "color", 4), (TEXTS[0], TEXTS[4], "place", 1)]
-    rated += [(TEXTS[1], TEXTS[5], "number of people", 2)]
-    task.first_test_row = 1
-    task.dataset = {"validation": rows(("sentence1", "sentence2", "condition", "label"), rated)}
-    task.dataset_transform()
-    task.data_loaded = True
-    assert task.dataset["test"]["text2"][2] == "three boys in red shirts place"  # what models without conditions read
-    assert task._calculate_descriptive_statistics_from_split("test")["unique_pairs"] == 4
-    for encoder in (mteb.get_model("mteb/baseline-random-encoder"), raycase.to_mteb(model)):
-        scores = task.evaluate(encoder, encode_kwargs={})["default"]
-        assert np.isfinite(scores["main_score"])
-    here = [model.similarity(model.encode(a, under), model.encode(b, under)).item() for a, b, under, _ in rated[2:]]
-    wanted = np.corrcoef(here, [rating for *_, rating in rated[2:]])[0, 1]
-    assert scores["cosine_pearson"] == pytest.approx(wanted, abs=1e-5)

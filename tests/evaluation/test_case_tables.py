@@ -4,11 +4,12 @@ import json
 import math
 from argparse import Namespace
 
-import conditions
 import numpy as np
 import pytest
-from case_tables import cosines_to_mean, isotropy, main, render
 from helpers import write_csv
+
+from benchmarks.quality import conditions
+from benchmarks.quality.case_tables import cosines_to_mean, isotropy, main, render
 
 HISTORY = [
     {"epoch": 1, "loss": 0.5, "spearman": 20.25, "seconds": 1.0, "mib": 9},
@@ -29,12 +30,11 @@ def test_the_report_has_tables_and_plots(models, save_model, pairs, rated_pairs,
     text = (tmp_path / "report" / "report.md").read_text()
     assert render(metrics) == text
     pictures = json.loads(capsys.readouterr().out.splitlines()[-1])["pictures"]
-    assert pictures == ["cosine_by_rating.png", "cosines_to_mean.png", "training.png"]
+    assert pictures == ["cosines_to_mean.png", "training.png"]
     assert all((tmp_path / "report" / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
     for model, after in zip(metrics["models"], ("g(f - base)", "g(f)"), strict=True):
         found = model["variants"][after]
         assert sum(found["to_mean"]["histogram"]["counts"]) == len(rated_pairs.distinct)
-        assert sum(row["pairs"] for row in found["by_rating"]) == len(rated_pairs)
         pair = [model["variants"][name] for name in (model["own"], after)]
         isotropies = " → ".join(f"{v['isotropy']:.4f}" for v in pair)
         assert f"| {model['name']} | `{model['own']}` → `{after}` | 32 → 8 | {isotropies} |" in text
@@ -76,23 +76,18 @@ def test_cosines_to_the_mean_by_hand():
     np.testing.assert_allclose(cosines_to_mean(np.array([[1.0, 0.0], [-1.0, 0.0]])), [0, 0])
 
 
-def test_the_report_of_conditions_has_what_was_measured(models, pairs, tmp_path):
+def test_conditions_are_counted_in_training_and_put_in_order(models, pairs, rated_pairs, tmp_path, capsys):
     header = ["sentence1", "sentence2", "condition", "label"]
     rows = [["a dog", "a cat", "Type of dog ", label] for label in (1, 2)]
     rows += [["a dog", "a cat", "number of people", 1]] * 4
     train = write_csv(tmp_path / "train.csv", header, rows)
     words = {"data": pairs, "output": str(tmp_path / "report"), "resamples": 100, "compute": "float32"}
     conditions.main(Namespace(model=list(map(str, models)), train=train, **words))
-    metrics = json.loads((tmp_path / "report" / "metrics.json").read_text())
-    text = (tmp_path / "report" / "report.md").read_text()
-    assert conditions.render(metrics) == text
-    groups = metrics["conditions"]["training"]["groups"]
-    assert [group["conditions"] for group in groups] == [1, 1, 1, 0, 0]
-    for model in metrics["models"]:
-        value = model["by_times"][0]["spearman"]
-        assert f"| 0 | 1 | {groups[0]['pairs']} | {groups[0]['rated']} | {value['value']:.2f} [" in text
-    assert "| more than 100 | 0 | 0 | 0 | n/a | n/a |" in text
-    order = metrics["models"][1]["order"]["rated"]
-    assert f"{order['value']:.2f} [{order['low']:.2f}, {order['high']:.2f}] |" in text
-    worst = metrics["models"][0]["worst_conditions"][0]
-    assert f"| {worst['condition']} | {worst['pairs']} | {worst['distance']:.1f} |" in text
+    printed = capsys.readouterr().out
+    counted = [rated_pairs.conditions.count(name) for name in ("color of the dress", "type of dog", "number of people")]
+    for model in json.loads(printed.splitlines()[-1])["models"].values():
+        assert [line["pairs"] for line in model["by_times"]] == [*counted, 0, 0]
+        value, order = model["by_times"][0]["spearman"], model["order"]["rated"]
+        assert f"| 0 to 0 | {counted[0]} | {value['value']:.2f} [" in printed
+        assert "| 101 to inf | 0 | n/a | n/a |" in printed
+        assert f"without label -1 {order['value']:.2f} [{order['low']:.2f}, {order['high']:.2f}]" in printed

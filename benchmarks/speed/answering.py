@@ -1,0 +1,92 @@
+"""How long answers under any condition take: first ones, next ones, with a filter, and their recall.
+
+    python -m benchmarks.speed.answering --index any.lance [--where "id LIKE '%77.jpg#_'"] [--before CHECKOUT]
+
+Queries are texts of the index (--seed), each asked alone under each condition; the first pools what no earlier one
+did. Recall: the share of the ten best scores of a search that pools all rows. With --before, a process of each
+checkout asks the same, in turns.
+"""
+
+import argparse
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.turns import ROOT, finish, median, of_checkout, parser_of, run
+
+CONDITIONS = ["color of the clothes", "number of people", "place", "type of sport", "animal", "weather"]
+K = 10
+
+
+def ask(index_uri, where, queries, exact, seed):
+    """The figures of one process."""
+    import numpy as np
+
+    from raycase.index.approximate import EFFORTS
+    from raycase.index.index import Index
+
+    index = Index.open(index_uri)
+    rows = random.Random(seed).sample(range(index.dataset.count_rows()), queries)
+    texts = index.dataset.take(rows, columns=["text"])["text"].to_pylist()
+    firsts, nexts, filtered, embedding, recall = [], [], [], [], []
+
+    def timed(into, text, condition, **options):
+        began = time.perf_counter()
+        answers = index.search(text, condition, K, **options)
+        into.append(time.perf_counter() - began)
+        return np.array(answers["score"])
+
+    opening = []
+    timed(opening, texts[0], "mood")
+    for condition in CONDITIONS:
+        found = [timed(nexts if number else firsts, text, condition) for number, text in enumerate(texts)]
+        for text in texts:
+            began = time.perf_counter()
+            index.embed([text], condition)
+            embedding.append(time.perf_counter() - began)
+        if condition in CONDITIONS[:exact]:
+            all_rows = Index.open(index_uri)
+            for text, scores in zip(texts, found, strict=True):
+                wanted = all_rows.search(text, condition, K, options=EFFORTS["exact"])["score"].to_numpy()
+                recall.append(float((scores >= wanted[-1] - 1e-5).sum()) / K)
+            del all_rows
+    if where:
+        index = Index.open(index_uri)
+        index.search(texts[0], "mood", K)
+        for condition in CONDITIONS:
+            timed(filtered, texts[0], condition, where=where)
+    milliseconds = {"first": firsts, "next": nexts, "embedding": embedding, "first_with_filter": filtered}
+    result = {f"{name}_ms": round(1000 * median(values), 1) for name, values in milliseconds.items() if values}
+    result |= {"opening_and_first_ms": round(1000 * opening[0]), "slowest_next_ms": round(1000 * max(nexts), 1)}
+    return result | ({"recall": round(sum(recall) / len(recall), 4)} if recall else {})
+
+
+def main():
+    parser = parser_of(__doc__)
+    parser.add_argument("--index", required=True)
+    parser.add_argument("--where", help="a filter, of which first answers are timed, too")
+    parser.add_argument("--before", type=Path, help="a checkout of the commit to compare with")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--queries", type=int, default=24)
+    parser.add_argument("--exact", type=int, default=2, help="conditions under which recall is measured")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--process", action="store_true", help=argparse.SUPPRESS)
+    flags = parser.parse_args()
+    if flags.process:
+        print(json.dumps(ask(flags.index, flags.where, flags.queries, flags.exact, flags.seed)))
+        return
+    checkouts = ({"before": flags.before.resolve()} if flags.before else {}) | {"now": ROOT}
+    found = {which: [] for which in checkouts}
+    for _ in range(flags.rounds):
+        for which, checkout in checkouts.items():
+            found[which].append(run("-P", *sys.argv, "--process", env=of_checkout(checkout)).line)
+            print(which, found[which][-1], file=sys.stderr)
+    medians = {which: {name: median(each[name] for each in of) for name in of[0]} for which, of in found.items()}
+    ratios = {name: medians["before"][name] / medians["now"][name] for name in medians["now"]} if flags.before else {}
+    finish(ratios, **medians, rounds=flags.rounds, queries=flags.queries, seed=flags.seed)
+
+
+if __name__ == "__main__":
+    main()
