@@ -65,7 +65,7 @@ def all_kinds() -> dict[str, type]:
     """The dataclass of each command, and of each system that a command is for, as `train case`."""
     kinds: dict[str, type] = {}
     for name, command in COMMANDS.items():
-        flags = command.load()
+        flags = command.flags
         kinds |= {f"{name} {s}": kind for s, kind in flags.items()} if isinstance(flags, Mapping) else {name: flags}
     return kinds
 

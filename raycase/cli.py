@@ -24,7 +24,7 @@ import tyro
 from tyro.extras import SubcommandApp
 
 from raycase import __version__
-from raycase.commands import COMMANDS, Result
+from raycase.commands import COMMANDS, Command, Result
 from raycase.commands.reading import read_in_groups
 from raycase.errors import RequestError, WorkError, command_line, first_line, note, visible
 from raycase.io.json_values import finite
@@ -32,7 +32,6 @@ from raycase.io.json_values import finite
 DESCRIPTION = "Condition-aware sentence embeddings for whole corpora, on Ray. `raycase --version` prints the version."
 HELP_ALL, CONFIG, QUIET = "--help-all", "--config", "--quiet"  # of every command
 OVERWRITE, AGAIN = "--overwrite", "run the same command again"  # of those that have it; what errors advise
-HELP = Path(__file__).with_name("help")
 RESUME = {"embed", "score", "join", "train", "tune"}  # commands that keep what is finished; others begin again
 SETTINGS = (
     tyro.conf.DisallowNone,  # `bool | None` is --flag, --no-flag or unset, and "None" is a string
@@ -74,15 +73,12 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         if words == ["--version"]:
             print(f"raycase {__version__}")
             return
-        name = subcommand(words)
-        with stopping_at_once():
-            job = parse(words)
-            if quiet:
-                os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
-            assert name is not None, "parse exits without a subcommand"
-            resumes = name in RESUME and not getattr(job, "FROZEN", False)
-            with stopping_at_once(resumes=resumes):
-                result = _run(work or COMMANDS[name].work, job, resumes=resumes)
+        flags, name = parse(words), words[0]
+        if quiet:
+            os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
+        resumes = name in RESUME and not getattr(flags, "FROZEN", False)
+        with stopping_at_once(resumes=resumes):
+            result = _run(work or COMMANDS[name].work, flags, resumes=resumes)
         _print_result(result)
 
 
@@ -147,8 +143,7 @@ def _printing() -> Iterator[None]:
 
 def subcommand(arguments: Sequence[str]) -> str | None:
     """The subcommand that the arguments begin with; None without one."""
-    name = arguments[0].replace("_", "-") if arguments else None
-    return name if name in COMMANDS else None
+    return arguments[0] if arguments and arguments[0] in COMMANDS else None
 
 
 def parse(arguments: Sequence[str]) -> Any:
@@ -167,47 +162,46 @@ def parse(arguments: Sequence[str]) -> Any:
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    """`parse` of one command's words. Only the chosen subcommand is imported: the others stand in the list of
-    subcommands by their first line."""
-    arguments = with_config(arguments)
-    chosen = subcommand(arguments)
-    short = bool({"-h", "--help"} & {*arguments})  # the flags that people use; --help-all: all
-    if short and (page := help_page(arguments)):
-        print(page.read_text(encoding="utf-8"), end="")
-        sys.exit()
-    arguments = ["--help" if word == HELP_ALL else word for word in arguments]
-    completion = bool(arguments) and arguments[0].startswith("--tyro-")  # a shell's completions cover all
-    example = COMMANDS[chosen].example if chosen else ""
-    app = SubcommandApp()
-    for name, command in COMMANDS.items():
-        flags = command.load() if completion or name == chosen else None
-        if isinstance(flags, Mapping):
-            second = SubcommandApp()
-            for system, kind in flags.items():
-                line = None if system in arguments else str(inspect.getdoc(kind)).splitlines()[0]
-                example = example.replace("SYSTEM", system) if line is None else example
-                second.command(name=system, help=line)(read_in_groups(kind, short=f"{name} {system}" if short else ""))
-            app.command(second, name=name, help=command.work.__doc__)
-        else:
-            read = read_in_groups(flags, short=name if short else "") if flags else lambda: None  # never chosen
-            app.command(name=name, help=command.work.__doc__ if flags is None else None)(read)
+    """`parse` of one command's words: the names before the flags, then the flags of the dataclass that they name."""
+    words, names, example, line = [*with_config(arguments)], ["raycase"], "", DESCRIPTION
+    flags: Any = COMMANDS
+    if name := subcommand(words):
+        names.append(words.pop(0))
+        flags, example, line = COMMANDS[name].flags, COMMANDS[name].example, COMMANDS[name].line
+        if isinstance(flags, Mapping) and words and words[0] in flags:
+            names.append(words[0])
+            flags, example = flags[words[0]], example.replace("SYSTEM", words.pop(0))
+    is_short = bool({"-h", "--help"} & {*words})  # the flags that people use; --help-all: all
+    words = ["--help" if word == HELP_ALL else word for word in words]
     wrong = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
         with redirect_stderr(wrong):
-            return app.cli(prog="raycase", args=arguments, description=DESCRIPTION, config=SETTINGS)
+            if isinstance(flags, Mapping):
+                return _list(flags, words).cli(prog=" ".join(names), args=words, description=line, config=SETTINGS)
+            read = read_in_groups(flags, short=" ".join(names) if is_short else "")
+            return tyro.cli(read, prog=" ".join(names), args=words, config=SETTINGS)
     except SystemExit as stop:
         if example and not stop.code:
             print(f"Example: {example}")
         raise
     finally:
-        for line in wrong.getvalue().splitlines():
-            note(line)
+        for text in wrong.getvalue().splitlines():
+            note(text)
 
 
-def help_page(arguments: Sequence[str]) -> Path | None:
-    """The page that `make docs` wrote of a command's help; None without one. Loading the flags takes seconds."""
-    names = "-".join(word for word in arguments[:2] if word.replace("-", "").isalnum()), subcommand(arguments)
-    return next((page for name in names if (page := HELP / f"{name}.txt").is_file()), None)
+def _list(several: Mapping[str, Any], words: Sequence[str]) -> SubcommandApp:
+    """The subcommands, each with its line; for a shell's completions with all flags."""
+    app = SubcommandApp()
+    completion = bool(words) and words[0].startswith("--tyro-")
+    for name, each in several.items():
+        is_command = isinstance(each, Command)
+        line = each.line if is_command else str(inspect.getdoc(each)).splitlines()[0]
+        flags = (each.flags if is_command else each) if completion else None
+        if isinstance(flags, Mapping):
+            app.command(_list(flags, words), name=name, help=line)
+        else:
+            app.command(name=name, help=line)(read_in_groups(flags) if flags else lambda: None)  # never chosen
+    return app
 
 
 def _run(work: Callable[[Any], Result], job: Any, *, resumes: bool) -> Result:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
+DEFAULT_MODEL = "minilm-conditional-v2"  # its encoder is in the package of the extra `minilm`
 Activation = Literal["relu", "gelu", "silu", "leaky_relu"]  # of CASE, Table 7
 Compute = Literal["bfloat16", "float32"]  # number format inside the encoder
 DropoutAt = Literal["output", "input", "both"]  # ends of g; output is CASE, eq. 4: Dropout(LeakyReLU(W e))

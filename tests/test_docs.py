@@ -58,7 +58,7 @@ def called(page):
 
 def flags_of(words):
     """Every flag of a command, or of all its systems."""
-    loaded = COMMANDS[subcommand(words)].load()
+    loaded = COMMANDS[subcommand(words)].flags
     kinds = loaded.values() if isinstance(loaded, dict) else [loaded]
     names = {field.name.replace("_", "-") for kind in kinds for field in fields(kind)}
     return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--help", "--help-all"}

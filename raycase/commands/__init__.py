@@ -1,245 +1,58 @@
-"""What each subcommand of `raycase` reads and does: its dataclass of flags, the work, and the lines printed around it.
+"""The commands, a file each: to add a command is to add its file.
 
-torch, transformers and Ray take seconds to import, so each subcommand imports what it needs when it is chosen:
-`raycase --help` needs none of them.
+The file of NAME has `NameFlags`, the dataclass of its flags, or `NAME_FLAGS`, one for each name of a second subcommand;
+the function `NAME`, which does the work, and whose first line is that of `raycase --help`; and `EXAMPLE`, the last line
+of its own help. `OVER` names another command, whose words follow --. Nothing slow is imported at the top of a file.
 """
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
 
-import tyro
+from raycase.commands.elsewhere import ELSEWHERE
 
-from raycase.commands.flags import RayFlag
-from raycase.errors import check_ranges, normal_words, note, visible
-
-if TYPE_CHECKING:
-    from raycase.evaluation.job import EvaluateFlags
-    from raycase.index.build import IndexFlags
-    from raycase.job.embed_job import EmbedFlags
-    from raycase.models.push import PushFlags
-    from raycase.serve.serve_job import ServeFlags
-    from raycase.training.job import TrainFlags
-    from raycase.training.sweep import Sweep
+FIRST = ("demo", "embed", "verify", "index", "search")  # in the help; the others by the alphabet
+SHARED = ("elsewhere", "flags", "place", "reading")  # files that are no command
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
 
 @dataclass(frozen=True)
 class Command:
-    """One subcommand. The first line of the docstring of `work` is its line in `raycase --help`."""
+    """A command by its name; its file is imported when it is looked at."""
 
-    flags: str  # module:name of a dataclass, or of a mapping of dataclasses by the name of a second subcommand
-    work: Callable[[Any], Result]
-    example: str  # the last line of its help
-    over: str = ""  # another command, whose words follow --
+    name: str
 
-    def load(self) -> type | Mapping[str, type]:
-        """Import the dataclass or dataclasses."""
-        return resolve_name(self.flags)
+    @property
+    def file(self) -> Any:
+        return import_module(f"{__name__}.{self.name}") if self.name in FILES else ELSEWHERE[self.name]
 
+    @property
+    def flags(self) -> type | Mapping[str, type]:
+        """The dataclass, or those of the second subcommands by name."""
+        several = getattr(self.file, f"{self.name.upper()}_FLAGS", None)
+        return several or getattr(self.file, f"{self.name.title()}Flags")
 
-def embed(flags: EmbedFlags) -> Result:
-    """Embed a corpus under conditions."""
-    from raycase.commands.place import embed
-    from raycase.io.reader import conditions_file
+    @property
+    def work(self) -> Callable[..., Result]:
+        return getattr(self.file, self.name)
 
-    result = embed(flags)
-    if sys.stdout.isatty() and not flags.dry_run:
-        output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
-        build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
-        first = normal_words((*flags.conditions, "...")[0])
-        said = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
-        under = "" if flags.unconditional else f" --condition {said}"
-        search = f'{build}raycase search --index {index} --query "..."{under}'
-        note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
-        note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
-        note(f"next: {search if 'float' in flags.dtype else f'raycase verify {output}'}")
-    return result
+    @property
+    def line(self) -> str:
+        return str(self.work.__doc__).partition("\n")[0]
 
+    @property
+    def example(self) -> str:
+        return self.file.EXAMPLE
 
-@dataclass(frozen=True, kw_only=True)
-class VerifyFlags(RayFlag):
-    """Check an output of `raycase embed` or `raycase score`: counts, checksums, schema, no NaN, no duplicate row."""
-
-    output: tyro.conf.Positional[str]
-    """The folder that the job wrote."""
+    @property
+    def over(self) -> str:
+        return getattr(self.file, "OVER", "")
 
 
-def verify(flags: VerifyFlags) -> Result:
-    """Check an output of `embed` or `score` against its manifest."""
-    from raycase.commands.place import AutoRunner
-    from raycase.io.places import check_paths
-    from raycase.job.verify import verify
-
-    check_paths(opens={"OUTPUT": flags.output})
-    check_ranges(flags)
-    return verify(flags.output, AutoRunner(flags.ray)) | {"verified": True}
-
-
-def index(flags: IndexFlags) -> Result:
-    """Index the vectors of an output of `embed`, or add new ones to an index."""
-    from raycase.index.build import build
-
-    result = build(flags)
-    if result["rows_deleted"]:
-        print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
-    of = result["kind"]
-    kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
-    rows, tokens = result["rows"], result["rows_with_tokens"]
-    under = f" under {result['conditions']} conditions" if result["conditions"] or not tokens else ""
-    under += (" for any condition" if tokens == rows else f", {tokens:,} of them for any condition") if tokens else ""
-    print(f"{rows:,} rows{under}, {kind}: {visible(result['output'])}")
-    return result
-
-
-def train(flags: TrainFlags) -> Result:
-    """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
-    from raycase.commands.place import open_trainer
-    from raycase.training.job import train
-
-    metrics = train(flags, open_trainer)
-    chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
-    print(f"{chosen}the model is in {visible(flags.folder)}")
-    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
-    return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
-
-
-def tune(job: Sweep) -> Result:
-    """Search the flags of `raycase train`, or run a grid of them."""
-    from raycase.ray.tune import tune
-
-    result = tune(job)
-    output = visible(result["output"])
-    print(f"the tables are in {output}, the best cell's model in {output}/best")
-    return result
-
-
-def evaluate(flags: EvaluateFlags) -> Result:
-    """Evaluate models on a task and write a report."""
-    from raycase.commands.place import AutoRunner
-    from raycase.evaluation.procedure import evaluate
-    from raycase.training.vector_cache import VectorCache
-
-    metrics = evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
-    output = Path(flags.output).expanduser().absolute()
-    print(f"the report is {visible(output / 'report.md')}")
-    return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
-
-
-def push(flags: PushFlags) -> Result:
-    """Publish a model folder on the Hugging Face hub."""
-    from raycase.models.push import push
-
-    result = push(flags)
-    print(f"raycase.load({result['repository']!r}), or this very commit: {result['model']}")
-    return result
-
-
-def serve(flags: ServeFlags) -> Result:
-    """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
-    from raycase.serve.serve_job import check_serve, import_serve
-
-    import_serve(mcp=flags.mcp is not None)
-    if flags.mcp == "stdio":
-        from raycase.serve.agents import serve_over_stdio
-
-        serve_over_stdio(check_serve(flags))
-        sys.exit()  # standard output was the agent's: no result stands there
-    from raycase.ray.serve import serve
-
-    serve(flags)
-
-
-def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], Result]:
-    """The work at this module:name, which is imported when it begins, and its line in the help. with_runner: a `Runner`
-    runs it."""
-
-    def work(job: Any) -> Result:
-        runner = [resolve_name("raycase.commands.place:AutoRunner")(job.ray)] if with_runner else []
-        return resolve_name(place)(job, *runner)
-
-    work.__doc__ = line
-    return work
-
-
-COMMANDS = {
-    "demo": Command(
-        "raycase.commands.demo:DemoFlags",
-        _at("raycase.commands.demo:demo", "Embed a sample that ships, index it and search it, in a few seconds."),
-        "raycase demo",
-    ),
-    "embed": Command(
-        "raycase.job.embed_job:EmbedFlags",
-        embed,
-        'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
-    ),
-    "verify": Command("raycase.commands:VerifyFlags", verify, "raycase verify out/"),
-    "index": Command(
-        "raycase.index.build:IndexFlags", index, "raycase index --embeddings out/ --output captions.lance"
-    ),
-    "search": Command(
-        "raycase.index.search_job:SearchFlags",
-        _at("raycase.commands.place:search", "Search an index by sentences under conditions."),
-        'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
-    ),
-    "facets": Command(
-        "raycase.explore.facets_job:FacetsFlags",
-        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
-        'raycase facets --index captions.lance --condition "color of the clothes"',
-    ),
-    "classify": Command(
-        "raycase.explore.classify:ClassifyFlags",
-        _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
-        "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
-    ),
-    "dedup": Command(
-        "raycase.explore.dedup:DedupFlags",
-        _at("raycase.explore.dedup:dedup", "Find rows of an index that are alike, and one of each group to keep."),
-        "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet",
-    ),
-    "explore": Command(
-        "raycase.explore.explore_job:ExploreFlags",
-        _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),
-        "raycase explore --index captions.lance --output map.html",
-    ),
-    "join": Command(
-        "raycase.explore.join:JoinFlags",
-        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", with_runner=True),
-        "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
-    ),
-    "score": Command(
-        "raycase.job.score_job:ScoreFlags",
-        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
-        "raycase score --input pairs.csv --output scores/",
-    ),
-    "train": Command(
-        "raycase.training.catalogue:TRAIN_FLAGS",
-        train,
-        "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
-    ),
-    "tune": Command(
-        "raycase.training.sweep:TuneFlags",
-        tune,
-        "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
-        over="train",
-    ),
-    "evaluate": Command(
-        "raycase.evaluation.job:EvaluateFlags",
-        evaluate,
-        "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/",
-    ),
-    "explain": Command(
-        "raycase.evaluation.explain:ExplainFlags",
-        _at("raycase.evaluation.explain:explain", "Show which words of a text a condition looks at."),
-        'raycase explain --text "Two girls in red play soccer." --condition "color of the clothes"',
-    ),
-    "serve": Command("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
-    "push": Command("raycase.models.push:PushFlags", push, "raycase push runs/pooling owner/name"),
-}
+FILES = [file.name for file in iter_modules(__path__) if file.name not in SHARED]
+COMMANDS = {name: Command(name) for name in dict.fromkeys((*FIRST, *sorted({*FILES, *ELSEWHERE})))}

@@ -1,4 +1,4 @@
-"""The sample that ships: embedded once for any condition, indexed, and searched without and with conditions."""
+"""The command demo: the sample that ships: embedded once for any condition, indexed, and searched without and with conditions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raycase.index.build import IndexFlags, build
-from raycase.index.search_job import SearchFlags, search
-from raycase.job.embed_job import EmbedFlags, check_embed
-from raycase.job.run import run
-from raycase.job.runner import Runner
-
+EXAMPLE = "raycase demo"
 FOLDER = Path.home() / "raycase" / "demo"
 WORDS, INDEX = str(FOLDER / "words"), str(FOLDER / "index.lance")
 SENTENCE = "Three women in green jackets ride bicycles along the beach."
@@ -25,7 +20,11 @@ class DemoFlags:
 
 
 def demo(flags: DemoFlags) -> dict[str, Any]:
-    """Embed, index and ask, in this process; returns where the results are. Raises RequestError and WorkError."""
+    """Embed a sample that ships, index it and search it, in a few seconds."""
+    from raycase.job.embed_job import EmbedFlags, check_embed
+    from raycase.job.run import run
+    from raycase.job.runner import Runner
+
     run(check_embed(EmbedFlags(any_condition=True, output=WORDS, overwrite=True)), Runner())
     return ask()
 
@@ -33,6 +32,9 @@ def demo(flags: DemoFlags) -> dict[str, Any]:
 def ask(raycase: str = "raycase") -> dict[str, Any]:
     """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition. raycase:
     the command, as a person calls it."""
+    from raycase.index.build import IndexFlags, build
+    from raycase.index.search_job import SearchFlags, search
+
     build(IndexFlags(embeddings=(WORDS,), output=INDEX, overwrite=True))
     search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
     search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))

@@ -46,7 +46,7 @@ def read_in_groups(kind: type, *, short: str = "") -> Callable[..., Any]:
     }
     made.__doc__ = kind.__doc__
     if more:
-        made.__doc__ = f"{inspect.getdoc(kind)}\n\n`raycase {short} --help-all` shows {more} more flags."
+        made.__doc__ = f"{inspect.getdoc(kind)}\n\n`{short} --help-all` shows {more} more flags."
     return made
 
 

@@ -18,6 +18,7 @@ from filelock import FileLock
 from raycase.errors import RequestError, expecting
 from raycase.errors import named as said
 from raycase.io.storage import PACKAGE, fingerprint, locate, mark
+from raycase.names import DEFAULT_MODEL
 
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(@[\w./-]+)?")
 PINNED = re.compile(r"hf://([\w.-]+/[\w.-]+)@([0-9a-f]{40})(?:/(.+))?")  # repository, commit, subfolder
@@ -34,7 +35,6 @@ KINDS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARY_KINDS)  # endings of
 MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
 METRICS, CARD = "metrics.json", "README.md"  # of a model folder, and no part of the model
 OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
-DEFAULT_MODEL = "minilm-conditional-v2"  # its encoder is in the package of the extra `minilm`
 MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
 INSIDE = {DEFAULT_MODEL: "minilm", "mpnet-conditional-v2": MPNET}  # a model that ships -> its encoder
 INSIDE |= {"minilm-conditional": "minilm", "mpnet-conditional": MPNET}  # those before

@@ -6,7 +6,7 @@ import pytest
 import storing
 from helpers import read_output, vectors
 
-from raycase.commands import index as index_command
+from raycase.commands.elsewhere import index as index_command
 from raycase.errors import RequestError, WorkError
 from raycase.explore.classify import ClassifyFlags, classify
 from raycase.explore.dedup import DedupFlags, dedup

@@ -17,7 +17,7 @@ from raycase.cli import main
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
 from raycase.io.model_files import pinned_uri
-from raycase.models.push import PushFlags, push
+from raycase.models.push import push
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder
 
@@ -140,7 +140,7 @@ def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
 )
 def test_what_is_not_published(trained, folder, repository, said):
     with pytest.raises((RequestError, WorkError), match=said):
-        push(PushFlags(folder=str(folder or trained), repository=repository))
+        push(str(folder or trained), repository)
 
 
 def test_a_model_folder_of_the_hub_is_no_encoder_to_train(hub):

@@ -6,13 +6,10 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from raycase.encoder.words import Word
 from raycase.errors import MOST_LABEL, MOST_SHOWN, RequestError, check_ranges, normal_words, visible
-from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
-from raycase.io.model_files import DEFAULT_MODEL, model_folder
-from raycase.io.places import check_paths
-from raycase.models.pairs import check_accepted
-from raycase.models.registry import resolve
+from raycase.names import DEFAULT_MODEL
+
+EXAMPLE = 'raycase explain --text "Two girls in red play soccer." --condition "color of the clothes"'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +26,13 @@ class ExplainFlags:
 
 
 def explain(flags: ExplainFlags) -> dict[str, Any]:
-    """Print every text under every condition and return the weights. Raises RequestError."""
+    """Show which words of a text a condition looks at."""
+    from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
+    from raycase.io.model_files import model_folder
+    from raycase.io.places import check_paths
+    from raycase.models.pairs import check_accepted
+    from raycase.models.registry import resolve
+
     check_paths(opens={"--model": model_folder(flags.model)})
     given = {name: (bool(getattr(flags, name)), "at least one") for name in ("text", "condition")}
     check_ranges(flags, given)
@@ -44,7 +47,7 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
     refused = config.prepare(texts, conditions).refused
     check_accepted(refused, texts, conditions=conditions, source="--text, --condition")
-    weights: list[list[Word]] = config.load().word_weights(texts, conditions)
+    weights = config.load().word_weights(texts, conditions)
     styles, shown = has_styles(sys.stdout), None
     for (text, condition), words in zip(pairs, weights, strict=True):
         if text != shown:

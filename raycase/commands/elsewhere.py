@@ -1,0 +1,201 @@
+"""The commands whose files are still to come: where their flags and their work are."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from raycase.errors import normal_words, note, visible
+
+if TYPE_CHECKING:
+    from raycase.evaluation.job import EvaluateFlags
+    from raycase.index.build import IndexFlags
+    from raycase.job.embed_job import EmbedFlags
+    from raycase.serve.serve_job import ServeFlags
+    from raycase.training.job import TrainFlags
+    from raycase.training.sweep import Sweep
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """What `Command` asks of a file."""
+
+    flags: str  # module:name
+    work: Callable[[Any], dict[str, Any]]
+    EXAMPLE: str
+    OVER: str = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__":
+            raise AttributeError(name)
+        is_table = self.flags.endswith("TRAIN_FLAGS")
+        if name.endswith("Flags") or name.endswith("_FLAGS"):
+            if is_table != name.endswith("_FLAGS"):
+                raise AttributeError(name)
+            return resolve_name(self.flags)
+        return self.work
+
+
+def embed(flags: EmbedFlags) -> dict[str, Any]:
+    """Embed a corpus under conditions."""
+    from raycase.commands.place import embed
+    from raycase.io.reader import conditions_file
+
+    result = embed(flags)
+    if sys.stdout.isatty() and not flags.dry_run:
+        output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
+        build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
+        first = normal_words((*flags.conditions, "...")[0])
+        said = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
+        under = "" if flags.unconditional else f" --condition {said}"
+        search = f'{build}raycase search --index {index} --query "..."{under}'
+        note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
+        note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
+        note(f"next: {search if 'float' in flags.dtype else f'raycase verify {output}'}")
+    return result
+
+
+def index(flags: IndexFlags) -> dict[str, Any]:
+    """Index the vectors of an output of `embed`, or add new ones to an index."""
+    from raycase.index.build import build
+
+    result = build(flags)
+    if result["rows_deleted"]:
+        print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
+    of = result["kind"]
+    kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
+    rows, tokens = result["rows"], result["rows_with_tokens"]
+    under = f" under {result['conditions']} conditions" if result["conditions"] or not tokens else ""
+    under += (" for any condition" if tokens == rows else f", {tokens:,} of them for any condition") if tokens else ""
+    print(f"{rows:,} rows{under}, {kind}: {visible(result['output'])}")
+    return result
+
+
+def train(flags: TrainFlags) -> dict[str, Any]:
+    """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
+    from raycase.commands.place import open_trainer
+    from raycase.training.job import train
+
+    metrics = train(flags, open_trainer)
+    chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
+    print(f"{chosen}the model is in {visible(flags.folder)}")
+    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
+    return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
+
+
+def tune(job: Sweep) -> dict[str, Any]:
+    """Search the flags of `raycase train`, or run a grid of them."""
+    from raycase.ray.tune import tune
+
+    result = tune(job)
+    output = visible(result["output"])
+    print(f"the tables are in {output}, the best cell's model in {output}/best")
+    return result
+
+
+def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
+    """Evaluate models on a task and write a report."""
+    from raycase.commands.place import AutoRunner
+    from raycase.evaluation.procedure import evaluate
+    from raycase.training.vector_cache import VectorCache
+
+    metrics = evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
+    output = Path(flags.output).expanduser().absolute()
+    print(f"the report is {visible(output / 'report.md')}")
+    return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
+
+
+def serve(flags: ServeFlags) -> dict[str, Any]:
+    """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
+    from raycase.serve.serve_job import check_serve, import_serve
+
+    import_serve(mcp=flags.mcp is not None)
+    if flags.mcp == "stdio":
+        from raycase.serve.agents import serve_over_stdio
+
+        serve_over_stdio(check_serve(flags))
+        sys.exit()  # standard output was the agent's: no result stands there
+    from raycase.ray.serve import serve
+
+    serve(flags)
+
+
+def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], dict[str, Any]]:
+    """The work at this module:name, which is imported when it begins, and its line in the help. with_runner: a `Runner`
+    runs it."""
+
+    def work(job: Any) -> dict[str, Any]:
+        runner = [resolve_name("raycase.commands.place:AutoRunner")(job.ray)] if with_runner else []
+        return resolve_name(place)(job, *runner)
+
+    work.__doc__ = line
+    return work
+
+
+ELSEWHERE = {
+    "embed": Elsewhere(
+        "raycase.job.embed_job:EmbedFlags",
+        embed,
+        'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
+    ),
+    "index": Elsewhere(
+        "raycase.index.build:IndexFlags", index, "raycase index --embeddings out/ --output captions.lance"
+    ),
+    "search": Elsewhere(
+        "raycase.index.search_job:SearchFlags",
+        _at("raycase.commands.place:search", "Search an index by sentences under conditions."),
+        'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
+    ),
+    "facets": Elsewhere(
+        "raycase.explore.facets_job:FacetsFlags",
+        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
+        'raycase facets --index captions.lance --condition "color of the clothes"',
+    ),
+    "classify": Elsewhere(
+        "raycase.explore.classify:ClassifyFlags",
+        _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
+        "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
+    ),
+    "dedup": Elsewhere(
+        "raycase.explore.dedup:DedupFlags",
+        _at("raycase.explore.dedup:dedup", "Find rows of an index that are alike, and one of each group to keep."),
+        "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet",
+    ),
+    "explore": Elsewhere(
+        "raycase.explore.explore_job:ExploreFlags",
+        _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),
+        "raycase explore --index captions.lance --output map.html",
+    ),
+    "join": Elsewhere(
+        "raycase.explore.join:JoinFlags",
+        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", with_runner=True),
+        "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
+    ),
+    "score": Elsewhere(
+        "raycase.job.score_job:ScoreFlags",
+        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
+        "raycase score --input pairs.csv --output scores/",
+    ),
+    "train": Elsewhere(
+        "raycase.training.catalogue:TRAIN_FLAGS",
+        train,
+        "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
+    ),
+    "tune": Elsewhere(
+        "raycase.training.sweep:TuneFlags",
+        tune,
+        "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
+        OVER="train",
+    ),
+    "evaluate": Elsewhere(
+        "raycase.evaluation.job:EvaluateFlags",
+        evaluate,
+        "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/",
+    ),
+    "serve": Elsewhere("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
+}
