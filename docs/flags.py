@@ -1,18 +1,13 @@
-"""Write docs/flags.md, the tables of every subcommand's flags, from the dataclasses that they are read into; and what
---help prints into raycase/help, since loading the flags takes seconds.
+"""Write docs/flags.md, the tables of every command's flags, from the dataclasses that they are read into.
 
 python docs/flags.py            write it
 python docs/flags.py --check    exit with 1 where it is out of date (`make lint`)
 """
 
 import inspect
-import io
-import os
-import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
 from enum import Enum
 from pathlib import Path
@@ -20,11 +15,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import tyro
 
-from raycase import cli
 from raycase.commands import COMMANDS
 from raycase.commands.reading import field_docs, grouped
 
-Row = tuple[str, str, str, bool]  # flag, default, meaning; whether it is advanced
+Row = tuple[bool, str, str, str]  # whether it is advanced; flag, default, meaning
 PAGE = Path(__file__).with_name("flags.md")
 POSITIONAL = get_args(tyro.conf.Positional[str])[1]
 HEAD = """# Flags
@@ -37,115 +31,100 @@ name. `--config FILE` reads flags of any command from a YAML file (`conditions: 
 win. `--quiet` leaves out notes and progress. `raycase --tyro-print-completion bash` (or `zsh`, `tcsh`) prints what
 makes a shell complete them all.
 
-A flag of several commands or systems stands once, in a table before them, whose last column says which have it.
+A flag of several commands or systems stands once, in a table before them, whose last column names those that have it.
 """
 
 
 def page() -> str:
     """The whole page as Markdown."""
-    kinds, rows = all_kinds(), rows_by_kind()
-    systems = [kind for kind in kinds if " " in kind]
-    parts = [
-        HEAD,
-        several("## Flags of several commands", rows, lambda shared: len({k.split()[0] for k in shared}) > 1),
-    ]
+    flags: dict[str, type] = {}  # by the words of a command, as `embed` and `train case`
     for name, command in COMMANDS.items():
-        if name in kinds:
-            parts.append(section(f"## raycase {name}", kinds[name], name, rows, f"    {command.example}\n"))
-            continue
-        example = command.example.replace("SYSTEM", "condition-pooling")
-        parts.append(f"## raycase {name}\n\n{first_line(command.work)}\n\n    {example}\n")
-        title = f"### Flags of several systems of raycase {name}"
-        parts.append(several(title, rows, lambda shared: len(shared) > 1 and {*shared} <= {*systems}))
-        parts += [section(f"### raycase {kind}", kinds[kind], kind, rows) for kind in systems]
-    return "\n".join(parts)
-
-
-def all_kinds() -> dict[str, type]:
-    """The dataclass of each command, and of each system that a command is for, as `train case`."""
-    kinds: dict[str, type] = {}
+        several = command.flags
+        flags |= (
+            {f"{name} {s}": each for s, each in several.items()} if isinstance(several, Mapping) else {name: several}
+        )
+    words_of: dict[Row, list[str]] = {}
+    for words, each in flags.items():
+        for row in rows_of(each):
+            words_of.setdefault(row, []).append(words)
+    shared = sorted((row for row, of in words_of.items() if len(of) > 1), key=lambda row: -len(words_of[row]))
+    across = [row for row in shared if len({words.split()[0] for words in words_of[row]}) > 1]
+    of = {row: named(words_of[row], flags) for row in shared}
+    lines = [HEAD, "## Flags of several commands", "", *table("flag", across, of)]
     for name, command in COMMANDS.items():
-        flags = command.flags
-        kinds |= {f"{name} {s}": kind for s, kind in flags.items()} if isinstance(flags, Mapping) else {name: flags}
-    return kinds
-
-
-def rows_by_kind() -> dict[Row, list[str]]:
-    """Every row, and the commands and systems that have it."""
-    rows: dict[Row, list[str]] = {}
-    for name, kind in all_kinds().items():
-        docs, hints = field_docs(kind), get_type_hints(kind, include_extras=True)
-        for advanced, group in enumerate(grouped(kind)):
-            for field in group:
-                row = (flag(field, hints[field.name]), default(field), cell(docs[field.name]), bool(advanced))
-                rows.setdefault(row, []).append(name)
-    return rows
-
-
-def several(title: str, rows: Mapping[Row, list[str]], chosen: Callable[[list[str]], bool]) -> str:
-    """The flags that several commands or systems have, those of most first, and which have them."""
-    found = sorted((item for item in rows.items() if chosen(item[1])), key=lambda item: -len(item[1]))
-    lines = [title, "", "| flag | default | meaning | of |", "|---|---|---|---|"]
-    lines += [f"| {' | '.join(row[:3])} | {named(shared)} |" for row, shared in found]
-    return "\n".join([*lines, ""])
-
-
-def named(kinds: Sequence[str]) -> str:
-    """Commands and systems in a cell: `train` alone for all systems, and without the command where all are of it."""
-    systems = [kind for kind in all_kinds() if " " in kind]
-    if {*systems} <= {*kinds}:
-        kinds = [kind for kind in kinds if kind not in systems] + (["train"] if {*kinds} > {*systems} else ["all"])
-    elif {*kinds} <= {*systems}:
-        lacking = [kind.split()[1] for kind in systems if kind not in kinds]
-        kinds = [kind.split()[1] for kind in kinds]
-        return f"all but {', '.join(lacking)}" if len(lacking) < len(kinds) else ", ".join(kinds)
-    return ", ".join(kinds)
-
-
-def section(title: str, kind: type, name: str, rows: Mapping[Row, list[str]], example: str = "") -> str:
-    """A command's or a system's own flags, usual and advanced; the tables before have those it shares."""
-    described = [line.strip() for line in (inspect.getdoc(kind) or "").splitlines()]
-    lines = [title, "", *described, "", *([example] if example else [])]
-    for head, wanted in (("flag", False), ("advanced flag", True)):
-        if own := [row for row, of in rows.items() if of == [name] and row[3] == wanted]:
-            lines += [f"| {head} | default | meaning |", "|---|---|---|"]
-            lines += [*(f"| {' | '.join(row[:3])} |" for row in own), ""]
+        example = ["", f"    {command.example.replace('SYSTEM', 'condition-pooling')}", ""]
+        if name not in flags:
+            lines += [f"## raycase {name}", "", command.line, *example]
+            lines += [f"### Flags of several systems of raycase {name}", ""]
+            lines += table("flag", [row for row in shared if row not in across], of)
+        for words in [words for words in flags if words.split()[0] == name]:
+            is_system = words != name
+            lines += [f"##{'#' * is_system} raycase {words}", "", *inspect.getdoc(flags[words]).splitlines()]
+            lines += [""] if is_system else example
+            own = [row for row, of in words_of.items() if of == [words]]
+            lines += table("flag", [row for row in own if not row[0]])
+            lines += table("advanced flag", [row for row in own if row[0]])
     return "\n".join(lines)
+
+
+def named(of: Sequence[str], flags: Iterable[str]) -> str:
+    """The commands of a flag, in a cell: `train` for all its systems (`all` in their own table); systems alone without their command."""
+    systems = [words for words in flags if " " in words]
+    if {*systems} <= {*of}:
+        of = [words for words in of if words not in systems] + ["train"]
+    if of == ["train"]:
+        return "all"
+    is_of_one = len({words.split()[0] for words in of}) == 1
+    return ", ".join(words.split()[-1] if is_of_one else words for words in of)
+
+
+def table(head: str, rows: Sequence[Row], of: Mapping[Row, str] | None = None) -> Iterator[str]:
+    """The lines of a table, if it has rows. of: what the last column names."""
+    if rows:
+        yield f"| {head} | default | meaning |{' of |' if of else ''}"
+        yield "|---" * (4 if of else 3) + "|"
+        yield from (f"| {' | '.join(row[1:])} |" + (f" {of[row]} |" if of else "") for row in rows)
+        yield ""
+
+
+def rows_of(flags: type) -> Iterator[Row]:
+    """A row for each flag of a dataclass."""
+    docs, hints = field_docs(flags), get_type_hints(flags, include_extras=True)
+    for is_advanced, group in enumerate(grouped(flags)):
+        for field in group:
+            meaning = " ".join(docs[field.name].split()).replace("|", "\\|")  # a bar would end the cell
+            yield bool(is_advanced), flag(field, hints[field.name]), default(field), meaning
 
 
 def flag(field: Field[Any], hint: Any) -> str:
     """How it is given: the flag, its aliases and its choices; a positional argument in capitals."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    hint = get_args(hint)[0] if extras else hint
+    types_of = [t for t in members(get_args(hint)[0] if extras else hint) if t is not type(None)]
     if POSITIONAL in extras:
         return f"`{field.name.upper()}`"
     name = field.name.replace("_", "-")
-    types_of = {t for t in alternatives(hint) if t is not type(None)}
-    if types_of == {bool}:
+    if types_of == [bool]:
         return f"`--{name}`, `--no-{name}`"
     aliases = [alias for extra in extras for alias in getattr(extra, "aliases", None) or ()]
-    return ", ".join(f"`{word}{choices(hint)}`" for word in (f"--{name}", *aliases))
+    return ", ".join(f"`{word}{''.join(map(choices, types_of))}`" for word in (f"--{name}", *aliases))
 
 
-def alternatives(hint: Any) -> Iterator[Any]:
+def members(hint: Any) -> Sequence[Any]:
     """The members of a union, or the type itself."""
-    yield from get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def choices(hint: Any) -> str:
     """The values to choose from, as in the help; nothing where any value will do."""
-    for kind in alternatives(hint):
-        inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
-        many = "..." if inner is not kind else ""
-        if get_origin(inner) is Literal:
-            return f" {{{','.join(map(str, get_args(inner)))}}}{many}"
-        if isinstance(inner, type) and issubclass(inner, Enum):
-            return f" {{{','.join(member.value for member in inner)}}}{many}"
-    return ""
+    if get_origin(hint) is tuple and (one := choices(get_args(hint)[0])):
+        return f"{one}..."
+    if get_origin(hint) is Literal:
+        return f" {{{','.join(map(str, get_args(hint)))}}}"
+    return f" {{{','.join(hint)}}}" if isinstance(hint, type) and issubclass(hint, Enum) else ""
 
 
 def default(field: Field[Any]) -> str:
-    """The default; empty where the meaning says what an unset flag does."""
+    """The default; empty where the meaning has what an unset flag does."""
     value = field.default if field.default_factory is MISSING else field.default_factory()
     if value is MISSING:
         return "required"
@@ -153,43 +132,16 @@ def default(field: Field[Any]) -> str:
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, tuple):
-        return f"`{' '.join(map(str, value))}`"
-    return f"`{value.value if isinstance(value, Enum) else value}`"
-
-
-def cell(text: str) -> str:
-    """One line, in which a bar does not end the cell."""
-    return " ".join(text.split()).replace("|", "\\|")
-
-
-def first_line(function: Any) -> str:
-    """Of its docstring."""
-    return (inspect.getdoc(function) or "").splitlines()[0]
-
-
-def help_pages() -> Iterator[tuple[Path, str]]:
-    """Each page of help and what it holds."""
-    os.environ["COLUMNS"] = "100"
-    cli.help_page = lambda arguments: None
-    for name in {*COMMANDS, *all_kinds()}:
-        with redirect_stdout(io.StringIO()) as said, suppress(SystemExit):
-            cli.parse([*name.split(), "--help"])
-        yield cli.HELP / f"{name.replace(' ', '-')}.txt", re.sub(r" +\n", "\n", said.getvalue())
+    return f"`{' '.join(map(str, value)) if isinstance(value, tuple) else value}`"
 
 
 def main() -> int:
-    """Write the pages, or compare them with --check."""
-    pages = {PAGE: page(), **dict(help_pages())}
-    if sys.argv[1:] == ["--check"]:
-        if wrong := [p.name for p, text in pages.items() if not p.is_file() or p.read_text(encoding="utf-8") != text]:
-            print(f"{wrong[0]}: expected the flags of the code, got others; run `make docs`", file=sys.stderr)
-        return int(bool(wrong))
-    cli.HELP.mkdir(exist_ok=True)
-    for file in {*cli.HELP.glob("*.txt")} - {*pages}:
-        file.unlink()
-    for file, text in pages.items():
-        file.write_text(text, encoding="utf-8")
+    """Write the page, or compare it with --check."""
+    if sys.argv[1:] != ["--check"]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        print("docs/flags.md: expected the flags of the code, got others; run `make docs`", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -64,7 +64,7 @@ def console(arguments: Sequence[str] | None = None) -> None:
 def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] | None = None) -> None:
     """Run the subcommand that the arguments name (default: those of the process); `work` replaces what it does.
 
-    SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and say how to resume.
+    SIGINT (Ctrl-C) and SIGTERM (`ray job stop`) drop the units in flight and print how to resume.
     """
     gc.set_threshold(50_000)  # imports make objects that stay; to look for garbage among them takes a tenth of a start
     words = sys.argv[1:] if arguments is None else list(arguments)
@@ -212,12 +212,12 @@ def _run(work: Callable[[Any], Result], job: Any, *, resumes: bool) -> Result:
     except WorkError as error:
         if hasattr(error, "result"):  # the output is there, and its counts are worth knowing
             _print_result(error.result)
-        said = str(error)
+        message = str(error)
     except OSError as error:
-        said = f"{type(error).__name__}: {error}; run the same command again{' to resume' if resumes else ''}"
+        message = f"{type(error).__name__}: {error}; run the same command again{' to resume' if resumes else ''}"
     if resumes and getattr(job, "overwrite", False):
-        said = said.replace(AGAIN, f"{AGAIN} without {OVERWRITE}")
-    _fail(said, 1)
+        message = message.replace(AGAIN, f"{AGAIN} without {OVERWRITE}")
+    _fail(message, 1)
 
 
 def _print_result(result: Result) -> None:

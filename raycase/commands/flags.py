@@ -80,11 +80,11 @@ class RunFlags(RayFlag, PromptFlags):
     on_long: Advanced[OnLong] = "truncate"
     """What to do with texts longer than the encoder's maximum."""
     on_unknown: Advanced[OnUnknown] = "reject"
-    """What to do with texts without a token that the encoder knows, such as emoji: their vectors say nothing."""
+    """What to do with texts without a token that the encoder knows, such as emoji: their vectors mean nothing."""
     batch_tokens: Advanced[int | None] = None
     """Tokens in a batch, with padding. Default: 32768 on a GPU; on a CPU 512 to 4096, fewer for wide encoders."""
     unit_rows: Advanced[int | None] = None
-    """Rows of a unit, the smallest piece that a job finishes. Default: 4096, or 256 with --chunk; fewer with many
+    """Rows of a unit, the least that a job finishes. Default: 4096, or 256 with --chunk; fewer with many
     conditions."""
     actors: Advanced[str | None] = None
     """Number of encoders, or MIN:MAX to let the job wait for machines. Default: one per GPU of the running machines,
@@ -110,7 +110,7 @@ class OfIndex:
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: Advanced[bool] = False
-    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition and say so."""
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition, with a note."""
     model: Advanced[str | None] = None
     """Folder of the index's model, if it has moved."""
 

@@ -7,12 +7,12 @@ GPUs here, or processors for several encoders and work that repays them. A clust
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from raycase.errors import RequestError, note
-from raycase.job.runner import CPUS_OF_ENCODER, Runner
+from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Places, Runner
 
 if TYPE_CHECKING:
     from raycase.commands.flags import RunFlags
@@ -30,7 +30,7 @@ UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the
 
 
 def why_ray(ray: bool | None, several: str = "") -> str:
-    """The reason to run on Ray; "" for this process. StatedHead which, once.
+    """The reason to run on Ray; "" for this process. A line names it, once.
 
     ray: the flag. several: what asks for more than one process. Raises RequestError where the two contradict.
     """
@@ -68,16 +68,27 @@ def several_encoders(flags: RunFlags, units: int) -> str:
 
 
 class AutoRunner(Runner):
-    """A runner that decides by the rule, when it is told its work. ray: the flag of the command."""
+    """A runner that decides by the rule, when it is given its work. ray: the flag of the command."""
 
     def __init__(self, ray: bool | None = None) -> None:
         self.ray = ray
         self.embedding: Runner | None = None  # which then also does what follows
 
-    def map(self, *work: Any, encoder_of: tuple[RunFlags, int] | None = None, **how: Any) -> Iterator[Any]:
+    def map(
+        self,
+        function: Callable[..., Mapped],
+        items: Sequence[Item],
+        *,
+        unit: str,
+        places: Places = (),
+        threads: int = 1,
+        stall_timeout: float | None = None,
+        encoder_of: tuple[RunFlags, int] | None = None,
+    ) -> Iterator[Mapped]:
         """`Runner.map`."""
         runner = self.embedding or self._on(several_encoders(*encoder_of) if encoder_of else "")
-        return runner.map(*work, encoder_of=encoder_of, **how)
+        how: Any = {"unit": unit, "places": places, "threads": threads, "stall_timeout": stall_timeout}
+        return runner.map(function, items, **how, encoder_of=encoder_of)
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""
@@ -93,7 +104,7 @@ class AutoRunner(Runner):
 
 
 def embed(flags: EmbedFlags) -> dict[str, Any]:
-    """Run or resume the job by the rule, then index its output, or estimate it; returns what its last line says.
+    """Run or resume the job by the rule, then index its output, or estimate it; returns what its last line holds.
 
     Raises RequestError and WorkError.
     """

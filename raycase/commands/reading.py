@@ -15,62 +15,60 @@ import tyro
 from raycase.commands.flags import ADVANCED, HIDDEN
 
 
-def grouped(kind: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
-    """The flags of a dataclass in the order of the help, its own before its bases': the usual ones, the required first;
-    and the advanced ones."""
-    order = [name for each in kind.__mro__ for name in inspect.get_annotations(each)]
+def grouped(flags: type) -> tuple[list[Field[Any]], list[Field[Any]]]:
+    """The fields of a dataclass in the order of the help, its own before its bases': the usual ones, the required
+    first; and the advanced ones."""
+    order = [name for each in flags.__mro__ for name in inspect.get_annotations(each)]
     usual: list[Field[Any]] = []
     advanced: list[Field[Any]] = []
-    hints = get_type_hints(kind, include_extras=True)
-    for flag in sorted(fields(kind), key=lambda flag: order.index(flag.name)):
+    hints = get_type_hints(flags, include_extras=True)
+    for flag in sorted(fields(flags), key=lambda flag: order.index(flag.name)):
         marks = getattr(hints[flag.name], "__metadata__", ())
         if HIDDEN not in marks:
             (advanced if ADVANCED in marks else usual).append(flag)
     return sorted(usual, key=lambda flag: flag.default is not MISSING), advanced
 
 
-@cache
-def read_in_groups(kind: type, *, short: str = "") -> Callable[..., Any]:
+def read_in_groups(flags: type, *, short: str = "") -> Callable[..., Any]:
     """A function for tyro, from two groups of flags to the dataclass. short: the words of a command whose help has the
-    first group alone, and says where the second is."""
-    usual, advanced = (_group(kind, chosen) for chosen in grouped(kind))
+    first group alone, and a line on the second."""
+    usual, advanced = (_group(flags, chosen) for chosen in grouped(flags))
     more = len(fields(advanced)) if short else 0
     suppressed: Any = tyro.conf.Suppress
 
     def made(usual: Any, advanced: Any) -> Any:
-        return kind(**vars(usual), **vars(advanced))
+        return flags(**vars(usual), **vars(advanced))
 
     made.__annotations__ = {
         "usual": Annotated[usual, tyro.conf.arg(name="")],
         "advanced": suppressed[advanced] if more else advanced,
     }
-    made.__doc__ = kind.__doc__
+    made.__doc__ = flags.__doc__
     if more:
-        made.__doc__ = f"{inspect.getdoc(kind)}\n\n`{short} --help-all` shows {more} more flags."
+        made.__doc__ = f"{inspect.getdoc(flags)}\n\n`{short} --help-all` shows {more} more flags."
     return made
 
 
-def _group(kind: type, chosen: Sequence[Field[Any]]) -> type:
+def _group(flags: type, chosen: Sequence[Field[Any]]) -> type:
     """A dataclass of some flags of another one; their names have no prefix."""
-    hints, docs = get_type_hints(kind, include_extras=True), field_docs(kind)
-    flags = []
+    hints, docs = get_type_hints(flags, include_extras=True), field_docs(flags)
+    group = []
     for flag in chosen:
-        said = " ".join(docs[flag.name].split())
-        hint = "" if flag.default is False or flag.default in (None, (), "") else None  # what is said tells the default
-        told = tyro.conf.arg(help=said, prefix_name=False, help_behavior_hint=hint)
+        hint = "" if flag.default is False or flag.default in (None, (), "") else None  # where the help has the default
+        shown = tyro.conf.arg(help=" ".join(docs[flag.name].split()), prefix_name=False, help_behavior_hint=hint)
         default: Any = field() if flag.default is MISSING else field(default=flag.default)
-        flags.append((flag.name, Annotated[hints[flag.name], told], default))
-    made = make_dataclass(kind.__name__, flags, kw_only=True)
+        group.append((flag.name, Annotated[hints[flag.name], shown], default))
+    made = make_dataclass(flags.__name__, group, kw_only=True)
     made.__doc__ = ""  # else its signature would stand above the flags
     return made
 
 
 @cache
-def field_docs(kind: type) -> dict[str, str]:
+def field_docs(flags: type) -> dict[str, str]:
     """The docstring under each field, of the class or the one that it is inherited from."""
-    bases = [base for base in reversed(kind.__bases__) if base is not object]
-    docs = {name: said for base in bases for name, said in field_docs(base).items()}
-    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    bases = [base for base in reversed(flags.__bases__) if base is not object]
+    docs = {name: text for base in bases for name, text in field_docs(base).items()}
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(flags))).body
     assert isinstance(tree, ast.ClassDef)
     for named, below in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):

@@ -203,7 +203,7 @@ def _take_apart(model: PreTrainedModel, spec: EncoderSpec) -> tuple[torch.nn.Mod
 
 def save_encoder(model: PreTrainedModel, spec: EncoderSpec, folder: Path) -> None:
     """Save a model in the Hugging Face layout, with the tokenizer of its row and what makes f(s) of its states."""
-    with expecting(f"expected to write the encoder into {folder}", SafetensorError, kind=OSError):  # of a full disk
+    with expecting(f"expected to write the encoder into {folder}", SafetensorError, raises=OSError):  # of a full disk
         model.save_pretrained(folder, max_shard_size="1000GB")  # one file, whose name is known
     published_tokenizer(spec.source).save_pretrained(folder)
     if spec.published is not None and spec.published.by_library:

@@ -87,7 +87,7 @@ class FinishedOutput:
 
 def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file in `embeddings/`. Raises WorkError where it is not the one of this checksum."""
-    with expecting(f"expected {file.uri} as its manifest says", DamagedError, advice=f"; {MEND}", kind=WorkError):
+    with expecting(f"expected {file.uri} as its manifest says", DamagedError, advice=f"; {MEND}", raises=WorkError):
         return parsed(read_checked(file, sha256), file.uri, columns)
 
 

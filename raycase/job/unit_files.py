@@ -218,7 +218,7 @@ def read_checked(file: Location, sha256: str) -> bytes:
 def parsed(data: bytes | BinaryIO, uri: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file, with those of these columns that it has, or all. Raises DamagedError where it is none."""
     errors = (ValueError, OSError, pa.ArrowException)  # OSError: of Arrow, of bytes no store is asked
-    with expecting(f"{uri}: expected the rows of a unit", *errors, kind=DamagedError):
+    with expecting(f"{uri}: expected the rows of a unit", *errors, raises=DamagedError):
         return parquet_table(data, columns)
 
 

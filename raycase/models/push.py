@@ -37,7 +37,7 @@ def push(folder: str, repository: str, *, private: bool = False) -> str:
     added = [CommitOperationAdd(str(file.relative_to(root)), file) for file in files if file != root / CARD]
     added.append(CommitOperationAdd(CARD, str(card).encode()))
     api = HfApi()
-    with expecting(f"{repository}: expected the hub to take the model", OSError, ValueError, kind=WorkError):
+    with expecting(f"{repository}: expected the hub to take the model", OSError, ValueError, raises=WorkError):
         api.create_repo(repository, private=private, exist_ok=True)
         done = api.create_commit(repository, added, commit_message=f"{config.label}, by raycase")
     return done.oid

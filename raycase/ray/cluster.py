@@ -72,7 +72,7 @@ def _start_own(**options: Any) -> None:
     own_token_file(Path.home() / ".ray" / "auth_token")
     advice = "; run the same command again when the machine is less busy, or with --no-ray where it has that flag"
     # where the machine is busy, an error without a class
-    with expecting("expected Ray to start for this command", Exception, advice=advice, kind=WorkError):
+    with expecting("expected Ray to start for this command", Exception, advice=advice, raises=WorkError):
         ray.init("local", **options)
 
 
@@ -94,7 +94,7 @@ def join(address: str, *, seconds: float = SECONDS, **options: Any) -> None:
     errors = (OSError, RuntimeError, ValueError, RayError)
     expected = f"RAY_ADDRESS={visible(address)}: expected a cluster to join"
     advice = "; start it, correct the address, or unset RAY_ADDRESS to work on this machine alone"
-    with expecting(expected, *errors, why=lambda error: first_line(error).rstrip("."), advice=advice, kind=WorkError):
+    with expecting(expected, *errors, why=lambda error: first_line(error).rstrip("."), advice=advice, raises=WorkError):
         if address != "auto":
             host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), timeout=seconds).close()
