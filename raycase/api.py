@@ -24,26 +24,26 @@ AnyFlags = TypeVar("AnyFlags")
 Place = str | PathLike[str]
 
 
-def _job(kind: type[AnyFlags], **options: Any) -> AnyFlags:
+def _flags(of: type[AnyFlags], **options: Any) -> AnyFlags:
     """The dataclass of a command's flags. Raises RequestError for an argument that it lacks, or of another type."""
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    known = [field.name for field in fields(of)]  # type: ignore[arg-type]
     for name in options:
         if name not in known:
             near = get_close_matches(name, known, 1) or ["see help of the command"]
-            raise RequestError(f"expected an argument of {kind.__name__}, got {name}; perhaps {near[0]}")
+            raise RequestError(f"expected an argument of {of.__name__}, got {name}; perhaps {near[0]}")
     try:
-        return from_json(kind, {name: _plain(value) for name, value in options.items()})
+        return from_json(of, {name: _as_flag(value) for name, value in options.items()})
     except ValueError as error:
         raise RequestError(str(error)) from error
 
 
-def _plain(value: Any) -> Any:
+def _as_flag(value: Any) -> Any:
     """NumPy's numbers and arrays as Python's, and paths as strings, as flags are; others as text."""
     if isinstance(value, PathLike):
         return fspath(value)
     value = value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
     if isinstance(value, (list, tuple)):
-        return [*map(_plain, value)]
+        return [*map(_as_flag, value)]
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
 
 
@@ -51,8 +51,8 @@ def _several(values: Place | Iterable[Place], name: str) -> tuple[str, ...]:
     """One or several strings or paths. Raises RequestError, also for a set or a dictionary."""
     from raycase.models.embedder import as_texts
 
-    plain: Any = _plain(values) if isinstance(values, (list, tuple, PathLike)) else values
-    return tuple(as_texts(plain, name))
+    texts: Any = _as_flag(values) if isinstance(values, (list, tuple, PathLike)) else values
+    return tuple(as_texts(texts, name))
 
 
 @names_arguments
@@ -96,7 +96,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         options: the other flags of the command, such as `any_condition=True` or `index="captions.lance"`.
 
     Returns:
-        What the last line of the command says: counts of rows and pairs, seconds, places.
+        What the last line of the command holds: counts of rows and pairs, seconds, places.
 
     Raises:
         ValueError: for a wrong request.
@@ -114,7 +114,7 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
     from raycase.commands.place import embed as run
     from raycase.job.embed_job import EmbedFlags
 
-    return run(_job(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
+    return run(_flags(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
 
 
 @names_arguments
@@ -138,8 +138,7 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
 
     if system not in TRAIN_FLAGS:
         raise RequestError(f"system: expected one of {', '.join(TRAIN_FLAGS)}, got {system!r}")
-    job = _job(TRAIN_FLAGS[system], output=output, **options)
-    return run(job, open_trainer)
+    return run(_flags(TRAIN_FLAGS[system], output=output, **options), open_trainer)
 
 
 @names_arguments
@@ -158,13 +157,10 @@ def evaluate(model: Place | Iterable[Place], data: Place, output: Place, **optio
     Examples:
         >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
-    from raycase.commands.place import AutoRunner
+    from raycase.commands.elsewhere import measure
     from raycase.evaluation.job import EvaluateFlags
-    from raycase.evaluation.procedure import evaluate as run
-    from raycase.training.vector_cache import VectorCache
 
-    job = _job(EvaluateFlags, model=_several(model, "model"), data=data, output=output, **options)
-    return run(job, vectors_of=VectorCache(AutoRunner(job.ray)).vectors_of)
+    return measure(_flags(EvaluateFlags, model=_several(model, "model"), data=data, output=output, **options))
 
 
 def to_sentence_transformer(model: Embedder) -> SentenceTransformer:
@@ -182,7 +178,7 @@ def to_sentence_transformer(model: Embedder) -> SentenceTransformer:
         True
     """
     _check_embedder(model)
-    from sentence_transformers import SentenceTransformer  # takes seconds to import
+    from sentence_transformers import SentenceTransformer
 
     from raycase.integrations.sentence_transformers import Conditional
 

@@ -1,5 +1,6 @@
-"""A copy of the package that was changed: a pooling, a loss over ratings, an endpoint and a kind of index are added in
-one file each, and a paper is deleted with its folder and its line. The rest, and tests of the core, work as before.
+"""A copy of the package that was changed: a command, a pooling, a loss over ratings, an endpoint and a type of index
+are added in one file each, and a paper is deleted with its folder and its line. The rest, and tests of the core, work
+as before.
 
 Formats of input and systems that are added: `test_new_format.py`, `test_new_system.py`.
 """
@@ -32,6 +33,19 @@ async def count(asked: SearchRequest):
         "APPROXIMATE: dict[str, dict[str, Any]] = {": '"ivf-flat": {"index_type": "IVF_FLAT"}, ',
     },
 }
+COMMAND = """
+from dataclasses import dataclass
+
+EXAMPLE = "raycase hello"
+
+@dataclass(frozen=True)
+class HelloFlags:
+    'Greet.'
+
+def hello(flags: HelloFlags):
+    'Greet.'
+    return {}
+"""
 CORE = ("io/test_claim.py", "tokens/test_stored.py", "models/test_pairs.py", "training/test_losses.py")
 SCRIPT = """
 import sys, lance, pandas as pd, pytest, raycase
@@ -66,6 +80,8 @@ assert flat["id"].to_pylist() == exact["id"].to_pylist(), (flat, exact)
 pairs = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv", "--epochs", "1"]
 run("train", "case", *pairs, "--loss", "absolute", "--output", "fit", *encoder, "mean")
 
+main(["hello"])
+
 client, _ = client_of(Service(name="m", encoder=None, live=None))
 assert client.post("/count", json={"queries": ["a", "b"]}).json() == {"queries": 2}
 
@@ -85,6 +101,7 @@ def test_each_change_is_one_file_and_a_deleted_paper_leaves_nothing(tiny_model, 
     lines = table.read_text().splitlines(keepends=True)
     table.write_text("".join(line for line in lines if "mixsp" not in line))
     assert len(lines) - table.read_text().count("\n") == 1
+    (tmp_path / "raycase" / "commands" / "hello.py").write_text(COMMAND)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "raycase.json").write_text('{"system": "mixsp", "encoder": {}}')
     for name, changes in CHANGES.items():

@@ -1,4 +1,4 @@
-"""The command demo: the sample that ships: embedded once for any condition, indexed, and searched without and with conditions."""
+"""The command demo: the sample that ships, embedded once for any condition, indexed, and searched."""
 
 from __future__ import annotations
 

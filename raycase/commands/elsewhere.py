@@ -88,11 +88,11 @@ def train(flags: TrainFlags) -> dict[str, Any]:
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
 
 
-def tune(job: Sweep) -> dict[str, Any]:
+def tune(flags: Sweep) -> dict[str, Any]:
     """Search the flags of `raycase train`, or run a grid of them."""
     from raycase.ray.tune import tune
 
-    result = tune(job)
+    result = tune(flags)
     output = visible(result["output"])
     print(f"the tables are in {output}, the best cell's model in {output}/best")
     return result
@@ -100,14 +100,19 @@ def tune(job: Sweep) -> dict[str, Any]:
 
 def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
     """Evaluate models on a task and write a report."""
+    metrics = measure(flags)
+    output = Path(flags.output).expanduser().absolute()
+    print(f"the report is {visible(output / 'report.md')}")
+    return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
+
+
+def measure(flags: EvaluateFlags) -> dict[str, Any]:
+    """Measure and write the report; returns what `metrics.json` holds."""
     from raycase.commands.place import AutoRunner
     from raycase.evaluation.procedure import evaluate
     from raycase.training.vector_cache import VectorCache
 
-    metrics = evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
-    output = Path(flags.output).expanduser().absolute()
-    print(f"the report is {visible(output / 'report.md')}")
-    return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
+    return evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
 
 
 def serve(flags: ServeFlags) -> dict[str, Any]:
@@ -129,9 +134,9 @@ def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], 
     """The work at this module:name, which is imported when it begins, and its line in the help. with_runner: a `Runner`
     runs it."""
 
-    def work(job: Any) -> dict[str, Any]:
-        runner = [resolve_name("raycase.commands.place:AutoRunner")(job.ray)] if with_runner else []
-        return resolve_name(place)(job, *runner)
+    def work(flags: Any) -> dict[str, Any]:
+        runner = [resolve_name("raycase.commands.place:AutoRunner")(flags.ray)] if with_runner else []
+        return resolve_name(place)(flags, *runner)
 
     work.__doc__ = line
     return work
@@ -153,7 +158,7 @@ ELSEWHERE = {
     ),
     "facets": Elsewhere(
         "raycase.explore.facets_job:FacetsFlags",
-        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they say about a condition."),
+        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they state about a condition."),
         'raycase facets --index captions.lance --condition "color of the clothes"',
     ),
     "classify": Elsewhere(

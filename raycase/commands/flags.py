@@ -110,7 +110,7 @@ class OfIndex:
     where: str | None = None
     """A filter on id and the kept columns, in SQL: "year > 2010 AND source = 'news'"."""
     exact_condition: Advanced[bool] = False
-    """Refuse a condition that the index lacks. Default: pool stored tokens, or use the nearest condition, with a note."""
+    """Refuse a condition that the index lacks. Default: pool stored tokens, or note and use the nearest condition."""
     model: Advanced[str | None] = None
     """Folder of the index's model, if it has moved."""
 

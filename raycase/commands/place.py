@@ -87,8 +87,15 @@ class AutoRunner(Runner):
     ) -> Iterator[Mapped]:
         """`Runner.map`."""
         runner = self.embedding or self._on(several_encoders(*encoder_of) if encoder_of else "")
-        how: Any = {"unit": unit, "places": places, "threads": threads, "stall_timeout": stall_timeout}
-        return runner.map(function, items, **how, encoder_of=encoder_of)
+        return runner.map(
+            function,
+            items,
+            unit=unit,
+            places=places,
+            threads=threads,
+            stall_timeout=stall_timeout,
+            encoder_of=encoder_of,
+        )
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""
