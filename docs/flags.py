@@ -68,8 +68,8 @@ def page() -> str:
 
 
 def named(of: Sequence[str], flags: Iterable[str]) -> str:
-    """The commands of a flag, in a cell: `train` for all its systems, `all` in their own table, where they stand without
-    the command."""
+    """The commands of a flag, in a cell: `train` for all its systems, `all` in their own table, where others stand
+    without the command."""
     systems = [words for words in flags if " " in words]
     if {*systems} <= {*of}:
         of = [words for words in of if words not in systems] + ["train"]

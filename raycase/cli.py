@@ -16,7 +16,6 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -76,14 +75,14 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         flags, name = parse(words), words[0]
         if quiet:
             os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
-        resumes = name in RESUME and not getattr(flags, "FROZEN", False)
+        resumes = name in RESUME and getattr(flags, "resumes", not getattr(flags, "FROZEN", False))
         with stopping_at_once(resumes=resumes):
             result = _run(work or COMMANDS[name].work, flags, resumes=resumes)
         _print_result(result)
 
 
 def with_config(words: Sequence[str]) -> Sequence[str]:
-    """The words of a command with those of --config FILE first, a YAML file of flags; flags given beside it win."""
+    """A command's flags with those of --config FILE first, a YAML file of flags; flags given beside it win."""
     if CONFIG not in words:
         return words
     import yaml
@@ -104,8 +103,7 @@ def with_config(words: Sequence[str]) -> Sequence[str]:
                 given += [f"--{flag}", *values]
     except (AttributeError, OSError, ValueError, yaml.YAMLError) as error:
         _fail(f"{CONFIG}: expected a YAML file of flags, as `conditions: [place, people]`, got {first_line(error)}", 2)
-    command = list(takewhile(lambda word: not word.startswith("-"), words))
-    return [*command, *given, *words[len(command) : at], *words[at + 2 :]]
+    return [*given, *words[:at], *words[at + 2 :]]
 
 
 class _Printed(io.FileIO):
@@ -141,45 +139,39 @@ def _printing() -> Iterator[None]:
                 _fail(f"standard output: expected room, got: {out.refused}; what was written to files is whole", 1)
 
 
-def subcommand(arguments: Sequence[str]) -> str | None:
-    """The subcommand that the arguments begin with; None without one."""
-    return arguments[0] if arguments and arguments[0] in COMMANDS else None
-
-
 def parse(arguments: Sequence[str]) -> Any:
     """The dataclass of the subcommand's flags, of two commands where the words of another follow --. Prints help or an
     error and exits where there is nothing to run."""
-    chosen = subcommand(arguments)
-    over = COMMANDS[chosen].over if chosen else ""
-    if not over:
+    command = COMMANDS.get(arguments[0]) if arguments else None
+    if command is None or not command.over:
         return _parse(arguments)
     at = arguments.index("--") if "--" in arguments else len(arguments)
     own, follows = arguments[:at], arguments[at + 1 :]
     if not follows and not {"-h", "--help", HELP_ALL} & {*own}:
-        example = COMMANDS[str(chosen)].example
-        _fail(f"{chosen}: expected -- and the words of `raycase {over}` after the command's own, as: {example}", 2)
-    return _parse(own).over(_parse([over, *follows]))
+        wanted = f"expected -- and the words of `raycase {command.over}` after the command's own"
+        _fail(f"{command.name}: {wanted}, as: {command.example}", 2)
+    return _parse(own).over(_parse([command.over, *follows]))
 
 
 def _parse(arguments: Sequence[str]) -> Any:
-    """`parse` of one command's words: the names before the flags, then the flags of the dataclass that they name."""
-    words, names, example, line = [*with_config(arguments)], ["raycase"], "", DESCRIPTION
+    """`parse` of one command's words: its name, perhaps a system's, and flags."""
+    words, prog, line, example = [*arguments], "raycase", DESCRIPTION, ""
     flags: Any = COMMANDS
-    if name := subcommand(words):
-        names.append(words.pop(0))
-        flags, example, line = COMMANDS[name].flags, COMMANDS[name].example, COMMANDS[name].line
-        if isinstance(flags, Mapping) and words and words[0] in flags:
-            names.append(words[0])
-            flags, example = flags[words[0]], example.replace("SYSTEM", words.pop(0))
+    while words and isinstance(flags, Mapping) and (name := words[0].replace("_", "-")) in flags:
+        flags, prog, words = flags[name], f"{prog} {name}", words[1:]
+        if isinstance(flags, Command):
+            flags, line, example = flags.flags, flags.line, flags.example
+        example = example.replace("SYSTEM", name) if isinstance(flags, type) else example
+    words = [*with_config(words)]
     is_short = bool({"-h", "--help"} & {*words})  # the flags that people use; --help-all: all
     words = ["--help" if word == HELP_ALL else word for word in words]
     wrong = io.StringIO()  # what is wrong with the flags, which quotes them
     try:
         with redirect_stderr(wrong):
             if isinstance(flags, Mapping):
-                return _list(flags, words).cli(prog=" ".join(names), args=words, description=line, config=SETTINGS)
-            read = read_in_groups(flags, short=" ".join(names) if is_short else "")
-            return tyro.cli(read, prog=" ".join(names), args=words, config=SETTINGS)
+                return _list(flags, words).cli(prog=prog, args=words, description=line, config=SETTINGS)
+            read = read_in_groups(flags, short=prog if is_short else "")
+            return tyro.cli(read, prog=prog, args=words, config=SETTINGS)
     except SystemExit as stop:
         if example and not stop.code:
             print(f"Example: {example}")
@@ -204,9 +196,9 @@ def _list(several: Mapping[str, Any], words: Sequence[str]) -> SubcommandApp:
     return app
 
 
-def _run(work: Callable[[Any], Result], job: Any, *, resumes: bool) -> Result:
+def _run(work: Callable[[Any], Result], flags: Any, *, resumes: bool) -> Result:
     try:
-        return work(job)
+        return work(flags)
     except RequestError as error:
         _fail(error, 2)
     except WorkError as error:
@@ -215,7 +207,7 @@ def _run(work: Callable[[Any], Result], job: Any, *, resumes: bool) -> Result:
         message = str(error)
     except OSError as error:
         message = f"{type(error).__name__}: {error}; run the same command again{' to resume' if resumes else ''}"
-    if resumes and getattr(job, "overwrite", False):
+    if resumes and getattr(flags, "overwrite", False):
         message = message.replace(AGAIN, f"{AGAIN} without {OVERWRITE}")
     _fail(message, 1)
 

@@ -41,7 +41,7 @@ def test_every_subcommand_has_its_own_help(name, capsys):
     help_text = capsys.readouterr().out
     assert help_text.startswith(f"usage: raycase {name} ")
     flags = COMMANDS[name].flags
-    if isinstance(flags, dict):
+    if not isinstance(flags, type):
         assert all(f" {system} " in help_text for system in flags)
         assert status_of(name, "condition-pooling", "--help-all") == 0
         help_text = capsys.readouterr().out
@@ -54,13 +54,13 @@ def test_the_help_begins_with_what_people_use(words, capsys):
     assert status_of(*words, "--help-all") == 0
     usual, advanced = capsys.readouterr().out.split("advanced options")
     flags = re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", usual, re.MULTILINE)[1:]  # the first is -h
-    kind = COMMANDS[words[0]].flags
-    kind = kind[words[1]] if len(words) > 1 else kind
-    required = [f"--{f.name.replace('_', '-')}" for f in fields(kind) if f.default is MISSING]
+    of = COMMANDS[words[0]].flags
+    of = of[words[1]] if len(words) > 1 else of
+    required = [f"--{f.name.replace('_', '-')}" for f in fields(of) if f.default is MISSING]
     assert flags[: len(required)] == required and len(flags) <= 15
     assert "(required)" not in advanced and "(default: None)" not in usual + advanced
     more = len(re.findall(r"^. --[a-z]", advanced, re.MULTILINE))
-    assert len(flags) + more == sum(map(len, grouped(kind)))
+    assert len(flags) + more == sum(map(len, grouped(of)))
     assert status_of(*words, "--help") == 0
     short = capsys.readouterr().out
     assert re.findall(r"^. (--?[a-z]+[a-z0-9-]*)", short, re.MULTILINE)[1:] == flags

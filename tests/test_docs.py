@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 from helpers import ROOT
 
-from raycase.cli import main, parse, subcommand
+from raycase.cli import main, parse
 from raycase.commands import COMMANDS
 
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -58,9 +58,9 @@ def called(page):
 
 def flags_of(words):
     """Every flag of a command, or of all its systems."""
-    loaded = COMMANDS[subcommand(words)].flags
-    kinds = loaded.values() if isinstance(loaded, dict) else [loaded]
-    names = {field.name.replace("_", "-") for kind in kinds for field in fields(kind)}
+    flags = COMMANDS[words[0]].flags
+    several = [flags] if isinstance(flags, type) else flags.values()
+    names = {field.name.replace("_", "-") for each in several for field in fields(each)}
     return {f"--{name}" for name in names} | {f"--no-{name}" for name in names} | {"--help", "--help-all"}
 
 
@@ -68,8 +68,8 @@ def flags_of(words):
 def test_every_command_of_a_page_is_one_that_the_parser_takes(page, capsys):
     for number, words in called(page):
         said = f"{page.name}, block at {number}: raycase {shlex.join(words)}"
-        assert subcommand(words), said
-        if "..." in words and COMMANDS[subcommand(words)].over:  # flags that are left to the reader
+        assert words[0] in COMMANDS, said
+        if "..." in words and COMMANDS[words[0]].over:  # flags that are left to the reader
             words.remove("...")
             words += [word for flag in REQUIRED if flag not in words for word in (flag, "a")]
         try:
@@ -82,7 +82,7 @@ def test_every_command_of_a_page_is_one_that_the_parser_takes(page, capsys):
 def test_every_flag_beside_a_command_in_running_text_is_one_of_its_flags(page):
     for quoted in re.findall(r"`raycase ([^`]+)`", page.read_text(encoding="utf-8")):
         words = quoted.split()
-        if subcommand(words) and not COMMANDS[subcommand(words)].over:
+        if words and words[0] in COMMANDS and not COMMANDS[words[0]].over:
             given = {re.split("[=/]", word)[0].strip(",") for word in words if re.match("--[a-z]", word)}
             assert given <= flags_of(words), f"{page.name}: raycase {quoted}"
 

@@ -16,7 +16,7 @@ from typing import Any
 from raycase.commands.elsewhere import ELSEWHERE
 
 FIRST = ("demo", "embed", "verify", "index", "search")  # in the help; the others by the alphabet
-SHARED = ("elsewhere", "flags", "place", "reading")  # files that are no command
+SHARED = ("elsewhere", "flags", "of_index", "place", "reading")  # files that are no command
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
@@ -42,16 +42,20 @@ class Command:
         return getattr(self.file, self.name)
 
     @property
+    def shown(self) -> Any:
+        return self.file if hasattr(self.file, "EXAMPLE") else ELSEWHERE[self.name]
+
+    @property
     def line(self) -> str:
-        return str(self.work.__doc__).partition("\n")[0]
+        return str(getattr(self.shown, self.name).__doc__).partition("\n")[0]
 
     @property
     def example(self) -> str:
-        return self.file.EXAMPLE
+        return self.shown.EXAMPLE
 
     @property
     def over(self) -> str:
-        return getattr(self.file, "OVER", "")
+        return getattr(self.shown, "OVER", "")
 
 
 FILES = [file.name for file in iter_modules(__path__) if file.name not in SHARED]

@@ -8,17 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raycase.errors import normal_words, note, visible
-
-if TYPE_CHECKING:
-    from raycase.evaluation.job import EvaluateFlags
-    from raycase.index.build import IndexFlags
-    from raycase.job.embed_job import EmbedFlags
-    from raycase.serve.serve_job import ServeFlags
-    from raycase.training.job import TrainFlags
-    from raycase.training.sweep import Sweep
 
 
 @dataclass(frozen=True)
@@ -41,7 +33,7 @@ class Elsewhere:
         return self.work
 
 
-def embed(flags: EmbedFlags) -> dict[str, Any]:
+def embed(flags: Any) -> dict[str, Any]:
     """Embed a corpus under conditions."""
     from raycase.commands.place import embed
     from raycase.io.reader import conditions_file
@@ -51,8 +43,8 @@ def embed(flags: EmbedFlags) -> dict[str, Any]:
         output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
         build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
         first = normal_words((*flags.conditions, "...")[0])
-        said = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
-        under = "" if flags.unconditional else f" --condition {said}"
+        shown = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
+        under = "" if flags.unconditional else f" --condition {shown}"
         search = f'{build}raycase search --index {index} --query "..."{under}'
         note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
         note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
@@ -60,7 +52,7 @@ def embed(flags: EmbedFlags) -> dict[str, Any]:
     return result
 
 
-def index(flags: IndexFlags) -> dict[str, Any]:
+def index(flags: Any) -> dict[str, Any]:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
     from raycase.index.build import build
 
@@ -68,15 +60,15 @@ def index(flags: IndexFlags) -> dict[str, Any]:
     if result["rows_deleted"]:
         print(f"{result['rows_deleted']:,} rows deleted, {result['rows_added']:,} added")
     of = result["kind"]
-    kind = "searched exactly" if of == "exact" else f"an {of.upper()} index"
+    how = "searched exactly" if of == "exact" else f"an {of.upper()} index"
     rows, tokens = result["rows"], result["rows_with_tokens"]
     under = f" under {result['conditions']} conditions" if result["conditions"] or not tokens else ""
     under += (" for any condition" if tokens == rows else f", {tokens:,} of them for any condition") if tokens else ""
-    print(f"{rows:,} rows{under}, {kind}: {visible(result['output'])}")
+    print(f"{rows:,} rows{under}, {how}: {visible(result['output'])}")
     return result
 
 
-def train(flags: TrainFlags) -> dict[str, Any]:
+def train(flags: Any) -> dict[str, Any]:
     """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
     from raycase.commands.place import open_trainer
     from raycase.training.job import train
@@ -88,7 +80,7 @@ def train(flags: TrainFlags) -> dict[str, Any]:
     return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
 
 
-def tune(flags: Sweep) -> dict[str, Any]:
+def tune(flags: Any) -> dict[str, Any]:
     """Search the flags of `raycase train`, or run a grid of them."""
     from raycase.ray.tune import tune
 
@@ -98,7 +90,7 @@ def tune(flags: Sweep) -> dict[str, Any]:
     return result
 
 
-def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
+def evaluate(flags: Any) -> dict[str, Any]:
     """Evaluate models on a task and write a report."""
     metrics = measure(flags)
     output = Path(flags.output).expanduser().absolute()
@@ -106,7 +98,7 @@ def evaluate(flags: EvaluateFlags) -> dict[str, Any]:
     return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
 
 
-def measure(flags: EvaluateFlags) -> dict[str, Any]:
+def measure(flags: Any) -> dict[str, Any]:
     """Measure and write the report; returns what `metrics.json` holds."""
     from raycase.commands.place import AutoRunner
     from raycase.evaluation.procedure import evaluate
@@ -115,7 +107,7 @@ def measure(flags: EvaluateFlags) -> dict[str, Any]:
     return evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
 
 
-def serve(flags: ServeFlags) -> dict[str, Any]:
+def serve(flags: Any) -> dict[str, Any]:
     """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
     from raycase.serve.serve_job import check_serve, import_serve
 
