@@ -93,7 +93,7 @@ _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\
 _FLAGS = re.compile(r"`[^`]*`|(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")  # and commands, whose flags stay
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
-_TYPES = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
+_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
@@ -114,14 +114,14 @@ def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:
     def call(*args: Args.args, **options: Args.kwargs) -> Given:
         with expecting("expected other arguments", TypeError):
             given = getcallargs(function, *args, **options)
-        for argument, value in given.items():
-            hint = function.__annotations__.get(argument, "Any").replace("Place", "str | PathLike")
+        for name, value in given.items():
+            hint = function.__annotations__.get(name, "Any").replace("Place", "str | PathLike")
             names = [part.partition("[")[0] for part in hint.split(" | ")]
-            types: list[Any] = [_TYPES.get(name) or function.__globals__.get(name) for name in names]
-            item = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
-            known = all(isinstance(each, (type, tuple)) and each is not Any for each in types)
-            if known and not any(isinstance(item, of) and isinstance(item, bool) == (of is bool) for of in types):
-                raise RequestError(f"{argument}: expected {hint}, got {visible(repr(value), MOST_LABEL)}")
+            kinds: list[Any] = [_KINDS.get(kind) or function.__globals__.get(kind) for kind in names]
+            plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+            known = all(isinstance(kind, (type, tuple)) and kind is not Any for kind in kinds)
+            if known and not any(isinstance(plain, of) and isinstance(plain, bool) == (of is bool) for of in kinds):
+                raise RequestError(f"{name}: expected {hint}, got {visible(repr(value), MOST_LABEL)}")
         return function(*args, **options)
 
     return call

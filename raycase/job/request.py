@@ -13,12 +13,11 @@ from raycase.commands.flags import RunFlags
 from raycase.encoder.prompts import prompt_file
 from raycase.errors import RequestError, at_least, check_ranges, expecting, note
 from raycase.io.inputs import Listing, list_input, peek, source_of
-from raycase.io.model_files import model_folder
+from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import Folder, check_paths
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, output_folder, read_job
 from raycase.job.pair_result import PairResult
-from raycase.names import DEFAULT_MODEL
 
 ROWS_OF_UNIT = 4096  # at most, by default
 

@@ -19,11 +19,11 @@ from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note, visible
 from raycase.io.json_values import loads
-from raycase.io.model_files import INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
+from raycase.io.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import EmbedderConfig, SentenceEncoderConfig, SystemConfig
-from raycase.names import DEFAULT_MODEL, Pooling
+from raycase.names import Pooling
 
 KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`

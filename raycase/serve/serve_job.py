@@ -14,10 +14,9 @@ from typing import Literal
 from raycase.commands.flags import Advanced
 from raycase.errors import RequestError, at_least, check_ranges, expecting, lacks_package
 from raycase.index.search_job import MOST_MEMORY
-from raycase.io.model_files import model_folder
+from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
 from raycase.io.storage import locate
-from raycase.names import DEFAULT_MODEL
 
 HERE = "127.0.0.1"
 TOKEN = "RAYCASE_TOKEN"
