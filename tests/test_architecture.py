@@ -14,7 +14,7 @@ import pytest
 from helpers import ROOT
 
 import raycase
-from raycase.commands import COMMANDS, FILES
+from raycase.commands import FILES
 
 SLOW = {"torch", "ray", "transformers", "sentence_transformers", "numpy", "pandas", "pyarrow", "pydantic", "lance"}
 AT_THE_TOP = {  # room -> what of SLOW its files import at their top; cli, api, commands, names and errors nothing
@@ -81,15 +81,16 @@ def test_a_process_imports_no_more_than_it_needs(modules, absent):
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_is_made_without_what_is_slow(name, request):
-    """Of `raycase NAME --help`; of train that of a system."""
-    if name and name not in FILES:
-        request.applymarker(pytest.mark.xfail(reason="its flags are still beside its work", strict=False))
-    words = [*filter(None, [name, "condition-pooling" * (name == "train")]), "--help"]
-    code = f"import sys, raycase.cli as c\ntry: c.main({words})\nexcept SystemExit: print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    assert not {*done.stdout.splitlines()[-1].split()} & SLOW
+def test_help_is_made_without_what_is_slow():
+    """Of `raycase`, of each command, and of train that of a system."""
+    asked = [["--help"], *([name, *["condition-pooling"] * (name == "train"), "--help"] for name in FILES)]
+    code = f"import sys, raycase.cli as c\nfor words in {asked}:\n try: c.main(words)\n except SystemExit: print(words)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nprint(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    *printed, modules = done.stdout.splitlines()
+    assert [str(words) for words in asked if str(words) not in printed] == []
+    assert not {*modules.split()} & SLOW
 
 
 def test_what_is_slow_is_imported_at_the_top_by_the_table():
