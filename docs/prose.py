@@ -51,7 +51,7 @@ def main() -> int:
             advice += [f"{words} words, more than {MOST_WORDS}"] if words > MOST_WORDS else []
             wrong += len(advice)
             print(
-                *(f"{page.relative_to(ROOT)}:{number}: {said}: {sentence[:100]}\n" for said in advice), sep="", end=""
+                *(f"{page.relative_to(ROOT)}:{number}: {each}: {sentence[:100]}\n" for each in advice), sep="", end=""
             )
     return int(wrong > 0)
 

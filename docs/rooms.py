@@ -67,12 +67,12 @@ def draw() -> str:
         parts.append(f'<rect class="box" x="{LEFT}" y="{y}" width="{WIDTH - 2 * LEFT}" height="{height}" rx="4"/>')
         parts.append(f'<text class="room" x="{LEFT + 10}" y="{y + 19}">{room}</text>')
         for n, line in enumerate([*words, *lines], 1):
-            kind = ' class="rule"' if n <= len(words) else ""
-            parts.append(f'<text{kind} x="{LEFT + 10}" y="{y + 19 + LINE * n}">{escape(line)}</text>')
+            rule = ' class="rule"' if n <= len(words) else ""
+            parts.append(f'<text{rule} x="{LEFT + 10}" y="{y + 19 + LINE * n}">{escape(line)}</text>')
         for i, other in enumerate(rooms):
             if other != room:
-                kind = "dot" if other in imports[room] else "none"
-                parts.append(f'<circle class="{kind}" cx="{matrix + CELL * i + 11}" cy="{y + 14}" r="4"/>')
+                mark = "dot" if other in imports[room] else "none"
+                parts.append(f'<circle class="{mark}" cx="{matrix + CELL * i + 11}" cy="{y + 14}" r="4"/>')
         y += height + 8
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}"><style>{STYLE}</style>'
     title = '<text class="rule" x="14" y="24">A room imports only rooms below it; a filled dot: imported.</text>'

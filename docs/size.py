@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SATELLITES = ("papers", "explore", "integrations")  # rooms that the core does not need
 LONG = 60  # lines of a function, without its docstring
-KINDS = re.compile(r"(Job|Flags|Recipe|Config|Fitting|Runner)$")
+SETTINGS = re.compile(r"(Job|Flags|Recipe|Config|Fitting|Runner)$")
 EVERYDAY = (  # {0}: a folder of this run
     "embed --any-condition --output {0}/tokens",
     "embed --conditions place people --output {0}/vectors",
@@ -72,7 +72,7 @@ def counted() -> dict[str, float]:
         "layers": len(layers),
         "raises-per-1000-lines": round(1000 * sum(isinstance(n, ast.Raise) for n in nodes) / rooms.total(), 1),
         "long-functions": sum((f.end_lineno or 0) - f.lineno - described(f) >= LONG for f in functions),
-        "job-classes": sum(isinstance(n, ast.ClassDef) and bool(KINDS.search(n.name)) for n in nodes),
+        "job-classes": sum(isinstance(n, ast.ClassDef) and bool(SETTINGS.search(n.name)) for n in nodes),
     }
 
 
@@ -88,9 +88,9 @@ def traced() -> dict[str, float]:
             done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
             if done.returncode:
                 raise SystemExit(f"raycase {words}: {done.stderr.strip()}")
-            said = json.loads(file.read_text())
-            entered.update(said["functions"])
-            modules = modules or said["modules"]
+            entry = json.loads(file.read_text())
+            entered.update(entry["functions"])
+            modules = modules or entry["modules"]
     files = {place.rpartition(":")[0] for place in entered}
     return {"functions-run": len(entered), "files-of-these": len(files), "modules-of-embed": modules}
 

@@ -4,7 +4,7 @@ python docs/website.py            with the map of the sample on its first page (
 python docs/website.py --check    without the map (`make lint`)
 
 Pages keep their places, so a link that works in the repository works here. Zensical's strict build finds links, anchors
-and pages that are not there; what mkdocstrings says it does not count, so its lines are looked for.
+and pages that are not there; what mkdocstrings prints it does not count, so its lines are looked for.
 """
 
 import html
