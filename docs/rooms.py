@@ -67,8 +67,8 @@ def draw() -> str:
         parts.append(f'<rect class="box" x="{LEFT}" y="{y}" width="{WIDTH - 2 * LEFT}" height="{height}" rx="4"/>')
         parts.append(f'<text class="room" x="{LEFT + 10}" y="{y + 19}">{room}</text>')
         for n, line in enumerate([*words, *lines], 1):
-            rule = ' class="rule"' if n <= len(words) else ""
-            parts.append(f'<text{rule} x="{LEFT + 10}" y="{y + 19 + LINE * n}">{escape(line)}</text>')
+            style = ' class="rule"' if n <= len(words) else ""
+            parts.append(f'<text{style} x="{LEFT + 10}" y="{y + 19 + LINE * n}">{escape(line)}</text>')
         for i, other in enumerate(rooms):
             if other != room:
                 mark = "dot" if other in imports[room] else "none"
