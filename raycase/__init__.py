@@ -28,7 +28,7 @@ _ELSEWHERE = {"Index": "raycase.index.index"} | dict.fromkeys(("Embed", "Pool"),
 
 
 def __getattr__(name: str) -> Any:
-    """The public names, each imported when it is used: torch and Lance take seconds."""
+    """The public names, each imported when it is used."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_ELSEWHERE.get(name, "raycase.api")), name)

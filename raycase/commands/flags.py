@@ -1,5 +1,4 @@
-"""Flags that several commands have. Nothing slow is imported at the top, here and in the files of the commands: the
-help is made from these dataclasses when it is asked for.
+"""Flags that several commands have, and marks of flags.
 
 `Advanced[T]` marks a flag that few people change, `Hidden[T]` one that sweeps and Python set.
 """
