@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 
 from raycase.commands.demo import INDEX
-from raycase.explore.explore_job import ExploreFlags, explore
+from raycase.commands.explore import ExploreFlags, explore
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))

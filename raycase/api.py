@@ -157,8 +157,7 @@ def evaluate(model: Place | Iterable[Place], data: Place, output: Place, **optio
     Examples:
         >>> raycase.evaluate(["runs/case", "minilm"], "validation.csv", "runs/report")  # doctest: +SKIP
     """
-    from raycase.commands.elsewhere import measure
-    from raycase.evaluation.job import EvaluateFlags
+    from raycase.commands.evaluate import EvaluateFlags, measure
 
     return measure(_flags(EvaluateFlags, model=_several(model, "model"), data=data, output=output, **options))
 

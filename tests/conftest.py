@@ -178,7 +178,7 @@ def rated(tmp_path_factory):
 @pytest.fixture
 def evaluation(tmp_path):
     """Makes a job that evaluates models."""
-    from raycase.evaluation.job import EvaluateFlags
+    from raycase.commands.evaluate import EvaluateFlags
 
     def job(*models, **options):
         defaults = {"output": str(tmp_path / "report"), "compute": "float32", "resamples": 100}

@@ -3,8 +3,9 @@
 import numpy as np
 
 from raycase.encoder.words import Word
-from raycase.explore.condition_map import ConditionMap, nearest_rows
+from raycase.explore.condition_map import ConditionMap
 from raycase.explore.page import map_page
+from raycase.index.topk import nearest_others
 
 FACETS = [["dog", "puppy"], ["red", "blue"], ["</script>", "\u202eback"]]
 HOSTILE = [
@@ -27,7 +28,7 @@ def some_maps(texts, neighbours=4):
     for seed, condition in enumerate([None, 'the "animal" </script>']):
         positions = np.random.default_rng(seed).uniform(-0.9, 0.9, (len(texts), 2)).astype(np.float32)
         vectors = positions / np.linalg.norm(positions, axis=1, keepdims=True)
-        cosines, rows = nearest_rows(vectors, neighbours)
+        cosines, rows = nearest_others(vectors, neighbours)
         words = [[Word(len(text.split(" ")[0]) + 1, len(" ".join(text.split(" ")[:2])), 0.7)] for text in texts]
         near = {"positions": positions, "rows": rows, "cosines": cosines, "words": None if condition is None else words}
         facet = np.arange(len(texts)) % len(FACETS)

@@ -86,9 +86,9 @@ def patterns():
     }
 
 
-def read(job, *, train):
+def read(data, *, train):
     """The first captions of `captions.parquet` (columns image and text), without images of the training data."""
-    uri = f"{job.data.rstrip('/')}/captions.parquet"
+    uri = f"{data.rstrip('/')}/captions.parquet"
     names, texts = [], []
     for _, columns in read_files(uri, ("image", "text"), "--data", words=["text"]):
         names += map(str, columns["image"][:CAPTIONS])
@@ -137,7 +137,7 @@ def chance_share(captions, attribute):
     return np.array(shares)
 
 
-def measure(job, captions, models, *, conditions):
+def measure(settings, captions, models, *, conditions):
     """For each encoder's own vectors and each model's conditional ones, the share of neighbours with the value.
 
     A model's vectors under all conditions are embedded in one call, sentence by sentence: (T * C, D) float32 in memory.
@@ -167,7 +167,7 @@ def measure(job, captions, models, *, conditions):
         conditional.append(RankedSystem(name=model.name, what=what, values=values))
     counts = {"captions": len(captions.texts), "images": len(captions.queries), "left_out": captions.left_out}
     ranked = rank_systems(
-        job,
+        settings,
         title=f"Captions: how often the first {NEIGHBOURS} neighbours share what the condition asks for, %",
         about="A measure of ours: attributes are read off captions by lists of words "
         f"(`benchmarks/quality/attribute_words.json`). {captions.left_out:,} captions of images that the training "

@@ -101,17 +101,17 @@ def cosines_to_mean(vectors_ND):
 # ------------------------------------------------------------------------------------------------------- measures
 
 
-def measure(job, rated, models, *, cases, ablate):
+def measure(settings, rated, models, *, cases, ablate):
     """What the tables and figures show of each model."""
-    metrics = csts.measure(job, rated, models)
+    metrics = csts.measure(settings, rated, models)
     encoders = {model.config.describe()["weights"]: model for model in models if isinstance(model.config, CaseConfig)}
     return metrics | {
-        "models": [measure_model(job, rated, model, cases) for model in models],
+        "models": [measure_model(settings, rated, model, cases) for model in models],
         "ablation": [ablation(model, rated) for model in encoders.values()] if ablate else [],
     }
 
 
-def measure_model(job, rated, model, cases):
+def measure_model(settings, rated, model, cases):
     """A model's part: its own formula and those of each step, and what its vectors are like."""
     config, variants = model.config, {}
     for formula, vectors_PD in vectors_by_formula(rated, model).items() if isinstance(config, EmbedderConfig) else ():
@@ -120,7 +120,7 @@ def measure_model(job, rated, model, cases):
         counts = {"low": round(int(bins_P.min()) * BIN, 6), "counts": np.bincount(bins_P - bins_P.min()).tolist()}
         variants[formula] = {
             "dim": int(vectors_PD.shape[1]),
-            "isotropy": isotropy(vectors_PD, seed=job.seed),
+            "isotropy": isotropy(vectors_PD, seed=settings.seed),
             "to_mean": {"mean": float(to_mean_P.mean()), "std": float(to_mean_P.std()), "histogram": counts},
             "spearman": finite(100 * spearman(pair_cosines(vectors_PD, rated.pair_index), rated.ratings)),
         }
@@ -129,7 +129,7 @@ def measure_model(job, rated, model, cases):
         "system": config.formula,
         "own": before_g(config).formula,
         "training": training_curve(training_metrics(config)),
-        "cases": case_study(model, cases, job.compute) if cases else [],
+        "cases": case_study(model, cases, settings.compute) if cases else [],
         "variants": variants,
     }
 

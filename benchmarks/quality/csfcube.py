@@ -54,9 +54,9 @@ class Ranking:
     score: Callable[[int, np.ndarray], np.ndarray]
 
 
-def read_cube(job):
+def read_cube(data):
     """`corpus.jsonl` and `qrels_dev.csv` of a folder. Raises RequestError for a missing file."""
-    root, papers, pools = job.data.rstrip("/"), {}, {}
+    root, papers, pools = data.rstrip("/"), {}, {}
     for _, columns in read_files(f"{root}/corpus.jsonl", ("id", "title", "sentences"), "--data"):
         for paper, title, sentences in zip(columns["id"], columns["title"], columns["sentences"], strict=True):
             papers[str(paper)] = f"{title} {' '.join(str(s['text']) for s in sentences)}"
@@ -66,10 +66,10 @@ def read_cube(job):
             pool, grades = pools.setdefault((query, facet), ([], []))
             pool.append(candidate)
             grades.append(int(grade))
-    return Cube(uri=job.data, papers=papers, pools=pools)
+    return Cube(uri=data, papers=papers, pools=pools)
 
 
-def measure(job, cube, models):
+def measure(settings, cube, models):
     """Rank each query's pool by each encoder's unconditional vectors and by each model's conditional ones."""
     pairs = cube.pairs()
     under = [(cube.papers[paper], CONDITIONS[facet]) for paper, facet in pairs]
@@ -97,7 +97,7 @@ def measure(job, cube, models):
         systems.append(RankedSystem(name=each.name, what=each.what, values=values))
     judgements = sum(len(pool) for pool, _ in cube.pools.values())
     return rank_systems(
-        job,
+        settings,
         title="CSFCube: papers like another one in background, method or result, x 100",
         about=f"{len(facet_Q)} queries (a paper and a facet); each ranks its own pool of candidates, which experts "
         "graded. Means over queries, with 95 % intervals of the bootstrap over queries.",

@@ -75,7 +75,7 @@ def draw(densities_of):
 def main(arguments):
     """Measure, print and draw."""
     job = job_of(arguments, task="sts")
-    pairs, found, drawn = sts.read(job), {}, {}
+    pairs, found, drawn = sts.TASKS["sts"].read(job.data), {}, {}
     for model in models_of(job, no_condition):
         curves = densities(model.scores(pairs.sentences1, pairs.sentences2), pairs.ratings)
         router = router_accuracy(model, pairs, job) if isinstance(model.config, MixSpConfig) else None

@@ -4,11 +4,10 @@ import posixpath
 from pathlib import Path
 
 from benchmarks.turns import parser_of
+from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.commands.place import AutoRunner
 from raycase.encoder.table import ENCODERS
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import any_condition, find_models
-from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.report import NOT_AVAILABLE
 from raycase.models.case import CaseConfig
 from raycase.training.vector_cache import VectorCache
@@ -33,12 +32,13 @@ def job_of(arguments, **options):
 
 def models_of(job, expected=any_condition):
     """The models of a request, which embed into its cache."""
-    return find_models(job, expected, VectorCache(AutoRunner()).vectors_of)
+    places = {"task": job.task, "data": job.data, "output": Path(job.output).absolute(), "compute": job.compute}
+    return find_models(job.model, expected, VectorCache(AutoRunner()).vectors_of, **places)
 
 
 def write_report(arguments, task, /, **options):
     """Measure, and write metrics.json and report.md; returns the metrics."""
-    return evaluate(job_of(arguments, **options), vectors_of=VectorCache(AutoRunner()).vectors_of, task=task)
+    return measure(job_of(arguments, **options), task=task)
 
 
 def number(value, digits=2):

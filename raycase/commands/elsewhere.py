@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
@@ -90,23 +89,6 @@ def tune(flags: Any) -> dict[str, Any]:
     return result
 
 
-def evaluate(flags: Any) -> dict[str, Any]:
-    """Evaluate models on a task and write a report."""
-    metrics = measure(flags)
-    output = Path(flags.output).expanduser().absolute()
-    print(f"the report is {visible(output / 'report.md')}")
-    return {"systems": {s["name"]: s["figures"] for s in metrics["systems"]}, "output": str(output)}
-
-
-def measure(flags: Any) -> dict[str, Any]:
-    """Measure and write the report; returns what `metrics.json` holds."""
-    from raycase.commands.place import AutoRunner
-    from raycase.evaluation.procedure import evaluate
-    from raycase.training.vector_cache import VectorCache
-
-    return evaluate(flags, vectors_of=VectorCache(AutoRunner(flags.ray)).vectors_of)
-
-
 def serve(flags: Any) -> dict[str, Any]:
     """Serve a model and an index over HTTP, or to agents by the Model Context Protocol: search, facets, embeddings."""
     from raycase.serve.serve_job import check_serve, import_serve
@@ -148,31 +130,6 @@ ELSEWHERE = {
         _at("raycase.commands.place:search", "Search an index by sentences under conditions."),
         'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
     ),
-    "facets": Elsewhere(
-        "raycase.explore.facets_job:FacetsFlags",
-        _at("raycase.explore.facets_job:facets", "Group the rows of an index by what they state about a condition."),
-        'raycase facets --index captions.lance --condition "color of the clothes"',
-    ),
-    "classify": Elsewhere(
-        "raycase.explore.classify:ClassifyFlags",
-        _at("raycase.explore.classify:classify", "Give each row of an index the best of your labels."),
-        "raycase classify --index captions.lance --condition place --labels beach street --output labels.parquet",
-    ),
-    "dedup": Elsewhere(
-        "raycase.explore.dedup:DedupFlags",
-        _at("raycase.explore.dedup:dedup", "Find rows of an index that are alike, and one of each group to keep."),
-        "raycase dedup --index captions.lance --threshold 0.95 --output groups.parquet",
-    ),
-    "explore": Elsewhere(
-        "raycase.explore.explore_job:ExploreFlags",
-        _at("raycase.explore.explore_job:explore", "Draw an index as a map in one HTML file."),
-        "raycase explore --index captions.lance --output map.html",
-    ),
-    "join": Elsewhere(
-        "raycase.explore.join:JoinFlags",
-        _at("raycase.explore.join:join", "Find the exact nearest neighbours of each vector.", with_runner=True),
-        "raycase join --query-vectors out/ --vectors out/ --output pairs/ --exclude-same id",
-    ),
     "score": Elsewhere(
         "raycase.job.score_job:ScoreFlags",
         _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
@@ -188,11 +145,6 @@ ELSEWHERE = {
         tune,
         "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
         OVER="train",
-    ),
-    "evaluate": Elsewhere(
-        "raycase.evaluation.job:EvaluateFlags",
-        evaluate,
-        "raycase evaluate --model minilm-conditional-v2 minilm --data validation.csv --output report/",
     ),
     "serve": Elsewhere("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
 }

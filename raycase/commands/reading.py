@@ -74,4 +74,6 @@ def field_docs(flags: type) -> dict[str, str]:
         if isinstance(named, ast.AnnAssign) and isinstance(below, ast.Expr):
             assert isinstance(named.target, ast.Name)
             docs[named.target.id] = ast.literal_eval(below.value)
+    for name, more in vars(flags).get("MORE_DOCS", {}).items():
+        docs[name] += f" {more}"
     return docs

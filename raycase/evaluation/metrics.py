@@ -111,7 +111,7 @@ def _resampled(
     if groups_N is None:
         draws = [random.integers(0, len(ratings_N), len(ratings_N)) for _ in range(resamples)]
     else:
-        order_N = np.argsort(groups_N, kind="stable")
+        order_N = np.argsort(groups_N, stable=True)
         members = np.split(order_N, np.flatnonzero(np.diff(groups_N[order_N])) + 1)
         chosen = (random.integers(0, len(members), len(members)) for _ in range(resamples))
         draws = [np.concatenate([members[group] for group in groups]) for groups in chosen]

@@ -6,52 +6,58 @@ import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
 from raycase.heads.projector import project
 from raycase.io.json_values import loads
 from raycase.io.model_files import is_remote
 from raycase.io.storage import PACKAGE, Location, locate
 from raycase.io.vectors import pair_cosines
 from raycase.models.case import CaseConfig
-from raycase.models.configs import EmbedderConfig
+from raycase.models.configs import EmbedderConfig, SystemConfig
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import resolve
+from raycase.names import Compute
 
 AT_ONCE = 2**16  # pairs that a scorer tokenises together
+TextsOrPairs = Sequence[str] | Sequence[tuple[str, str]]  # sentences, or sentences with their conditions
+
+
+class VectorsOf(Protocol):
+    """What gives f(s) of distinct sentences, or of distinct (sentence, condition) the vectors before g, (P, D) float32,
+    as `VectorCache.vectors_of` does. name: of the data, for messages. Raises RequestError where a text has none."""
+
+    def __call__(
+        self, texts: TextsOrPairs, config: EmbedderConfig, *, name: str, cache: Location, compute: Compute | None = None
+    ) -> np.ndarray: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """One of the models, resolved and checked; its encoder's weights are not loaded.
-
-    vectors_of: gives its vectors, as `VectorCache.vectors_of`; None where none are asked for.
-    """
+    """One of the models, resolved and checked; its encoder's weights are not loaded. data: where its texts stand, for
+    messages; compute: the number format inside its encoder."""
 
     name: str
-    config: Any  # of a system
+    config: SystemConfig
     projector: nn.Module | None
+    vectors_of: VectorsOf
     cache: Location
-    flags: EvaluateFlags
-    vectors_of: Callable[..., np.ndarray] | None
+    data: str
+    compute: Compute | None
 
-    def embed(self, texts: Sequence[str] | Sequence[tuple[str, str]]) -> np.ndarray:
-        """f(s) of distinct sentences; of distinct (sentence, condition) the vectors before g: P -> (P, D) float32.
-
-        Raises RequestError where a text has no vector.
-        """
-        assert self.vectors_of is not None
-        return self.vectors_of(texts, self.config, name=self.flags.data, cache=self.cache, compute=self.flags.compute)
+    def embed(self, texts: TextsOrPairs) -> np.ndarray:
+        """`VectorsOf` of this model."""
+        assert isinstance(self.config, EmbedderConfig)
+        return self.vectors_of(texts, self.config, name=self.data, cache=self.cache, compute=self.compute)
 
     def load(self) -> Any:
-        """The model with its weights, in the job's number format."""
-        return self.config.load(dtype=None if self.flags.compute is None else getattr(torch, self.flags.compute))
+        """The loaded system, an `Embedder` or a `Scorer`, in the number format."""
+        return self.config.load(dtype=None if self.compute is None else getattr(torch, self.compute))
 
     def scores(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None = None
@@ -59,9 +65,9 @@ class Model:
         """Scores by a model that scores pairs, cosines by one that embeds; without conditions of unconditional vectors:
         N, N, N -> (N,) float64. Raises RequestError for a text that the model cannot read."""
         if isinstance(self.config, EmbedderConfig):
-            sides: list[Any] = [firsts, seconds]
+            sides: list[TextsOrPairs] = [firsts, seconds]
             if conditions is not None:
-                sides = [list(zip(side, conditions, strict=True)) for side in sides]
+                sides = [list(zip(side, conditions, strict=True)) for side in (firsts, seconds)]
             row_of = {text: row for row, text in enumerate(dict.fromkeys([*sides[0], *sides[1]]))}
             vectors_PD = self.embed(list(row_of))
             pairs = np.array([[row_of[a], row_of[b]] for a, b in zip(*sides, strict=True)])
@@ -79,56 +85,65 @@ class Model:
 # What a task expects of a model's configuration, if this one does not fit; None if it does.
 
 
-def any_condition(config: Any) -> str | None:
+def any_condition(config: SystemConfig) -> str | None:
     """Fits models that take any condition, those that score pairs among them."""
     return None if config.known_conditions is None else "models that take any condition"
 
 
-def vectors(config: Any) -> str | None:
+def vectors(config: SystemConfig) -> str | None:
     """Fits models that give vectors."""
     return None if isinstance(config, EmbedderConfig) else "models that give vectors"
 
 
-def no_condition(config: Any) -> str | None:
+def no_condition(config: SystemConfig) -> str | None:
     """Fits models that need no condition."""
     fits = config.known_conditions == () or (isinstance(config, EmbedderConfig) and config.known_conditions is None)
     return None if fits else "models that need no condition"
 
 
 def find_models(
-    flags: EvaluateFlags,
-    expected: Callable[[Any], str | None] = any_condition,
-    vectors_of: Callable[..., np.ndarray] | None = None,
+    names: Sequence[str],
+    expected: Callable[[SystemConfig], str | None],
+    vectors_of: VectorsOf,
+    *,
+    task: str,
+    data: str,
+    output: Path,
+    cache: str | None = None,
+    compute: Compute | None = None,
+    **choices: Any,
 ) -> list[Model]:
-    """Resolve the job's models, check what is expected of them and load their projectors.
+    """Resolve the models by these choices of `resolve`, check what the task expects of them and load their projectors.
 
-    Raises RequestError for an unknown or broken model, and for one that does not fit the task.
+    cache: of their vectors; default: beside the model's folder, else the first one's, else the output. Raises
+    RequestError for an unknown or broken model, and for one that does not fit the task.
     """
-    configs: list[Any] = [resolve(name, **flags.prompt_choices) for name in flags.model]
-    for name, config in zip(flags.model, configs, strict=True):
+    configs = [resolve(name, **choices) for name in names]
+    for name, config in zip(names, configs, strict=True):
         if (instead := expected(config)) is not None:
-            raise RequestError(f"--model: expected {instead} for --task {flags.task}, got {name}: {config.label}")
+            raise RequestError(f"--model: expected {instead} for --task {task}, got {name}: {config.label}")
     folders = [  # on this machine, so that a cache may stand beside one
         None if c.folder is None or is_remote(c.folder) or c.folder.startswith(PACKAGE) else Path(c.folder)
         for c in configs
     ]
-    first = next(filter(None, folders), Path(flags.output).absolute())  # beside it training keeps its vectors
-    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, flags.model, strict=True)]
-    names = short if len(set(short)) == len(short) else flags.model  # the whole paths where two end alike
+    first = next(filter(None, folders), output)  # beside it training keeps its vectors
+    short = [posixpath.basename(c.folder) if c.folder else name for c, name in zip(configs, names, strict=True)]
+    names = short if len(set(short)) == len(short) else names  # the whole paths where two end alike
     return [
         Model(
             name=name,
             config=config,
             projector=config.load_projector() if isinstance(config, CaseConfig) else None,
-            cache=locate(flags.cache or str((folder or first).parent / "cache")),
-            flags=flags,
             vectors_of=vectors_of,
+            cache=locate(cache or str((folder or first).parent / "cache")),
+            data=data,
+            compute=compute,
         )
         for name, config, folder in zip(names, configs, folders, strict=True)
     ]
 
 
-def training_metrics(config: Any) -> Any:
+def training_metrics(config: SystemConfig) -> Any:
     """The content of `metrics.json` in the folder of a system; None where there is none, or no JSON."""
     if config.local is None:
         return None

@@ -1,63 +1,56 @@
-"""The table of tasks, and what all share: check the request, read, find the models, measure, write the report."""
+"""The table of tasks, and the report that all share."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from raycase.errors import WorkError, note
-from raycase.evaluation.job import REPORT, EvaluateFlags, check_request
-from raycase.evaluation.models import Model, any_condition, find_models, no_condition, vectors
-from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, ranked_values, render_ranked
+from raycase.evaluation.models import Model, any_condition, no_condition, vectors
+from raycase.evaluation.report import UNDEFINED_VALUES, WHY_UNDEFINED, Settings, ranked_values, render_ranked
 from raycase.evaluation.tasks import csts, labelled, rerank
 from raycase.io.json_values import finite
 from raycase.io.provenance import provenance
 from raycase.io.rated_pairs import read_candidates, read_rated
 from raycase.io.storage import locate
+from raycase.models.configs import SystemConfig
 from raycase.models.model_folder import METRICS
 from raycase.models.registry import of_paper
+
+REPORT = "report.md"
+Metrics = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """What is particular to one task."""
 
-    read: Callable[[EvaluateFlags], Any]  # the data; raises RequestError
-    measure: Callable[[EvaluateFlags, Any, Sequence[Model]], dict[str, Any]]  # the task's part of metrics.json
-    expected: Callable[[Any], str | None] = lambda config: vectors(config) or any_condition(config)  # of a model
-    render: Callable[[dict[str, Any]], str] = render_ranked  # metrics.json to the report in Markdown
+    read: Callable[..., Any]  # the data at a URI, by the task's own flags if it has any; raises RequestError
+    measure: Callable[[Settings, Any, Sequence[Model]], Metrics]  # the task's part of metrics.json
+    expected: Callable[[SystemConfig], str | None] = lambda config: vectors(config) or any_condition(config)
+    render: Callable[[Metrics], str] = render_ranked  # metrics.json to the report in Markdown
 
 
 TASKS = {
-    "csts": Task(read=lambda job: read_rated(job.data, "--data"), measure=csts.measure, expected=any_condition),
+    "csts": Task(read=lambda data: read_rated(data, "--data"), measure=csts.measure, expected=any_condition),
     "labelled": Task(read=labelled.read, measure=labelled.measure),
-    "rerank": Task(read=lambda job: read_candidates(job.data, "--data"), measure=rerank.measure, expected=no_condition),
+    "rerank": Task(read=lambda data: read_candidates(data, "--data"), measure=rerank.measure, expected=no_condition),
 }
 
 
-def evaluate(
-    flags: EvaluateFlags, *, vectors_of: Callable[..., np.ndarray], task: Task | None = None
-) -> dict[str, Any]:
-    """Measure and write the report; returns what `metrics.json` holds. Raises RequestError and WorkError.
+def find_task(name: str) -> Task:
+    """The task of this name, which a paper may add."""
+    return TASKS.get(name) or of_paper("tasks", name)
 
-    Everything is checked before anything is embedded; nothing is written before everything is measured. vectors_of:
-    `VectorCache.vectors_of`; task: instead of the one that the job names.
-    """
-    start = time.time()
-    task = task or TASKS.get(flags.task) or of_paper("tasks", flags.task)
-    folder = locate(str(check_request(flags)))
-    data = task.read(flags)
-    models = find_models(flags, task.expected, vectors_of)
-    metrics = {
-        "task": flags.task,
-        **task.measure(flags, data, models),
-        "provenance": provenance(),
-        "seconds": round(time.time() - start, 1),
-    }
+
+def write_report(output: Path, metrics: Metrics, task: Task, began: float) -> Metrics:
+    """Write metrics.json, which also gets its origin and the seconds since the work began, and report.md; returns what
+    metrics.json holds. Raises WorkError where no figure is a number, when both are written."""
+    folder = locate(str(output))
+    metrics = metrics | {"provenance": provenance(), "seconds": round(time.time() - began, 1)}
     values = ranked_values(metrics)
     found = {system: [name for name, value in of.items() if finite(value) is None] for system, of in values.items()}
     if undefined := {system: names for system, names in found.items() if names}:

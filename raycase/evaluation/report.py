@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, estimate, estimate_difference, mean_of
 from raycase.io.json_values import UNDEFINED
+from raycase.names import Compute
 
 NOT_AVAILABLE = "n/a"
 ValuesBySystem = dict[str, dict[str, float | None]]  # system -> metric -> value, None where it is not defined
@@ -53,6 +53,15 @@ def provenance_lines(metrics: dict[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`settings` of metrics.json: of the bootstrap, and the number format inside the encoders."""
+
+    resamples: int = 1000
+    seed: int = 0
+    compute: Compute | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankedSystem:
     """A system, and each measure of each query."""
 
@@ -62,7 +71,7 @@ class RankedSystem:
 
 
 def rank_systems(
-    flags: EvaluateFlags,
+    settings: Settings,
     *,
     title: str,
     about: str,
@@ -80,7 +89,6 @@ def rank_systems(
     groups_Q: equal for queries that the bootstrap draws together. compared: further differences, by key of
     `metrics.json`: of these systems from the first of these.
     """
-    settings = {"resamples": flags.resamples, "seed": flags.seed}
     compared = {"against": systems, **compared}
 
     def figures(estimated: Callable[..., dict[str, float] | None], *of: RankedSystem) -> dict[str, Any]:
@@ -92,7 +100,8 @@ def rank_systems(
                     *(s.values[group][:, i] for s in of),
                     values_QM[:, i] if ratings_Q is None else ratings_Q,
                     groups_N=groups_Q,
-                    **settings,
+                    resamples=settings.resamples,
+                    seed=settings.seed,
                 )
                 for i, name in enumerate(measures)
             }
@@ -111,7 +120,7 @@ def rank_systems(
         "groups": [{"name": name, "queries": len(of_group)} for name, of_group in systems[0].values.items()],
         "systems": [*lines.values()],
         "compared": {key: base.name for key, (base, *_) in compared.items()},
-        "settings": settings | {"compute": flags.compute},
+        "settings": asdict(settings),
     }
 
 

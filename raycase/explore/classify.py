@@ -1,88 +1,27 @@
-"""The command classify: each row of an index gets the nearest of some labels under a condition, as Parquet.
+"""The nearest of some labels to each row of an index under a condition.
 
-Shapes: L labels, B rows of a part, D dimensions.
+Shapes: L labels, B rows of a block, D dimensions.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.commands.flags import OfIndex
-from raycase.errors import MOST_LABEL, RequestError, check_ranges, visible
+from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import LEAST_STATED, Index, note_searched, on_index
+from raycase.index.index import LEAST_STATED, Index
 from raycase.index.lance_files import lance_errors
-from raycase.index.topk import parts
-from raycase.io.places import PARQUET, File, check_paths
-from raycase.io.reader import conditions_file, read_conditions, read_files
-from raycase.io.schema import ID, SCORE, STATED, parquet_bytes
-from raycase.io.storage import locate
+from raycase.index.topk import Blocks, parts
+from raycase.io.reader import read_files
+from raycase.io.schema import ID, SCORE, STATED
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import check_alike
 
 TEXT, LABEL, MARGIN = "text", "label", "margin"
 AT_ONCE = 2**22  # cosines of rows and labels that are held
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassifyFlags(OfIndex):
-    """Give each row of an index the best of your labels: the nearest, by cosine, to what the row says about a
-    condition. Labels are embedded as phrases that answer the condition, as by `raycase search --phrase`."""
-
-    condition: str
-    """The condition that the labels answer, as "late delivery" does "reason for the complaint"."""
-    labels: tuple[str, ...]
-    """Two labels or more, or one .txt (one a line), .parquet, .csv or .jsonl file with a column `label`."""
-    output: str
-    """Parquet file of the rows, local or on object storage."""
-    examples: str | None = None
-    """Texts that you labelled, such as eight of each label: a .parquet, .csv or .jsonl file with columns `text` and
-    `label`. Half of a label's vector is then their mean."""
-    stated: bool = False
-    """Leave out the label of a row that says nothing about the condition. Needs stored tokens and a model trained on
-    labelled texts."""
-
-
-def classify(flags: ClassifyFlags) -> dict[str, Any]:
-    """Label the rows, write the file, print how many rows each label has, and return counts. Raises RequestError."""
-    began = time.time()
-    check_paths(
-        reads={"--labels": conditions_file(flags.labels), "--examples": flags.examples},
-        opens=flags.opens,
-        writes={"--output": File(flags.output, PARQUET)},
-    )
-    check_ranges(flags)
-    labels = read_conditions(flags.labels, "--labels")
-    if len(labels) < 2:
-        raise RequestError(f"--labels: expected two labels or more, got {len(labels)}")
-    examples = read_examples(flags.examples, labels) if flags.examples else None
-    _, (condition, table) = on_index(flags.open, partial(_label, flags, labels, examples))
-    locate(flags.output).put(parquet_bytes(table))
-    rows = len(table)
-    print(f'\n{rows:,} rows under "{visible(condition, MOST_LABEL)}"\n')
-    counted = {row["values"]: row["counts"] for row in table[LABEL].value_counts().to_pylist()}
-    counts, unlabelled = {label: counted.get(label, 0) for label in labels}, counted.get(None, 0)
-    rest = "not stated" if "not stated" not in counts else "without a label"
-    shown = sorted(counts.items(), key=lambda item: -item[1]) + [(rest, unlabelled)] * flags.stated
-    for label, count in shown:
-        print(f"{count:>10,}  {count / rows:>6.1%}  {visible(label, MOST_LABEL)}")
-    print()
-    return {
-        "asked": flags.condition,
-        "condition": condition,
-        "rows": rows,
-        "labels": counts,
-        "not_stated": unlabelled,
-        "seconds": round(time.time() - began, 3),
-        "output": locate(flags.output).uri,
-    }
 
 
 def read_examples(uri: str, labels: Sequence[str]) -> dict[str, list[str]]:
@@ -129,23 +68,29 @@ def nearest_labels(vectors_BD: np.ndarray, labels_LD: np.ndarray) -> tuple[np.nd
     return cosines_BL.argmax(1), second_B2[:, 1], second_B2[:, 1] - second_B2[:, 0]
 
 
-def _label(
-    flags: ClassifyFlags, labels: list[str], examples: Mapping[str, list[str]] | None, index: Index
-) -> tuple[str | None, pa.Table]:
-    """The condition that is taken, and the labelled rows of an open index."""
-    condition, blocks = index.blocks(flags.condition, flags.where, exact_condition=flags.exact_condition)
-    index.check_conditional([flags.condition], phrases=True, stated=flags.stated)
-    note_searched(index, {flags.condition: condition}, flags.where)
+def label_rows(
+    index: Index,
+    condition: str | None,
+    blocks: Blocks,
+    *,
+    labels: Sequence[str],
+    examples: Mapping[str, Sequence[str]] | None = None,
+    stated: bool = False,
+) -> pa.Table:
+    """The rows in these blocks, which are under a condition of the index: id, label, score and margin; and whether the
+    row states something of the condition, where the model knows.
+
+    stated: without a label where a row states nothing. Raises RequestError for no rows, and labels that are read alike.
+    """
+    index.check_conditional(None if condition is None else [condition], phrases=True, stated=stated)
     check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)
-    names, tables = pa.array(labels), []
+    names, tables, knows_stated = pa.array(labels), [], index.gives_stated(condition)
     step = max(1, min(BATCH_ROWS, AT_ONCE // len(labels)))
     for offsets_B, vectors_BD in parts(blocks(), step):
         label_B, score_B, margin_B = nearest_labels(vectors_BD.numpy(), labels_LD)
-        states_B = (
-            index.stated_at(str(condition), offsets_B) if index.gives_stated(condition) else np.ones(len(label_B))
-        )
-        has_none_B = (states_B < LEAST_STATED) & flags.stated
+        states_B = index.stated_at(str(condition), offsets_B) if knows_stated else np.ones(len(label_B))
+        has_none_B = (states_B < LEAST_STATED) & stated
         with lance_errors(index.root):
             ids = index.dataset.take(offsets_B, columns=[ID])[ID]
         columns = {
@@ -154,7 +99,7 @@ def _label(
             SCORE: pa.array(score_B),
             MARGIN: pa.array(margin_B),
         }
-        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if index.gives_stated(condition) else {})))
+        tables.append(pa.table(columns | ({STATED: pa.array(states_B)} if knows_stated else {})))
     if not tables:
         raise RequestError("--where: expected a filter that leaves rows to label, got one that leaves none")
-    return condition, pa.concat_tables(tables)
+    return pa.concat_tables(tables)

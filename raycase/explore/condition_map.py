@@ -1,8 +1,8 @@
-"""One map of an index's rows, under a condition or without: positions, neighbours, facets and words.
+"""One map of an index's rows, under a condition or without: which rows, positions, neighbours, facets and words.
 
 Rows stand where UMAP (McInnes et al., 2018, arXiv:1802.03426) places them by their nearest neighbours by cosine.
 
-Shapes: N rows, D dimensions, k neighbours.
+Shapes: N rows, D dimensions, k neighbours, C conditions.
 """
 
 from __future__ import annotations
@@ -14,20 +14,69 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from scipy.linalg import orthogonal_procrustes
 
 from raycase.encoder.words import Word
-from raycase.errors import needs_package
+from raycase.errors import RequestError, needs_package
 from raycase.explore.facets import find_clusters, score_words
 from raycase.index.answer_printing import looked_at
-from raycase.index.topk import top_k
+from raycase.index.index import Index
+from raycase.index.lance_files import offsets_of
+from raycase.index.topk import nearest_others
+from raycase.io.schema import CONDITION, ID
 
 FACET_WORDS = 5
 NEAR = 14  # neighbours of a row by which it is placed: with itself 15, UMAP's default
 LEAST_ROWS = 3
 LISTED = 8  # neighbours of a row on the page
 FAR, EDGE = 0.01, 0.25  # share of the rows at each side that are far, and how far from the others they are drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapRows:
+    """N rows of an index, each with the same id under every condition; offsets: under each, C of (N,).
+
+    of: rows under all conditions, of which these are a sample; left_out: rows of the index that are not under all.
+    """
+
+    offsets: list[np.ndarray]
+    texts: list[str]
+    ids: list[str]
+    of: int
+    left_out: int
+
+
+def choose_rows(
+    index: Index, conditions: Sequence[str | None], text: str | None, *, most: int, where: str | None = None
+) -> MapRows:
+    """At most so many of the rows under all conditions (None: unconditional) that pass the filter, in the order of the
+    index. text: the column with their texts; None: their ids are shown.
+
+    Raises RequestError for fewer rows than a map has.
+    """
+    tables = []
+    for each in conditions:
+        table = index.ids([each], where)
+        is_stored_N = pc.is_valid(table[CONDITION]).to_numpy() == (each is not None)
+        tables.append(table.filter(pa.array(is_stored_N | index.vectors.is_pooled(each, offsets_of(table)))))
+    own = tables[0][ID].combine_chunks()  # then, under each condition, the place of each of these ids, or -1
+    places = (pc.index_in(own, value_set=table[ID].combine_chunks()) for table in tables)
+    places_CN = np.stack([place.fill_null(-1).to_numpy() for place in places])
+    is_common = (places_CN >= 0).all(axis=0)
+    of = int(is_common.sum())
+    if of < LEAST_ROWS:
+        got = "the filter leaves" if where else "there are"
+        raise RequestError(f"--index: expected at least {LEAST_ROWS} rows under all conditions, {got} {of}")
+    chosen = np.sort(np.random.default_rng(0).choice(of, most, replace=False)) if of > most else np.arange(of)
+    offsets = [offsets_of(table)[place_N[is_common]][chosen] for table, place_N in zip(tables, places_CN, strict=True)]
+    taken = index.dataset.take(offsets[0], columns=[ID, *([text] if text else [])])
+    ids = [str(each) for each in taken[ID].to_pylist()]
+    every = pc.count_distinct(index.ids(None, where)[ID]).as_py()
+    texts = [each or "" for each in taken[text].to_pylist()] if text else ids
+    return MapRows(offsets=offsets, texts=texts, ids=ids, of=of, left_out=every - of)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +102,7 @@ def make_map(
 ) -> ConditionMap:
     """The map of rows by their unit vectors; its points start where those of the map before are, if there is one."""
     count = len(vectors_ND)
-    cosines_Nk, rows_Nk = nearest_rows(vectors_ND, min(NEAR, count - 1))
+    cosines_Nk, rows_Nk = nearest_others(vectors_ND, NEAR)
     facets = find_clusters(lambda: [(np.arange(count), torch.from_numpy(vectors_ND))], min(clusters, count))
     marked = None if weighed is None else [*map(looked_at, texts, weighed)]
     words = marked or [[Word(*found.span(), 1.0) for found in re.finditer(r"\w+", text)] for text in texts]
@@ -74,13 +123,6 @@ def import_umap() -> Any:
     with needs_package("umap-learn", "explore", "for explore"):
         import umap
     return umap
-
-
-def nearest_rows(vectors_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k rows nearest to each by the cosine of unit vectors, best first, without itself: cosines, rows, two of
-    (N, k)."""
-    vectors, own = torch.from_numpy(vectors_ND), torch.arange(len(vectors_ND))
-    return top_k(vectors, [vectors], k, query_groups=own, groups=own)
 
 
 def place(

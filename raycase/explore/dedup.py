@@ -1,15 +1,11 @@
-"""The command dedup: rows of an index whose vectors are alike in groups, as Parquet, with one of each to keep.
+"""Rows of an index whose vectors are alike, in groups.
 
 Shapes: N rows; R and C, rows and columns of a tile; D dimensions, P pairs.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -18,17 +14,14 @@ import torch
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from raycase.commands.flags import OfIndex
 from raycase.encoder.sources import load_tokenizer
-from raycase.errors import MOST_LABEL, RequestError, check_ranges, note, visible
+from raycase.errors import RequestError, note
 from raycase.index.answer_printing import text_column
-from raycase.index.index import Index, note_searched, on_index
+from raycase.index.index import Index
 from raycase.index.lance_files import OFFSET, lance_errors
-from raycase.index.topk import Block, parts
+from raycase.index.topk import Block, Blocks, parts
 from raycase.index.vector_index import resolve_query_encoder
-from raycase.io.places import PARQUET, File, check_paths
-from raycase.io.schema import ID, parquet_bytes
-from raycase.io.storage import locate
+from raycase.io.schema import ID
 
 HELD_ROWS = 2**17  # whose vectors are held, and compared with all others; then the next
 ROWS, COLUMNS = 1024, 2048  # of a tile, whose cosines are held
@@ -38,56 +31,19 @@ MARGIN = 5e-6  # cosines in float32 that are nearer to the threshold are compute
 RESCORED = 4096  # pairs at a time
 
 
-@dataclass(frozen=True, kw_only=True)
-class DedupFlags(OfIndex):
-    """Find the rows of an index that are alike: compare every pair, link rows whose cosine is at least the threshold,
-    and keep one row of each linked group, the one with the smallest id."""
+def group_rows(index: Index, condition: str | None, blocks: Blocks, *, threshold: float) -> pa.Table:
+    """The rows in these blocks, in the order of the index: id, the id that is kept of the row's group, and whether that
+    is its own. Raises RequestError for no rows, and an id of two."""
+    unknown_N = _without_tokens(index)
+    if unknown_N is None:
+        note("without the texts or their model, all texts without a token that the encoder knows count as duplicates")
+        unknown_N = np.zeros(index.dataset.count_rows(), bool)
 
-    threshold: float
-    """Least cosine of two rows that are alike, from -1 to 1, such as 0.95. 1 finds equal vectors."""
-    output: str
-    """Parquet file of the rows, local or on object storage."""
-    condition: str | None = None
-    """The condition under which rows are compared. Default: by their unconditional vectors."""
-
-
-def dedup(flags: DedupFlags) -> dict[str, Any]:
-    """Group the rows, write the file, print and return counts. Raises RequestError."""
-    began = time.time()
-    check_paths(opens=flags.opens, writes={"--output": File(flags.output, PARQUET)})
-    check_ranges(flags, {"threshold": (-1 <= flags.threshold <= 1, "a cosine from -1 to 1")})
-    _, (condition, table) = on_index(flags.open, partial(_group, flags))
-    locate(flags.output).put(parquet_bytes(table))
-    rows, kept = len(table), pc.sum(table["kept"]).as_py()
-    sizes = pc.value_counts(table["group"].combine_chunks()).field("counts").to_numpy()
-    under = "without a condition" if condition is None else f'under "{visible(condition, MOST_LABEL)}"'
-    groups = int((sizes > 1).sum())
-    print(f"{rows:,} rows {under}: {kept:,} kept, {rows - kept:,} duplicates in {groups:,} groups of two or more")
-    return {
-        "asked": flags.condition,
-        "condition": condition,
-        "rows": rows,
-        "kept": kept,
-        "duplicates": rows - kept,
-        "groups": groups,
-        "largest": int(sizes.max()),
-        "seconds": round(time.time() - began, 3),
-        "output": locate(flags.output).uri,
-    }
-
-
-def _group(flags: DedupFlags, index: Index) -> tuple[str | None, pa.Table]:
-    """The condition that is taken, and the rows in the order of the index: id, the id that is kept of the row's group,
-    and whether that is its own."""
-    condition, blocks = index.blocks(flags.condition, flags.where, exact_condition=flags.exact_condition)
-    note_searched(index, {flags.condition: condition}, flags.where)
-    nothing = _say_nothing(index)
-
-    def telling() -> Iterator[Block]:
+    def compared() -> Iterator[Block]:
         for offsets_B, vectors_BD in blocks():
-            yield offsets_B, vectors_BD.masked_fill(torch.from_numpy(nothing[offsets_B])[:, None], torch.nan)
+            yield offsets_B, vectors_BD.masked_fill(torch.from_numpy(unknown_N[offsets_B])[:, None], torch.nan)
 
-    offsets_N, group_N = link(telling if nothing.any() else blocks, len(nothing), flags.threshold)
+    offsets_N, group_N = link(compared if unknown_N.any() else blocks, len(unknown_N), threshold)
     if not len(offsets_N):
         raise RequestError("--where: expected a filter that leaves rows to compare, got one that leaves none")
     with lance_errors(index.root):
@@ -102,30 +58,30 @@ def _group(flags: DedupFlags, index: Index) -> tuple[str | None, pa.Table]:
     _, first, place_N = np.unique(group_N[by_id_N], return_index=True, return_inverse=True)
     kept_N = np.empty(len(ids), np.int64)
     kept_N[by_id_N] = by_id_N[first[place_N]]
-    return condition, pa.table({ID: ids, "group": ids.take(pa.array(kept_N)), "kept": kept_N == np.arange(len(ids))})
+    return pa.table({ID: ids, "group": ids.take(pa.array(kept_N)), "kept": kept_N == np.arange(len(ids))})
 
 
-def _say_nothing(index: Index) -> np.ndarray:
+def _without_tokens(index: Index) -> np.ndarray | None:
     """Whether the encoder knows no token of the text of each row, (rows,) bool: the vectors of such are alike, whatever
-    the texts are. False for an index without texts, and where its model has moved."""
-    nothing, text = np.zeros(index.dataset.count_rows(), bool), text_column(index, None)
+    the texts are. None for an index without texts, and where its model has moved."""
+    text = text_column(index, None)
+    if text is None:
+        return None
     try:
         tokenize = load_tokenizer(resolve_query_encoder(index.metadata, index.model).encoder)
     except RequestError:
-        text = None
-    if text is None:
-        note("without the texts or their model, all texts without a token that the encoder knows count as duplicates")
-        return nothing
+        return None
+    unknown_N = np.zeros(index.dataset.count_rows(), bool)
     with lance_errors(index.root):
         for batch in index.dataset.to_batches(columns=[OFFSET, text]):
             texts = batch[text].fill_null("").dictionary_encode()  # each stands under several conditions
             ids_of = tokenize.parts(texts.dictionary.to_pylist())
             is_unknown = np.array([tokenize.is_unknown(ids[: tokenize.max_tokens]) for ids in ids_of])
-            nothing[batch[OFFSET].to_numpy().astype(np.int64)] = is_unknown[texts.indices.to_numpy()]
-    return nothing
+            unknown_N[batch[OFFSET].to_numpy().astype(np.int64)] = is_unknown[texts.indices.to_numpy()]
+    return unknown_N
 
 
-def link(blocks: Callable[[], Iterable[Block]], rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
+def link(blocks: Blocks, rows: int, threshold: float) -> tuple[np.ndarray, np.ndarray]:
     """The offsets of the rows in these blocks, and the group of each, by the number of one of its rows: two of (N,).
 
     rows: beyond all offsets. The blocks are read again for each `HELD_ROWS` of them, in any order. Memory holds the

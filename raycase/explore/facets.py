@@ -12,20 +12,21 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.words import Word, content
-from raycase.errors import check_problems, needs_package
-from raycase.index.answer_printing import weigh_answers
+from raycase.errors import MOST_LABEL, RequestError, check_problems, needs_package, visible
+from raycase.index.answer_printing import text_column, weigh_answers, why_unweighed
 from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import Index
-from raycase.index.topk import Block, parts
+from raycase.index.index import LEAST_STATED, WITH_STATED, Index
+from raycase.index.lance_files import lance_errors
+from raycase.index.topk import Block, Blocks, parts
 from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.io.vectors import l2_normalize
 
@@ -37,6 +38,7 @@ NUMBERS = (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 17, 20, 24)  # of clusters that are 
 NEAREST = 100  # rows of a cluster among which different texts are looked for
 WEIGHED = 1000  # texts whose words are weighed, of all clusters together: about 400 a second on 2 CPU cores
 WEIGHED_OF_EACH = 6, 100  # but at least and at most so many of each cluster
+WORDS, EXAMPLES = 5, 3  # of a cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +70,8 @@ def import_sklearn() -> Any:
     return sklearn
 
 
-def find_clusters(blocks: Callable[[], Iterable[Block]], clusters: int | None = None) -> Clusters:
-    """The clusters of the rows in these blocks, which are read twice; default: as many as `best_number` says.
+def find_clusters(blocks: Blocks, clusters: int | None = None) -> Clusters:
+    """The clusters of the rows in these blocks, which are read twice; default: `best_number`.
 
     There are fewer than asked for where fewer vectors differ. Raises RequestError for fewer rows than clusters.
     """
@@ -85,7 +87,7 @@ def find_clusters(blocks: Callable[[], Iterable[Block]], clusters: int | None = 
     centres_KD = fit(sample_SD, clusters, STARTS)
     offsets_N, cluster_N, cosine_N = assign(blocks(), centres_KD)
     sizes_K = np.bincount(cluster_N, minlength=clusters)
-    order_K = np.argsort(-sizes_K, kind="stable")
+    order_K = np.argsort(-sizes_K, stable=True)
     cluster_N = np.argsort(order_K)[cluster_N]
     centres_KD = centres_KD[order_K[: np.count_nonzero(sizes_K)]]
     return Clusters(offsets=offsets_N, cluster=cluster_N, cosine=cosine_N, centres=centres_KD)
@@ -155,24 +157,17 @@ class CarriedWord(NamedTuple):
     score: float
 
 
-class Example(NamedTuple):
-    """A row near the centre of a cluster."""
-
-    id: Any
-    text: str | None
-    cosine: float
-
-
-def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: int) -> list[list[Example]]:
-    """The rows nearest to the centre of each cluster, K lists: different texts of the column `text`; None: any rows."""
+def nearest_examples(clusters: Clusters, index: Index, text: str | None, count: int) -> list[list[dict[str, Any]]]:
+    """The rows nearest to the centre of each cluster, K lists of id, text and cosine: different texts of the column
+    `text`; None: any rows."""
     found = []
     for rows in clusters.members():
         nearest = rows[: NEAREST if text else count]
         taken = index.dataset.take(clusters.offsets[nearest], columns=[ID, text] if text else [ID])
         texts = taken[text].to_pylist() if text else [None] * len(nearest)
-        examples: dict[Any, Example] = {}
+        examples: dict[Any, dict[str, Any]] = {}
         for row_id, words, cosine in zip(taken[ID].to_pylist(), texts, clusters.cosine[nearest].tolist(), strict=True):
-            examples.setdefault(words if text else row_id, Example(row_id, words, cosine))
+            examples.setdefault(words if text else row_id, {ID: row_id, "text": words, "cosine": cosine})
         found.append(list(examples.values())[:count])
     return found
 
@@ -238,3 +233,101 @@ def score_words(clusters: Iterable[Iterable[tuple[str, list[Word]]]], count: int
         scored = [CarriedWord(word, share * math.log(1 + 1 / everywhere[word])) for word, share in shares_of.items()]
         found.append(sorted(scored, key=lambda each: (texts_with[each.word] < 2, -each.score, each.word))[:count])
     return found
+
+
+# ------------------------------------------------------------------------------------------------ facets of an index
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facets:
+    """Rows of an index in clusters; unweighed: why their words were not weighed, None where they were.
+
+    table: one row for each cluster. The last, cluster 0, has the rows that state nothing of the condition, if any.
+    assignments: every row's id, its cluster, and its cosine with the cluster's centre, in the order of the index.
+    """
+
+    table: pa.Table
+    assignments: pa.Table | None
+    unweighed: str | None
+
+
+def find_facets(
+    index: Index,
+    condition: str | None,
+    blocks: Blocks,
+    *,
+    clusters: int | None = None,
+    stated: bool = False,
+    column: str | None = None,
+    model: str | None = None,
+    assigned: bool = False,
+) -> Facets:
+    """Group the rows in these blocks, which are under a condition of the index. Raises RequestError.
+
+    stated: rows that state nothing of the condition stand apart. column: with the texts; model: the index's, if it has
+    moved; None: those of the index. assigned: with assignments.
+    """
+    text, unweighed = text_column(index, column), why_unweighed(index, column, model)
+    not_stated = _not_stated(index, condition, blocks()) if stated else np.empty(0, np.int64)
+
+    def kept() -> Iterator[Block]:
+        for offsets_B, vectors_BD in blocks():
+            kept_B = ~np.isin(offsets_B, not_stated)
+            yield offsets_B[kept_B], vectors_BD[kept_B]
+
+    found = find_clusters(kept if stated else blocks, clusters)
+    with lance_errors(index.root):
+        words = carrying_words(found, index, condition, str(text), WORDS) if unweighed is None else None
+        examples = nearest_examples(found, index, text, EXAMPLES)
+        table = _table(found.sizes, words, examples, len(not_stated), index.dataset.schema.field(ID).type)
+        return Facets(
+            table=table, assignments=_assignments(index, found, not_stated) if assigned else None, unweighed=unweighed
+        )
+
+
+def _not_stated(index: Index, condition: str | None, blocks: Iterable[Block]) -> np.ndarray:
+    """Offsets of the rows that state nothing of the condition. Raises RequestError where the model does not know."""
+    if condition is None or not index.gives_stated(condition):
+        raise RequestError(f"--stated: expected conditions {WITH_STATED}, got {visible(condition, MOST_LABEL)}")
+    offsets_N = np.concatenate([np.empty(0, np.int64), *(offsets_B for offsets_B, _ in blocks)])
+    not_stated = offsets_N[index.stated_at(condition, offsets_N) < LEAST_STATED]
+    if len(not_stated) == len(offsets_N) > 0:
+        raise RequestError(
+            f"--stated: expected rows that state something of {visible(condition, MOST_LABEL)}, got none"
+        )
+    return not_stated
+
+
+def _table(
+    sizes_K: np.ndarray,
+    words: list[list[CarriedWord]] | None,
+    examples: list[list[dict[str, Any]]],
+    not_stated: int,
+    id_type: pa.DataType,
+) -> pa.Table:
+    """`Facets.table`: the rows, their share, words (null where none were weighed) and examples of each cluster."""
+    of_clusters = zip(range(1, len(sizes_K) + 1), sizes_K.tolist(), words or repeat(None), examples, strict=False)
+    every = [*of_clusters, *([(0, not_stated, None, [])] if not_stated else [])]
+    total = sizes_K.sum() + not_stated
+    rows = [
+        {"cluster": number, "rows": size, "share": size / total, "words": of_words, "examples": of_cluster}
+        for number, size, of_words, of_cluster in every
+    ]
+    word = pa.struct([("word", pa.string()), ("score", pa.float32())])
+    example = pa.struct([(ID, id_type), ("text", pa.string()), ("cosine", pa.float32())])
+    types = {"cluster": pa.int32(), "rows": pa.int64(), "share": pa.float32()}
+    types |= {"words": pa.list_(word), "examples": pa.list_(example)}
+    return pa.Table.from_pylist(rows, pa.schema(types))
+
+
+def _assignments(index: Index, clusters: Clusters, not_stated: np.ndarray) -> pa.Table:
+    """`Facets.assignments`; a row that states nothing of the condition has no cosine."""
+    offsets_N = np.append(clusters.offsets, not_stated)
+    order_N, none = np.argsort(offsets_N), np.zeros(len(not_stated))
+    cluster_N, cosine_N = np.append(clusters.cluster + 1, none)[order_N], np.append(clusters.cosine, none)[order_N]
+    columns = {
+        ID: index.dataset.take(offsets_N[order_N], columns=[ID])[ID],
+        "cluster": pa.array(cluster_N.astype(np.int32)),
+        "cosine": pa.array(cosine_N.astype(np.float32), mask=cluster_N == 0),
+    }
+    return pa.table(columns)

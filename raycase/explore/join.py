@@ -7,21 +7,16 @@ Shapes: N rows of a group or block, D dimensions, k neighbours, H neighbours of 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import tyro
 
-from raycase.commands.flags import STALL_TIMEOUT, Advanced, RayFlag
-from raycase.errors import RequestError, WorkError, at_least, check_problems, check_ranges
-from raycase.io.places import Folder, begin, check_held, check_paths, claim
+from raycase.errors import RequestError, WorkError, check_problems
+from raycase.io.places import begin, check_held, claim
 from raycase.io.schema import CONDITION, EMBEDDING, ID, RANK, SCORE, embedding_numbers, parquet_bytes
 from raycase.io.storage import fingerprint, locate
 from raycase.io.vectors import l2_normalize
@@ -37,58 +32,44 @@ RECORD, NEIGHBOURS = "join.json", "neighbours"  # in the output
 Group = tuple[str, int, int]  # the file of its neighbours, the first of its files of queries, and how many
 
 
-@dataclass(frozen=True, kw_only=True)
-class JoinFlags(RayFlag):
-    """Find each query's exact k nearest neighbours, by cosine, among all vectors under its condition.
-
-    A job that was stopped resumes automatically when the same command is run again. Under a condition that outputs of
-    `raycase embed --any-condition` lack, pool both first: `raycase embed --input OUTPUT --conditions ...`.
-    """
-
-    query_vectors: str
-    """Output of `raycase embed` with the queries' vectors."""
-    vectors: str
-    """Output of `raycase embed`, of the same model, with the vectors to search; may be the same output."""
-    output: str
-    """Folder of the result: neighbours/*.parquet with id, condition (the query's), rank, neighbour, score."""
-    condition: tuple[str, ...] = ()
-    """Conditions with weights, as in "color=2" "place=-0.5": rank neighbours by the weighted mean of their cosines.
-    Default: the neighbours under each condition."""
-    k: Annotated[int, tyro.conf.arg(aliases=("-k",))] = 10
-    """Number of neighbours."""
-    exclude_same: str | None = None
-    """Column (id, or a kept column): excludes vectors whose value in it equals the query's."""
-    stall_timeout: Advanced[float] = STALL_TIMEOUT
-    """Minutes without progress after which the job gives up, for example when no machine is available."""
-    overwrite: bool = False
-    """Remove an earlier result in the folder first."""
-
-
 def join(
-    job: JoinFlags, runner: Runner, *, group_rows: int = GROUP_ROWS, block_rows: int = BLOCK_ROWS
-) -> dict[str, Any]:
-    """Search all neighbours; returns counts. Raises RequestError and WorkError."""
-    began = time.time()
-    root = locate(job.output)
-    flags = {"--query-vectors": job.query_vectors, "--vectors": job.vectors}
-    check_ranges(job, at_least(1, job, "k") | {"stall_timeout": (job.stall_timeout > 0, "minutes above 0")})
-    check_paths(opens=flags, writes={"--output": Folder(job.output, (RECORD, NEIGHBOURS))})
-    queries, vectors = (open_written(uri, flag) for flag, uri in flags.items())
-    shares = _check_join(job, queries, vectors)
-    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in (queries, vectors)]
-    name = fingerprint([manifests, group_rows, job.k, job.exclude_same, *([shares] if shares else [])])
+    query_vectors: str,
+    vectors: str,
+    output: str,
+    runner: Runner,
+    *,
+    k: int = 10,
+    shares: Mapping[str, float] | None = None,
+    exclude_same: str | None = None,
+    overwrite: bool = False,
+    stall_timeout: float = 60.0,
+    group_rows: int = GROUP_ROWS,
+    block_rows: int = BLOCK_ROWS,
+) -> dict[str, int]:
+    """Search all neighbours, and write them into a folder; returns counts. Raises RequestError and WorkError.
+
+    query_vectors, vectors: outputs of `embed`. shares: of conditions, whose cosines are summed up; default: neighbours
+    under each condition. exclude_same: a column, in which a neighbour has another value. stall_timeout: in minutes.
+    """
+    root, shares = locate(output), dict(shares or {})
+    places = {"--query-vectors": query_vectors, "--vectors": vectors}
+    outputs = {flag: open_written(uri, flag) for flag, uri in places.items()}
+    _check_alike(outputs, shares, exclude_same)
+    manifests = [read_manifest(written.output)["manifest_files_sha256"] for written in outputs.values()]
+    asked = outputs["--query-vectors"]
+    name = fingerprint([manifests, group_rows, k, exclude_same, *([shares] if shares else [])])
     results = (NEIGHBOURS,)
-    if claim(root, RECORD, name, job="this very join", results=results, overwrite=job.overwrite) is None:
-        begin(root, RECORD, {"fingerprint": name}, results, overwrite=job.overwrite)
-    find = partial(_find, output=root.uri, name=name, outputs=[*flags.values()], k=job.k, block_rows=block_rows)
-    find = partial(find, exclude_same=job.exclude_same, shares=shares)
-    places = [("--output", root), *((flag, locate(uri)) for flag, uri in flags.items())]
-    groups = [(f"{i:06d}.parquet", *files) for i, files in enumerate(_cut(queries, group_rows))]
+    if claim(root, RECORD, name, job="this very join", results=results, overwrite=overwrite) is None:
+        begin(root, RECORD, {"fingerprint": name}, results, overwrite=overwrite)
+    find = partial(_find, output=root.uri, name=name, outputs=[query_vectors, vectors], k=k, block_rows=block_rows)
+    find = partial(find, exclude_same=exclude_same, shares=shares)
+    groups = [(f"{i:06d}.parquet", *files) for i, files in enumerate(_cut(asked, group_rows))]
     folder = root / NEIGHBOURS
     there = folder.list()
     if missing := [group for group in groups if group[0] not in there]:
         check_held(root, RECORD, name)
-        for _ in runner.map(find, missing, unit="groups of queries", places=places, stall_timeout=job.stall_timeout):
+        located = [("--output", root), *((flag, locate(uri)) for flag, uri in places.items())]
+        for _ in runner.map(find, missing, unit="groups of queries", places=located, stall_timeout=stall_timeout):
             pass
         there = folder.list()
     check_held(root, RECORD, name)  # what another job wrote into the output is seen with its record
@@ -96,49 +77,37 @@ def join(
         raise WorkError(
             f"{root.uri}: {lost} of {len(groups)} groups of queries are missing; run the same command again"
         )
-    count = read_manifest(queries.output)["pairs"] // (len(queries.job_file.config["conditions"]) if shares else 1)
+    count = read_manifest(asked.output)["pairs"] // (len(asked.job_file.config["conditions"]) if shares else 1)
     rows = ds.dataset(folder.path, filesystem=folder.fs, format="parquet")
-    return {
-        "queries": count,
-        "queries_without_neighbours": count - rows.count_rows(filter=ds.field(RANK) == 1),
-        "neighbours": rows.count_rows(),
-        "seconds": round(time.time() - began, 3),
-        "output": root.uri,
-    }
+    found = count - rows.count_rows(filter=ds.field(RANK) == 1)
+    return {"queries": count, "queries_without_neighbours": found, "neighbours": rows.count_rows()}
 
 
-def _check_join(flags: JoinFlags, queries: FinishedOutput, vectors: FinishedOutput) -> dict[str, float]:
-    """The shares of conditions with weights, if any. Raises RequestError for two outputs that cannot be joined."""
-    for flag, written in (("--query-vectors", queries), ("--vectors", vectors)):
+def _check_alike(outputs: Mapping[str, FinishedOutput], shares: Mapping[str, float], exclude_same: str | None) -> None:
+    """Raise RequestError for two outputs that cannot be joined; outputs: by flag, the queries' first."""
+    for flag, written in outputs.items():
         if not written.names:
             raise RequestError(f"{flag}: expected vectors in {written.output.root.uri}, got none")
         columns = [ID, *written.job_file.config["keep_columns"]]
-        if flags.exclude_same and flags.exclude_same not in columns:
-            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {flags.exclude_same!r}")
+        if exclude_same and exclude_same not in columns:
+            raise RequestError(f"--exclude-same: expected one of {', '.join(columns)}, got {exclude_same!r}")
+    queries, vectors = outputs.values()
     asked, there = queries.job_file.config, vectors.job_file.config
+    both = asked["conditions"] and there["conditions"] and not shares
+    lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
     another = fingerprint(asked["model"]) != fingerprint(there["model"])
     mixed = queries.unconditional != vectors.unconditional
-    both = asked["conditions"] and there["conditions"] and not flags.condition
-    lacks = min({*asked["conditions"]} - {*there["conditions"]}, default=None) if both else None
     problems = {
         "--vectors: expected vectors of the queries' model, got another's; embed them with one model": another,
         "--vectors: expected both under conditions or both without, got one of each": mixed,
         f"--vectors: expected vectors under all conditions of the queries, got none under {lacks!r}": lacks is not None,
     }
     check_problems(problems)
-    if not flags.condition:
-        return {}
-    from raycase.index.weighted_search import check_weights, weights_of  # takes seconds to import
-
-    if "=" not in "".join(flags.condition):
-        raise RequestError('--condition: expected weights, as in "color=2", got none; leave it out for all conditions')
-    weights = weights_of(flags.condition)
-    for flag, config in (("--query-vectors", asked), ("--vectors", there)):
-        if lacks := {*weights} - {*(config["conditions"] or ())}:
+    for flag, config in zip(outputs, (asked, there), strict=True):
+        if unknown := {*shares} - {*(config["conditions"] or ())}:
             raise RequestError(
-                f"--condition: expected conditions that each row of {flag} has a vector under, got {min(lacks)!r}"
+                f"--condition: expected conditions that each row of {flag} has a vector under, got {min(unknown)!r}"
             )
-    return {str(one.asked): one.share for one in check_weights(weights)}
 
 
 def _cut(written: FinishedOutput, rows: int) -> list[tuple[int, int]]:
@@ -168,7 +137,7 @@ def _find(
     k: int,
     exclude_same: str | None,
     block_rows: int,
-    shares: dict[str, float],
+    shares: Mapping[str, float],
 ) -> None:
     """Put the neighbours of the queries in some files into one of `neighbours/`. Raises WorkError for damaged files."""
     file, first, count = group
@@ -197,7 +166,7 @@ def _opened(uri: str, join: str) -> FinishedOutput:
 
 
 def _rows(
-    written: FinishedOutput, first: int, count: int, columns: list[str], factors: dict[str, float]
+    written: FinishedOutput, first: int, count: int, columns: list[str], factors: Mapping[str, float]
 ) -> tuple[pa.Table, np.ndarray]:
     """The rows of some files of an output, and their unit vectors; with factors of conditions, a row without a
     condition for all of its rows under these, whose vectors times the factors stand side by side."""
@@ -223,7 +192,7 @@ def _neighbours(
     """The neighbours of some queries among some vectors: the query's row, the neighbour's id, the score."""
     import torch
 
-    from raycase.index.topk import top_k  # takes seconds to import, too
+    from raycase.index.topk import top_k
 
     group_N, group_M = _groups(queries, vectors, exclude_same)
     own, theirs = _rows_by_condition(queries), _rows_by_condition(vectors)

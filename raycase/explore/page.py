@@ -24,7 +24,7 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 
 
 def map_page(maps: Sequence[ConditionMap], texts: Sequence[str], ids: Sequence[str], title: str, summary: str) -> bytes:
-    """The page of these maps of the same rows; `summary` says how many of how many rows they are."""
+    """The page of these maps of the same rows; `summary`: how many of how many rows they are."""
     data = {
         "title": title,
         "summary": summary,

@@ -21,7 +21,14 @@ HELD = 2**22  # candidates of the queries that are looked up again at a time
 LEAST_ERROR = 5e-5  # that a cosine in float32 may have
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
+Blocks = Callable[[], Iterable[Block]]  # read again at each call
 Nearest = tuple[np.ndarray, np.ndarray]  # cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer
+
+
+def nearest_others(vectors_ND: np.ndarray, k: int) -> Nearest:
+    """The k vectors, or all where there are fewer, nearest to each by the cosine of unit vectors, without itself."""
+    vectors, own = torch.from_numpy(vectors_ND), torch.arange(len(vectors_ND))
+    return top_k(vectors, [vectors], min(k, len(vectors) - 1), query_groups=own, groups=own)
 
 
 def top_k(

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
-from raycase.explore.facets_job import FacetsFlags, facet_table, find_facets
+from raycase.explore.facets import find_facets
 from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
@@ -162,13 +162,13 @@ class Service:
         """`raycase facets`. Raises RequestError and WorkError."""
 
         def work(index: Index) -> dict[str, Any]:
-            job = FacetsFlags(index=index.root.uri, **asked.model_dump())
-            found = find_facets(job, index)
+            condition, blocks = index.blocks(asked.condition, asked.where, exact_condition=asked.exact_condition)
+            rows = find_facets(index, condition, blocks, clusters=asked.clusters).table.to_pylist()
             return {
                 ASKED: asked.condition,
-                CONDITION: found.condition,
-                "rows": len(found.clusters.offsets) + len(found.not_stated),
-                "clusters": facet_table(found, index).to_pylist(),
+                CONDITION: condition,
+                "rows": sum(row["rows"] for row in rows),
+                "clusters": rows,
             }
 
         assert self.live is not None, "the app asks nothing of an index that is not there"

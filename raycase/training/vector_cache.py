@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from raycase.errors import RequestError, note
+from raycase.evaluation.models import TextsOrPairs
 from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
 from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
 from raycase.io.storage import Location, fingerprint
@@ -31,7 +32,6 @@ from raycase.tokens.stored import STATES, StoredStates
 SENTENCE = "sentence"
 SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
-TextsOrPairs = Sequence[str] | Sequence[Pair]
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 

@@ -4,14 +4,14 @@ from typing import get_type_hints
 
 import pytest
 
+from raycase.commands.evaluate import EvaluateFlags, check_places
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags, check_request
 from raycase.evaluation.procedure import TASKS
 from raycase.models.registry import of_papers
 
 
 def checked(output, **options):
-    return check_request(EvaluateFlags(**{"model": ("minilm",), "data": "data.csv", "output": str(output)} | options))
+    return check_places(EvaluateFlags(**{"model": ("minilm",), "data": "data.csv", "output": str(output)} | options))
 
 
 def test_a_folder_that_holds_something_else_is_refused(models, tmp_path):

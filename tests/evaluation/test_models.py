@@ -4,38 +4,38 @@ from pathlib import Path
 
 import pytest
 
+from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import find_models
-from raycase.evaluation.procedure import TASKS, evaluate
+from raycase.evaluation.procedure import find_task
 from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.runner import Runner
 from raycase.models.configs import sentence_encoder
-from raycase.models.registry import of_paper
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.dualcse.model import dualcse
 from raycase.papers.mixsp.model import mixsp
 from raycase.training.vector_cache import VectorCache
 
 
-def test_vectors_are_sought_where_training_put_them(evaluation, models, tmp_path):
-    [folder, name] = find_models(evaluation(models[0], "minilm"))
-    assert Path(folder.cache.path) == Path(name.cache.path) == models[0].parent / "cache"
-    [alone] = find_models(evaluation("minilm"))
-    assert Path(alone.cache.path) == tmp_path / "cache"
-    [shipped] = find_models(evaluation(DEFAULT_MODEL))  # not beside its folder, which is in the package
-    assert Path(shipped.cache.path) == tmp_path / "cache"
-    [said] = find_models(evaluation(models[0], cache=str(tmp_path / "x")))
-    assert Path(said.cache.path) == tmp_path / "x"
+def test_vectors_are_sought_where_training_put_them(models, tmp_path):
+    def caches(*names, **options):
+        asked = {"task": "csts", "data": "pairs.csv", "output": tmp_path / "report"}
+        found = find_models([*map(str, names)], find_task("csts").expected, None, **asked | options)
+        return {Path(model.cache.path) for model in found}
+
+    assert caches(models[0], "minilm") == {models[0].parent / "cache"}
+    for name in ("minilm", DEFAULT_MODEL):  # not beside its folder, which is in the package
+        assert caches(name) == {tmp_path / "cache"}
+    assert caches(models[0], cache=str(tmp_path / "x")) == {tmp_path / "x"}
 
 
 def test_vectors_are_embedded_once(evaluation, models, tmp_path):
     job = evaluation(models[0], cache=str(tmp_path / "cache"))
-    first = evaluate(job, vectors_of=VectorCache(Runner()).vectors_of)  # on Ray: see test_train.py
+    first = measure(job, vectors_of=VectorCache(Runner()).vectors_of)  # on Ray: see test_train.py
     files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     written = [file.stat().st_mtime_ns for file in files]
     assert len([file for file in files if file.parent.name == "embeddings"]) == 1
-    assert evaluate(job, vectors_of=VectorCache(Runner()).vectors_of)["systems"] == first["systems"]
+    assert measure(job, vectors_of=VectorCache(Runner()).vectors_of)["systems"] == first["systems"]
     assert [file.stat().st_mtime_ns for file in files] == written
 
 
@@ -52,6 +52,6 @@ def test_vectors_are_embedded_once(evaluation, models, tmp_path):
 )
 def test_models_are_refused_where_they_do_not_fit(make, task, message, tiny_model, tmp_path):
     make(str(tiny_model)).trainable().save(tmp_path / "model")
-    asked = EvaluateFlags(model=(str(tmp_path / "model"),), data=str(tmp_path), output=str(tmp_path / "r"), task=task)
+    names, places = [str(tmp_path / "model")], {"data": str(tmp_path), "output": tmp_path}
     with pytest.raises(RequestError, match=message):
-        find_models(asked, (TASKS.get(task) or of_paper("tasks", task)).expected)
+        find_models(names, find_task(task).expected, None, task=task, **places)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,11 +12,9 @@ import torch
 from helpers import cosines, vectors_of
 
 import raycase
+from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
-from raycase.evaluation.procedure import evaluate
 from raycase.evaluation.tasks.rerank import reciprocal_rank_at, tied_average_precision
-from raycase.io.rated_pairs import read_candidates
 from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import mixsp
 
@@ -70,20 +69,17 @@ def figures(system):
 
 
 def test_figures_by_hand(asked, tmp_path):
-    metrics = evaluate(asked(ROWS, ("encoder",)), vectors_of=planted)
+    rows = [row | {"query": row["query"] if isinstance(row["query"], list) else [row["query"]]} for row in ROWS]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    job = replace(asked(ROWS, ("encoder",)), data=str(tmp_path / "rows.parquet"))
+    metrics = measure(job, vectors_of=planted)
+    assert measure(asked(ROWS, ("encoder",)), vectors_of=planted)["systems"] == metrics["systems"]
     precisions, reciprocals = [(1 + 2 / 3) / 2, 1, 1 / 4], [1, 1, 1 / 4]
     wanted = {"map": 100 * np.mean(precisions), "mrr@10": 100 * np.mean(reciprocals)}
     assert figures(metrics["systems"][0]) == pytest.approx(wanted)
     assert metrics["data"].items() >= {"queries": 3, "candidates": 11, "left_out": 1}.items()
     report = (tmp_path / "report" / "report.md").read_text()
-    assert "3 queries, 11 candidates. 1 without candidates of both kinds are left out." in report
-
-
-def test_a_parquet_file_of_lists_has_the_same_rows(asked, tmp_path):
-    rows = [row | {"query": row["query"] if isinstance(row["query"], list) else [row["query"]]} for row in ROWS]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    wanted = read_candidates(asked(ROWS).data, "--data")
-    assert read_candidates(str(tmp_path / "rows.parquet"), "--data").rows == wanted.rows
+    assert "3 queries, 11 candidates. 1 without positive and negative texts are left out." in report
 
 
 def test_the_figures_are_those_of_the_loaded_folders(asked):
@@ -97,24 +93,16 @@ def test_the_figures_are_those_of_the_loaded_folders(asked):
         query, own = encoder.embed([row["query"]], None), encoder.embed(words, None)
         by_cosine.append(tied_average_precision(cosines(own, query), np.arange(6) < 2))
         by_score.append(tied_average_precision(scorer.score([row["query"]] * 6, words), np.arange(6) < 2))
-    systems = evaluate(job, vectors_of=vectors_of)["systems"]
+    systems = measure(job, vectors_of=vectors_of)["systems"]
     for system, wanted in zip(systems, (by_cosine, by_score), strict=True):
         assert figures(system)["map"] == pytest.approx(100 * np.mean(wanted), abs=1e-3)
     assert "against" in systems[1]
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"query": 7}, r"row 1: expected a list of texts with words in 'query', got 7"),
-        ({"negative": ["b", " "]}, r"row 1: expected a list of texts with words in 'negative', got \['b', ' '\]"),
-    ],
-)
-def test_wrong_rows_are_refused(asked, row, said):
-    with pytest.raises(RequestError, match=said):
-        evaluate(asked([ROWS[0], ROWS[1] | row]), vectors_of=planted)
-
-
-def test_a_file_without_candidates_of_both_kinds_is_refused(asked):
-    with pytest.raises(RequestError, match=r"expected queries with positive and negative texts in .*, got none"):
-        evaluate(asked(ROWS[3:]), vectors_of=planted)
+def test_wrong_rows_are_refused(asked):
+    for rows, words in (
+        ([ROWS[0], ROWS[1] | {"query": 7}], "row 1: expected a list of texts with words in 'query', got 7"),
+        (ROWS[3:], "expected queries with positive and negative texts in .*, got none"),
+    ):
+        with pytest.raises(RequestError, match=words):
+            measure(asked(rows), vectors_of=planted)

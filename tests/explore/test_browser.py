@@ -35,9 +35,9 @@ def page(browser, uri):
 
 
 def check_quiet(browser, uri):
-    """Nothing was asked for and nothing said since the page was opened."""
+    """Nothing was asked for and nothing was logged since the page was opened."""
     assert set(browser.requests) <= {uri, *(r for r in browser.requests if r.startswith(f"{uri}#"))}
-    assert [said for said in browser.console if STALL not in str(said)] == []
+    assert [line for line in browser.console if STALL not in str(line)] == []
     assert browser.ask("typeof failed") == "undefined"
 
 

@@ -12,8 +12,9 @@ from indexed import refuse
 
 import raycase
 from raycase.cli import main
+from raycase.commands.classify import ClassifyFlags, classify
 from raycase.explore import classify as module
-from raycase.explore.classify import ClassifyFlags, classify, nearest_labels
+from raycase.explore.classify import nearest_labels
 from raycase.index.index import Index
 from raycase.io.vectors import l2_normalize
 
@@ -46,14 +47,16 @@ def test_the_nearest_label_and_its_margin_by_hand():
 
 @pytest.mark.parametrize("examples", [None, "examples.parquet"])
 @pytest.mark.parametrize("where", [None, "year < 2007"])
-@pytest.mark.parametrize("kind", ["words", "under"])
-def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, kind, where, examples, capsys, monkeypatch):
+@pytest.mark.parametrize("name", ["words", "under"])
+def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, name, where, examples, capsys, monkeypatch):
     monkeypatch.setattr(module, "AT_ONCE", 3 * 7)  # rows in parts of seven
     file = str(home / examples) if examples else None
-    result = classify(asked(home, tmp_path, kind, where=where, examples=file))
-    index = Index.open(str(home / kind))
+    result = classify(asked(home, tmp_path, name, where=where, examples=file))
+    index = Index.open(str(home / name))
     rows = index.dataset.to_table(columns=["id", "year"]).to_pylist()
     kept = [i for i, row in enumerate(rows) if where is None or row["year"] < 2007]
+    written = pq.read_table(result["output"]).sort_by("id")
+    assert written["id"].to_pylist() == [rows[i]["id"] for i in kept]
     labels = index.embed(LABELS, CONDITION, phrases=True)
     if file:
         texts = [f"{label} {word}" for label in LABELS for word in ("red", "bar", "play")]
@@ -61,15 +64,10 @@ def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, kind, 
         labels = l2_normalize((labels + l2_normalize(means)) / 2)
     cosines = index.vectors_at(CONDITION, np.array(kept)) @ labels.T
     best, ordered = cosines.argmax(1), np.sort(cosines, axis=1)
-    written = pq.read_table(result["output"]).to_pylist()
-    found = {row["id"]: row for row in written}
-    assert sorted(row["id"] for row in written) == sorted(rows[i]["id"] for i in kept)
-    for place, i in enumerate(kept):
-        row = found[rows[i]["id"]]
-        assert row["label"] == LABELS[best[place]]
-        assert row["score"] == pytest.approx(ordered[place, 2], abs=1e-5)
-        assert row["margin"] == pytest.approx(ordered[place, 2] - ordered[place, 1], abs=1e-5)
-        assert ("stated" in row) == (kind == "words")
+    assert written["label"].to_pylist() == [LABELS[label] for label in best]
+    np.testing.assert_allclose(written["score"], ordered[:, 2], atol=1e-5)
+    np.testing.assert_allclose(written["margin"], ordered[:, 2] - ordered[:, 1], atol=1e-5)
+    assert ("stated" in written.column_names) == (name == "words")
     assert len(set(best)) > 1 and result["rows"] == len(kept) == sum(result["labels"].values())
     assert result["labels"] == dict(zip(LABELS, np.bincount(best, minlength=3).tolist(), strict=True))
     printed = capsys.readouterr().out
@@ -78,15 +76,15 @@ def test_every_row_gets_the_label_with_the_largest_cosine(home, tmp_path, kind, 
         assert f"{count:>10}  {count / len(kept):>6.1%}  {label}\n" in printed
 
 
-def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, capsys):
+def test_rows_that_state_nothing_get_no_label_where_that_is_asked(home, tmp_path, capsys):
     classify(asked(home, tmp_path))
-    told = pq.read_table(tmp_path / "labels.parquet")
+    every = pq.read_table(tmp_path / "labels.parquet")
     result = classify(asked(home, tmp_path, stated=True))
     found = pq.read_table(tmp_path / "labels.parquet")
-    assert told["label"].null_count == 0 and found.drop_columns(["label"]) == told.drop_columns(["label"])
+    assert every["label"].null_count == 0 and found.drop_columns(["label"]) == every.drop_columns(["label"])
     model = raycase.load(Index.open(str(home / "words")).model, device="cpu")
     states = model.stated([row["text"] for row in storing.texts(90)], CONDITION)
-    for row, label in zip(found.to_pylist(), told["label"].to_pylist(), strict=True):
+    for row, label in zip(found.to_pylist(), every["label"].to_pylist(), strict=True):
         assert row["stated"] == pytest.approx(states[row["id"]], abs=0.05)
         assert row["label"] == (None if row["stated"] < 0.5 else label)
     nothing = found["label"].null_count
@@ -96,16 +94,12 @@ def test_rows_that_say_nothing_get_no_label_where_that_is_asked(home, tmp_path, 
     assert re.findall("  (not stated|without a label)\n", capsys.readouterr().out).count("without a label") == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "data"),
-    [("l.txt", "red dress\ntwo people\n"), ("l.jsonl", '{"label": "red dress", "n": 1}\n{"label": "two people"}\n')],
-)
-def test_labels_stand_in_a_file(home, tmp_path, name, data):
-    (tmp_path / name).write_text(data)
-    assert [*classify(asked(home, tmp_path, labels=(str(tmp_path / name),)))["labels"]] == ["red dress", "two people"]
+def test_labels_stand_in_a_file(home, tmp_path):
+    (tmp_path / "l.jsonl").write_text('{"label": "red dress", "n": 1}\n{"label": "two people"}\n')
+    assert [*classify(asked(home, tmp_path, labels=(f"{tmp_path}/l.jsonl",)))["labels"]] == ["red dress", "two people"]
 
 
-def test_a_label_that_is_cut_is_said(home, tmp_path):
+def test_of_a_label_that_is_cut_there_is_a_warning(home, tmp_path):
     with pytest.warns(UserWarning, match="1 of 2 texts were cut at 512 tokens"):
         classify(asked(home, tmp_path, labels=("dog " * 600, "cat")))
 

@@ -7,16 +7,14 @@ from base64 import b64decode
 from importlib.util import find_spec
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import storing
 from helpers import embedded
 from indexed import refuse
 
-from raycase.explore.explore_job import ExploreFlags, explore
+from raycase.commands.explore import ExploreFlags, explore
 from raycase.index.answer_printing import looked_at
 from raycase.index.index import Index
-from raycase.index.search_job import SearchFlags, search
 
 # not imported here: it takes seconds, in each of pytest's workers
 NO_UMAP = pytest.mark.skipif(find_spec("umap") is None, reason="pip install 'raycase[explore]'")
@@ -47,11 +45,11 @@ def page_of(home):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
 
 
-def numbers(data, each, name, kind):
-    return np.frombuffer(b64decode(each[name]), kind).reshape(len(data["texts"]), -1)
+def numbers(data, each, name, dtype):
+    return np.frombuffer(b64decode(each[name]), dtype).reshape(len(data["texts"]), -1)
 
 
-def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
+def test_the_page_has_what_a_search_and_the_model_give(home, capsys):
     result = explore(asked(home))
     data, index = page_of(home), Index.open(str(home / "words.lance"))
     texts = [row["text"] for row in storing.texts(60)]
@@ -62,9 +60,7 @@ def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
     assert "60 rows: " in capsys.readouterr().out
     for each in data["maps"]:
         rows, cosines = numbers(data, each, "rows", "<u2"), numbers(data, each, "cosines", "i1")
-        found = index.blocks(each["condition"])[1]()
-        offsets, vectors = (np.concatenate(part) for part in zip(*found, strict=True))
-        vectors = vectors[np.argsort(offsets)]
+        vectors = index.vectors_at(each["condition"], np.arange(60))
         every = vectors @ vectors.T
         np.fill_diagonal(every, -np.inf)
         best = -np.sort(-every, axis=1)[:, :8]
@@ -82,45 +78,38 @@ def test_the_page_has_what_a_search_and_the_model_say(home, capsys):
         assert each["words"] == ends
 
 
-def test_of_many_rows_a_sample_is_shown_and_said(home, capsys):
-    def sampled():
+def test_of_many_rows_a_sample_is_shown(home, capsys):
+    pages = []
+    for _ in range(2):
         result = explore(asked(home, most_rows=20, conditions=("color",)))
         assert (result["rows"], result["rows_shown"]) == (60, 20)
-        return page_of(home)
-
-    data = sampled()
+        pages.append(page_of(home))
+    data, again = pages
     assert data["summary"] == "20 of 60 rows, a sample" and data["summary"] in capsys.readouterr().out
     assert len(data["texts"]) == 20 and [int(each) for each in data["ids"]] == sorted(map(int, data["ids"]))
-    assert sampled() == data
+    assert data == again
 
 
 def test_rows_are_those_under_all_conditions_whatever_their_order(home):
     result = explore(asked(home, "vectors.lance", conditions=()))
     assert result["conditions"] == ["color", "number of people"]
     assert (result["rows"], result["rows_shown"], result["rows_left_out"]) == (30, 30, 20)
-    data = page_of(home)
+    data, index = page_of(home), Index.open(str(home / "vectors.lance"))
     assert data["summary"] == "30 rows; rows left out because they lack one of the conditions: 20"
     assert sorted(map(int, data["ids"])) == list(range(10, 40))
     for each in data["maps"]:
         near = numbers(data, each, "rows", "<u2")[:, 0]
         for row in (0, 17):
-            query = {"query": (data["texts"][row],), "condition": (each["condition"],), "k": 40}
-            answers = f"{home}/answers.parquet"
-            search(
-                SearchFlags(index=str(home / "vectors.lance"), output=answers, where="id >= 10 AND id < 40", **query)
-            )
-            ids = [str(i) for i in pq.read_table(answers)["id"].to_pylist() if str(i) != data["ids"][row]]
+            found = index.search([data["texts"][row]], each["condition"], 40, where="id >= 10 AND id < 40")
+            ids = [str(i) for i in found["id"].to_pylist() if str(i) != data["ids"][row]]
             assert data["ids"][near[row]] == ids[0]
 
 
-def test_a_filter_and_rows_without_texts(home):
+def test_a_filter_and_an_index_without_texts(home, tmp_path, capsys):
     explore(asked(home, where="year = 2003 OR year = 2004"))
     data = page_of(home)
     assert len(data["texts"]) == 6 and data["neighbours"] == 5
     assert data["summary"] == "6 rows; where year = 2003 OR year = 2004"
-
-
-def test_an_index_without_texts_shows_ids(home, tmp_path, capsys):
     output = storing.stored(tmp_path / "a", str(home / "model"), storing.texts(12), keep_columns=())
     storing.indexed(tmp_path / "i.lance", output)
     explore(asked(tmp_path, "i.lance"))

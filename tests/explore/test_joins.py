@@ -1,7 +1,6 @@
 """The join: against brute force, a stop in the middle."""
 
 import itertools
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,10 +10,10 @@ import pyarrow.dataset as ds
 import pytest
 from helpers import embedded, meanwhile, read_output, sentences, stop_after, vectors
 
+from raycase.commands.join import JoinFlags
+from raycase.commands.join import join as join_command
 from raycase.errors import RequestError, WorkError
-from raycase.explore.join import JoinFlags
 from raycase.explore.join import join as join_by
-from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
 from raycase.job.runner import Runner
 
@@ -30,7 +29,7 @@ def home(tmp_path_factory, tiny_model):
     kept = {"conditions": CONDITIONS, "keep_columns": ("text", "image")}
     embedded(home / "v", tiny_model, rows, output=str(home / "vectors"), **kept)
     embedded(home / "q", tiny_model, rows[::3], output=str(home / "queries"), unit_rows=40, **kept)
-    embedded(home / "p", tiny_model, rows[:5], output=str(home / "plain"), unconditional=True)
+    embedded(home / "p", tiny_model, rows[:5], output=str(home / "without"), unconditional=True)
     embedded(home / "o", tiny_model, rows[:5], output=str(home / "other"), subtract=False, **kept)
     return home
 
@@ -50,9 +49,8 @@ def brute(home, k, exclude=None):
 
 
 def check(uri, wanted, k):
-    folder = locate(uri) / "neighbours"
     found = {}
-    for row in ds.dataset(folder.path, filesystem=folder.fs, format="parquet").to_table().to_pylist():
+    for row in ds.dataset(f"{uri}/neighbours").to_table().to_pylist():
         found.setdefault((row["id"], row["condition"]), []).append((row["rank"], row["neighbour"], row["score"]))
     assert found.keys() == wanted.keys()
     for key, (ids, scores) in wanted.items():
@@ -63,40 +61,45 @@ def check(uri, wanted, k):
 
 
 def of(home, tmp_path, **options):
-    """The job that joins the queries with the vectors."""
+    """Arguments that join the queries with the vectors."""
     places = {"query_vectors": str(home / "queries"), "vectors": str(home / "vectors"), "output": str(tmp_path / "n")}
-    return JoinFlags(**places | {"k": 5} | options)
+    return places | {"k": 5} | options
+
+
+def counts(queries, neighbours, without=0):
+    return {"queries": queries, "neighbours": neighbours, "queries_without_neighbours": without}
 
 
 @pytest.mark.parametrize("cut", [(100, 400), (10**6, 10**6), (1, 1)])
 @pytest.mark.parametrize("exclude", [None, "image"])
 def test_a_join_gives_what_brute_force_gives(home, tmp_path, cut, exclude):
-    job = of(home, tmp_path, exclude_same=exclude)
-    result = join(job, group_rows=cut[0], block_rows=cut[1])
-    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (300, 1500, 0)
-    check(job.output, brute(home, 5, exclude), 5)
+    asked = of(home, tmp_path, exclude_same=exclude)
+    assert join(**asked, group_rows=cut[0], block_rows=cut[1]) == counts(300, 1500)
+    check(asked["output"], brute(home, 5, exclude), 5)
 
 
-@pytest.mark.parametrize("cut", [(100, 400), (1, 1)])
 @pytest.mark.parametrize("weights", [("color=2", "number of people=-0.5"), ("color=0", "number of people")])
-def test_a_weighted_join_gives_the_sum_of_brute_force(home, tmp_path, cut, weights):
+def test_a_weighted_join_gives_the_sum_of_brute_force(home, tmp_path, weights):
     of_name = {name: float(number or 1) for name, _, number in (given.partition("=") for given in weights)}
     total = sum(map(abs, of_name.values()))
+    shares = {name: weight / total for name, weight in of_name.items()}
     queries, found = (read_output(str(home / name)) for name in ("queries", "vectors"))
     scores = 0
-    for name, weight in of_name.items():
+    for name, share in shares.items():
         own, theirs = (t.filter(pc.equal(t["condition"], name)) for t in (queries, found))
-        scores = scores + weight / total * l2_normalize(vectors(own)) @ l2_normalize(vectors(theirs)).T
+        scores = scores + share * l2_normalize(vectors(own)) @ l2_normalize(vectors(theirs)).T
     for i, j in itertools.product(range(len(own)), range(len(theirs))):
         if own["image"][i] == theirs["image"][j]:
             scores[i, j] = -np.inf
     best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     ids = np.array(theirs["id"].to_pylist())
     wanted = {(id, None): (ids[b].tolist(), s[b]) for id, b, s in zip(own["id"].to_pylist(), best, scores, strict=True)}
-    job = of(home, tmp_path, condition=weights, exclude_same="image")
-    result = join(job, group_rows=cut[0], block_rows=cut[1])
-    assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (150, 750, 0)
-    check(job.output, wanted, 5)
+    asked = of(home, tmp_path, exclude_same="image")
+    assert join(**asked | {"output": f"{tmp_path}/cut"}, shares=shares, group_rows=1, block_rows=1) == counts(150, 750)
+    result = join_command(JoinFlags(**asked, condition=weights))
+    assert result.items() >= {"output": asked["output"], **counts(150, 750)}.items()
+    for output in (f"{tmp_path}/cut", asked["output"]):
+        check(output, wanted, 5)
     for wrong, message in (
         (("color",), "expected weights"),
         (("color=0",), "other than 0"),
@@ -104,54 +107,50 @@ def test_a_weighted_join_gives_the_sum_of_brute_force(home, tmp_path, cut, weigh
         (("mood=1",), "each row of --query-vectors has a vector under, got 'mood'"),
     ):
         with pytest.raises(RequestError, match=message):
-            join(replace(job, condition=wrong, output=str(tmp_path / "m")))
+            join_command(JoinFlags(**asked | {"output": str(tmp_path / "m")}, condition=wrong))
     with pytest.raises(RequestError, match="got another"):
-        join(replace(job, condition=()), group_rows=cut[0])
+        join_command(JoinFlags(**asked))
 
 
 def test_ids_may_be_of_two_types_and_conditions_a_column(tmp_path, tiny_model):
-    """Sorted by condition, so that some ranges have none of a group's."""
+    """Sorted by condition, so that some blocks have none of a group's."""
     texts = sentences(120, 4)
     vectors = [{"id": f"v{i}", "text": t, "about": "color" if i < 60 else "dogs"} for i, t in enumerate(texts)]
     queries = [{"id": i, "text": t, "about": "dogs" if i else "cats"} for i, t in enumerate(texts[:5])]
     named = {"condition_column": "about", "unit_rows": 20}
     v, q = (embedded(tmp_path / n, tiny_model, r, **named) for n, r in (("v", vectors), ("q", queries)))
-    job = JoinFlags(query_vectors=q, vectors=v, output=str(tmp_path / "n"), k=3)
-    result = join(job)
-    assert (result["queries"], result["queries_without_neighbours"], result["neighbours"]) == (5, 1, 12)
+    asked = {"query_vectors": q, "vectors": v, "k": 3}
+    assert join(**asked, output=str(tmp_path / "n")) == counts(5, 12, without=1)
     found = ds.dataset(tmp_path / "n" / "neighbours").to_table().to_pylist()
     assert {row["id"] for row in found} == {1, 2, 3, 4}
     assert all(int(row["neighbour"][1:]) >= 60 for row in found)
     with pytest.raises(WorkError, match="same type"):  # its ids are numbers
-        join(replace(job, exclude_same="id", output=str(tmp_path / "m")))
+        join(**asked, exclude_same="id", output=str(tmp_path / "m"))
 
 
 def test_a_join_whose_folder_another_took_over_ends(home, tmp_path):
-    job = of(home, tmp_path)
-    root = locate(job.output)
-
-    taken = meanwhile(lambda: (root / "join.json").put_json({"fingerprint": "another"}))
+    taken = meanwhile(lambda: (tmp_path / "n" / "join.json").write_text('{"fingerprint": "another"}'))
     with pytest.raises(WorkError, match="a job with --overwrite took it over"):
-        join(job, runner=taken)
+        join(**of(home, tmp_path), runner=taken)
 
 
 def test_a_join_that_was_stopped_resumes(home, tmp_path):
-    job, tasks = of(home, tmp_path), []
+    asked, tasks = of(home, tmp_path), []
     with pytest.raises(KeyboardInterrupt):
-        join(job, runner=stop_after(3))
-    assert len((locate(job.output) / "neighbours").list()) == 3
+        join(**asked, runner=stop_after(3))
+    assert len([*(tmp_path / "n" / "neighbours").iterdir()]) == 3
     with pytest.raises(RequestError, match="or this very join"):
-        join(JoinFlags(query_vectors=job.query_vectors, vectors=job.vectors, output=job.output, k=4))
+        join(**asked | {"k": 4})
 
     def counted(work, todo, **how):
         tasks.append(len(todo))
         return map(work, todo)
 
     runner = SimpleNamespace(map=counted)
-    join(job, runner=runner)
-    check(job.output, brute(home, 5), 5)
+    join(**asked, runner=runner)
+    check(asked["output"], brute(home, 5), 5)
     assert tasks == [1]
-    assert join(job, runner=runner)["neighbours"] == 1500
+    assert join(**asked, runner=runner)["neighbours"] == 1500
     assert len(tasks) == 1  # nothing was left to do
 
 
@@ -161,7 +160,7 @@ def test_a_join_that_was_stopped_resumes(home, tmp_path):
         ({"k": 0}, "-k: expected at least 1"),
         ({"query_vectors": "nowhere"}, "--query-vectors: expected a finished output of `raycase embed`"),
         ({"vectors": "other"}, "--vectors: expected vectors of the queries' model"),
-        ({"vectors": "plain"}, "expected both under conditions or both without"),
+        ({"vectors": "without"}, "expected both under conditions or both without"),
         ({"exclude_same": "embedding"}, "--exclude-same: expected one of id, text, image"),
     ],
 )
@@ -169,4 +168,4 @@ def test_wrong_joins_are_refused(home, tmp_path, options, words):
     files = {"query_vectors": "queries", "vectors": "vectors"}
     named = {name: str(home / options.get(name, file)) for name, file in files.items()}
     with pytest.raises(RequestError, match=words):
-        join(JoinFlags(output=str(tmp_path / "n"), **options | named))
+        join_command(JoinFlags(output=str(tmp_path / "n"), **options | named))

@@ -5,7 +5,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from raycase.explore.condition_map import nearest_rows, place
+from raycase.explore.condition_map import place
+from raycase.index.topk import nearest_others
 from raycase.io.vectors import l2_normalize
 
 # not imported here: it takes seconds, in each of pytest's workers
@@ -22,20 +23,11 @@ def groups(seed, noise=0.3, count=120, dim=16):
 
 
 def placed(vectors, start=None):
-    cosines, rows = nearest_rows(vectors, min(14, len(vectors) - 1))
+    cosines, rows = nearest_others(vectors, 14)
     return place(vectors, cosines, rows, start)
 
 
-def test_nearest_rows_are_those_of_all_cosines_without_the_row_itself():
-    vectors, _ = groups(0)
-    cosines, rows = nearest_rows(vectors, 5)
-    every = vectors @ vectors.T
-    np.fill_diagonal(every, -np.inf)
-    assert (rows == np.argsort(-every, axis=1, kind="stable")[:, :5]).all()
-    np.testing.assert_allclose(cosines, np.take_along_axis(every, rows, 1), atol=1e-6)
-
-
-def test_rows_of_a_kind_stand_together_and_again_at_the_same_places():
+def test_alike_rows_stand_together_and_again_at_the_same_places():
     vectors, group = groups(0)
     positions = placed(vectors)
     apart = np.linalg.norm(positions[:, None] - positions[None], axis=2)

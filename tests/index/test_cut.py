@@ -7,11 +7,10 @@ from nested_models import SAVE
 from storing import indexed
 
 import raycase
+from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError
-from raycase.explore.join import JoinFlags, join
 from raycase.index.build import IndexFlags
 from raycase.index.index import Index
-from raycase.job.runner import Runner
 
 TRAINED = {"prompt": None, "pooling": None}
 
@@ -59,4 +58,4 @@ def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     for name in ("other", "whole"):
         refuse(IndexFlags(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
-            join(JoinFlags(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")), Runner())
+            join(JoinFlags(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")))

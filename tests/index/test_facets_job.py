@@ -11,9 +11,9 @@ from helpers import embed_here, embedded
 from indexed import refuse
 
 import raycase
+from raycase.commands.facets import FacetsFlags, facets
 from raycase.encoder import words as module
 from raycase.encoder.words import FUNCTION_WORDS
-from raycase.explore.facets_job import FacetsFlags, facets
 from raycase.index.answer_printing import BOLD
 from raycase.job.embed_job import EmbedFlags
 
@@ -106,7 +106,7 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch
     assert [m.group(1, 2, 3) for m in sizes if m] == [("1", "30", "50.0%"), ("2", "20", "33.3%"), ("3", "10", "16.7%")]
     assert "dog" in sizes[3].group(4).split(", ")
     assert sum(line.startswith(" " * 26 + "A ") for line in lines) == 9
-    monkeypatch.setattr("raycase.explore.facets_job.has_styles", lambda stream: True)
+    monkeypatch.setattr("raycase.index.answer_printing.has_styles", lambda stream: True)
     facets(asked(grouped, clusters=3))  # in a terminal the words that the condition looked at are bold
     examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 26)]
     assert len(examples) == 9 and all(BOLD in line for line in examples)

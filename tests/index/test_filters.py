@@ -12,8 +12,8 @@ from helpers import embedded
 from indexed import rows
 from storing import indexed
 
+from raycase.commands.facets import FacetsFlags, facets
 from raycase.errors import RequestError
-from raycase.explore.facets_job import FacetsFlags, facets
 from raycase.index.approximate import Options
 from raycase.index.build import IndexFlags, build
 from raycase.index.filters import FUNCTIONS, checked_filter

@@ -6,12 +6,12 @@ import pytest
 import storing
 from helpers import read_output, vectors
 
+from raycase.commands.classify import ClassifyFlags, classify
+from raycase.commands.dedup import DedupFlags, dedup
 from raycase.commands.elsewhere import index as index_command
+from raycase.commands.facets import FacetsFlags, facets
 from raycase.errors import RequestError, WorkError
-from raycase.explore.classify import ClassifyFlags, classify
-from raycase.explore.dedup import DedupFlags, dedup
-from raycase.explore.explore_job import ExploreFlags, choose_rows
-from raycase.explore.facets_job import FacetsFlags, facets
+from raycase.explore.condition_map import choose_rows
 from raycase.index.approximate import Options
 from raycase.index.build import IndexFlags
 from raycase.index.index import Index
@@ -116,9 +116,9 @@ def test_commands_look_at_all_that_can_be_pooled_and_count_the_rest(home, tmp_pa
     for conditions in ((), (f"{PLACE}=2", "dog")):
         answers = search(SearchFlags(query=(QUERY,), condition=conditions, k=500, **of))["answers"]
         check({"rows": answers}, 100, 10, f"under {PLACE!r}")
-    job, index = ExploreFlags(output="map.html", **of), Index.open(of["index"])
+    index = Index.open(of["index"])
     for conditions, ids in (([PLACE], 100), ([None, PLACE], 60), (["dog", PLACE], 60)):
-        rows = choose_rows(job, index, conditions, None)
+        rows = choose_rows(index, conditions, None, most=1000)
         assert sorted(map(int, rows.ids)) == [*range(ids)] and (rows.of, rows.left_out) == (ids, 110 - ids)
         near = [
             index.vectors_at(*each) @ index.embed([QUERY], each[0])[0]

@@ -2,14 +2,13 @@
 
 import os
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
+from raycase.commands.evaluate import EvaluateFlags, check_places
+from raycase.commands.facets import FacetsFlags, facets
+from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags, check_request
-from raycase.explore.facets_job import FacetsFlags, facets
-from raycase.explore.join import JoinFlags, join
 from raycase.index.build import IndexFlags, build
 from raycase.index.search_job import SearchFlags, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
@@ -146,21 +145,21 @@ def test_every_job_compares_its_places(here):
         (search, SearchFlags(index="i.lance", query=("x",), output="i.lance/x.parquet")),
         (facets, FacetsFlags(index="x", condition="c", assignments="i.lance/new/x.parquet")),
         (build, IndexFlags(embeddings=("out",), output="i.lance/data/i")),
-        (check_request, EvaluateFlags(model=("minilm",), data="data/a.csv", output="i.lance/report")),
-        (check_request, EvaluateFlags(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
+        (check_places, EvaluateFlags(model=("minilm",), data="data/a.csv", output="i.lance/report")),
+        (check_places, EvaluateFlags(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
     ):
         refuse("expected a place outside the index .*i.lance, got", work, job)
     check_paths(opens={"--embeddings": "out"}, writes={"--output": Folder("i.lance", OF_INDEX)})  # a build's own
     refuse(OVER, check_embed, embed)
     refuse(AS_INPUT, check_score, ScoreFlags(input="data", output="data/scores"))
     refuse(OVER, build, IndexFlags(embeddings=("out",), output="out"))
-    refuse(OVER, partial(join, runner=None), JoinFlags(query_vectors="out", vectors="other", output="out"))
+    refuse(OVER, join, JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for check in (ProjectorFlags.check_request, lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorFlags(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))
     evaluate = EvaluateFlags(model=("minilm",), data="data/a.csv", output="report")
-    check_request(evaluate)
-    refuse(AS_INPUT, check_request, replace(evaluate, data="data", cache="data/cache"))
+    check_places(evaluate)
+    refuse(AS_INPUT, check_places, replace(evaluate, data="data", cache="data/cache"))
     assert contents(here) == before

@@ -16,9 +16,8 @@ from helpers import cosines, read_rejected, read_scores, score_here, stop_after,
 from scipy.stats import spearmanr
 
 import raycase
+from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError, WorkError
-from raycase.evaluation.job import EvaluateFlags
-from raycase.evaluation.procedure import evaluate
 from raycase.job.finished_output import open_written
 from raycase.job.score_job import ScoreFlags
 from raycase.job.verify import verify
@@ -71,7 +70,7 @@ def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(
         wanted = cosines(*(model.embed(side, list(frame.condition)) for side in sides))
     np.testing.assert_allclose(table["score"], wanted, atol=1e-5)
     report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
-    part = evaluate(replace(report, resamples=100, **choices), vectors_of=vectors_of)["systems"][0]
+    part = measure(replace(report, resamples=100, **choices), vectors_of=vectors_of)["systems"][0]
     spearman = 100 * spearmanr(table["score"].to_numpy(), frame.label)[0]
     assert spearman == pytest.approx(part["figures"]["all"]["spearman"]["value"], abs=0.02)
     assert verify(job.output)["pairs"] == 40
@@ -84,7 +83,7 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
     score_here(job)
     table, frame = read_scores(job.output), pd.read_csv(job.input)
     report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", task="sts")
-    metrics = evaluate(replace(report, resamples=100, compute="float32"), vectors_of=vectors_of)
+    metrics = measure(replace(report, resamples=100, compute="float32"), vectors_of=vectors_of)
     spearman = 100 * spearmanr(table["similarity"].to_numpy(), frame.score)[0]
     assert spearman == pytest.approx(metrics["systems"][0]["figures"]["all"]["spearman"]["value"], abs=0.02)
     assert table["score"].to_pylist() == [str(value) for value in frame.score]  # the users' own column

@@ -11,14 +11,13 @@ import torch
 from altered import alter, with_column
 from helpers import embed_here, read_output, stopped
 
+from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError, WorkError
-from raycase.explore.join import JoinFlags, join
 from raycase.index.build import IndexFlags, build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.job.embed_job import check_embed
 from raycase.job.encode_step import rejected_rows
 from raycase.job.pair_result import PairResult
-from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import Encoded
@@ -112,7 +111,7 @@ def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
         build(IndexFlags(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
         with pytest.raises(RequestError, match=f"{flag}: {words}"):
-            join(JoinFlags(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")), Runner())
+            join(JoinFlags(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")))
 
 
 def test_requests_that_cannot_be(job, tmp_path):

@@ -11,9 +11,8 @@ from helpers import cosines, embed_here, embedded, open_trainer, rated_rows, rea
 from scipy.stats import spearmanr
 
 import raycase
+from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
-from raycase.evaluation.procedure import evaluate
 from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.io.rated_pairs import read_rated
@@ -120,7 +119,7 @@ def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
     models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
     data = str(rated / "validation.csv")
     asked = EvaluateFlags(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
-    metrics = evaluate(asked, vectors_of=vectors_of)
+    metrics = measure(asked, vectors_of=vectors_of)
     pairs = read_rated(data, "")
     bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
     first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
@@ -155,10 +154,10 @@ def parts(rated, scored, inferences):
 def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, tasks, tmp_path):
     job = tuning(kind, "model", batch_size=12, **options, **{p: parts[kind][p] for p in ("train", "validation")})
     metrics = fine_tune(job)
-    for task, (group, measure, trained) in tasks.items():
+    for task, (group, name, trained) in tasks.items():
         places = {"model": (job.output,), "data": job.validation, "output": str(tmp_path / "report")}
         asked = EvaluateFlags(task=task, compute="float32", resamples=100, **places)
-        found = evaluate(asked, vectors_of=vectors_of)["systems"][0]["figures"][group][measure]["value"]
+        found = measure(asked, vectors_of=vectors_of)["systems"][0]["figures"][group][name]["value"]
         assert found == pytest.approx(metrics["validation"][trained], abs=1e-2)
     if kind is DualCseFlags:
         threshold = metrics["validation"]["threshold"]

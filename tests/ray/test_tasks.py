@@ -11,7 +11,7 @@ import torch
 from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
 from raycase.errors import WorkError
-from raycase.explore.join import JoinFlags, join
+from raycase.explore.join import join
 from raycase.io.storage import locate
 from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
@@ -43,10 +43,11 @@ def test_pooled_tokens_and_join(cluster, pooled, s3_server, tmp_path):
     assert embed_on_ray(there)["units_done"] == 3
     same_output(there.output, pooled.output)
     flags = {"query_vectors": pooled.output, "vectors": pooled.output, "k": 3, "exclude_same": "id"}
-    uri, cut = "s3://corpus/tasks/near", {"group_rows": 40, "block_rows": 40}
-    result = join(JoinFlags(output=uri, **flags), RayRunner(), **cut)
+    flags |= {"group_rows": 40, "block_rows": 40}
+    uri = "s3://corpus/tasks/near"
+    result = join(output=uri, runner=RayRunner(), **flags)
     assert (result["queries"], result["neighbours"], result["queries_without_neighbours"]) == (120, 360, 0)
-    join(JoinFlags(output=str(tmp_path / "near"), **flags), Runner(), **cut)
+    join(output=str(tmp_path / "near"), runner=Runner(), **flags)
     found, wanted = neighbours(uri), neighbours(str(tmp_path / "near"))
     assert found.drop_columns("score").equals(wanted.drop_columns("score"))
     np.testing.assert_allclose(found["score"], wanted["score"], atol=1e-6)

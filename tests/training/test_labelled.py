@@ -15,12 +15,13 @@ import tiny
 from helpers import WORDS, open_trainer, to_csv, vectors_of
 
 import raycase
+from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import auc, calibration_error
-from raycase.evaluation.procedure import evaluate
-from raycase.evaluation.tasks.labelled import ALL, nearest
+from raycase.evaluation.tasks.labelled import ALL
+from raycase.index.topk import nearest_others
 from raycase.io.labelled_texts import labels_of, read_labelled
+from raycase.io.vectors import l2_normalize
 from raycase.training import condition_pairs
 from raycase.training import job as jobs
 from raycase.training.condition_head_job import ConditionPoolingFlags
@@ -200,7 +201,7 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     metrics = train(job)
     assert metrics["data"]["labelled: a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
-    report = evaluate(EvaluateFlags(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
+    report = measure(EvaluateFlags(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
     plain, trained, _, other = report["systems"]
     of_label = [system["figures"][ALL]["label"]["value"] for system in (trained, other)]
     assert other["against_conditional"][ALL]["label"]["difference"] == pytest.approx(of_label[1] - of_label[0])
@@ -246,8 +247,8 @@ def test_the_calibration_error_by_hand():
 
 def test_the_nearest_by_hand():
     vectors = np.array([[1, 0], [1, 0.1], [0, 1], [-1, 0.1]], dtype=np.float32)
-    assert nearest(vectors, 1)[:, 0].tolist() == [1, 0, 1, 2]
-    assert nearest(vectors, 10).shape == (4, 3)
+    assert nearest_others(l2_normalize(vectors), 1)[1][:, 0].tolist() == [1, 0, 1, 2]
+    assert nearest_others(l2_normalize(vectors), 10)[1].shape == (4, 3)
 
 
 @pytest.mark.parametrize("flags", [{}, {"train": "a.csv"}, {"labelled": ("a.csv",), "labels": ("b.json", "c.json")}])

@@ -9,8 +9,8 @@ import pytest
 from helpers import rated_rows, to_csv, vectors_of
 
 from raycase.cli import main
+from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
-from raycase.evaluation import procedure as tasks
 from raycase.io.rated_pairs import read_rated
 from raycase.io.storage import json_bytes
 
@@ -40,7 +40,7 @@ def test_an_evaluation_without_any_figure_says_why_and_ends_with_an_error(tiny_m
     words = ["evaluate", "--model", str(tiny_model), "--prompt", "concat-sc", "--pooling", "mean", "--data", file]
     words += ["--output", str(tmp_path / "r"), "--resamples", "100", "--compute", "float32"]
     with pytest.raises(SystemExit) as stop:
-        main(words, work=partial(tasks.evaluate, vectors_of=vectors_of))
+        main(words, work=partial(measure, vectors_of=vectors_of))
     printed = capsys.readouterr()
     assert stop.value.code == 1 and "error: expected a system with a figure that is a number" in printed.err
     assert f"undefined for {tiny_model}: spearman" in printed.err

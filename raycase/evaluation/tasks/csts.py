@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, pearson, spearman
 from raycase.evaluation.models import Model, training_metrics
-from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.evaluation.report import RankedSystem, Settings, rank_systems
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 
 
@@ -34,11 +33,11 @@ CORRELATIONS = {
 SEEN = {"train": ", trained on these very pairs", "validation": ", with its epoch chosen on these very pairs"}
 
 
-def measure(flags: EvaluateFlags, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
+def measure(settings: Settings, rated: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`CORRELATIONS` of each model with intervals, and their differences from the first model's."""
     not_applicable = int((rated.ratings == NOT_APPLICABLE).sum())
     return compare_scores(
-        flags,
+        settings,
         rated,
         models,
         rated.conditions,
@@ -51,7 +50,7 @@ def measure(flags: EvaluateFlags, rated: RatedPairs, models: Sequence[Model]) ->
 
 
 def compare_scores(
-    flags: EvaluateFlags,
+    settings: Settings,
     rated: RatedPairs,
     models: Sequence[Model],
     conditions: Sequence[str] | None = None,
@@ -67,7 +66,7 @@ def compare_scores(
         what = f"{model.config.label}: `{model.config.formula}`{_seen_in_training(model, rated)}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": np.stack([scores_N] * len(metrics), 1)}))
     return rank_systems(
-        flags,
+        settings,
         title=title,
         about=about,
         data={"file": Path(rated.uri).name, "rows": len(rated), "sha256": rated.data_sha256},
@@ -83,6 +82,6 @@ def _seen_in_training(model: Model, rated: RatedPairs) -> str:
     """Whether training used these very pairs, by the metrics in the model folder."""
     try:
         data = training_metrics(model.config)["data"]
-        return next((said for part, said in SEEN.items() if data[part]["sha256"] == rated.data_sha256), "")
+        return next((words for part, words in SEEN.items() if data[part]["sha256"] == rated.data_sha256), "")
     except (KeyError, TypeError):  # a folder that was saved without training
         return ""

@@ -1,6 +1,6 @@
-"""Labelled texts: do texts that are near each other under a condition say the same of it.
+"""Labelled texts: do texts that are near each other under a condition state the same of it.
 
-Shapes: N texts that say something, D dimensions, M measures.
+Shapes: N texts that state something, D dimensions, M measures.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
-import torch
 
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import auc, estimate, mean_of
 from raycase.evaluation.models import Model
-from raycase.evaluation.report import RankedSystem, interval, rank_systems
-from raycase.index.topk import top_k
+from raycase.evaluation.report import RankedSystem, Settings, interval, rank_systems
+from raycase.index.topk import nearest_others
 from raycase.io.inputs import find_input
 from raycase.io.labelled_texts import LabelledTexts, labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
@@ -27,14 +25,14 @@ MEASURES = ("group", "label")
 ALL = "mean of the columns"
 
 
-def read(flags: EvaluateFlags) -> list[LabelledTexts]:
-    """Read each table of --data with its JSON. Raises RequestError."""
-    files = [file.uri for file in find_input(flags.data, "--data")]
-    labels_of_files = zip(files, labels_of(files, flags.labels), strict=True)
-    return [read_labelled(uri, labels, "--data") for uri, labels in labels_of_files]
+def read(data: str, labels: Sequence[str] = ()) -> list[LabelledTexts]:
+    """Read each table with its JSON. Raises RequestError."""
+    files = [file.uri for file in find_input(data, "--data")]
+    labels_of_files = zip(files, labels_of(files, labels), strict=True)
+    return [read_labelled(uri, own, "--data") for uri, own in labels_of_files]
 
 
-def measure(flags: EvaluateFlags, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
+def measure(settings: Settings, tables: list[LabelledTexts], models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each column and their mean over columns, by the vectors of each model without and with the
     condition, and their differences from the first model's without; other models also from the first one's with."""
     systems = []
@@ -49,10 +47,10 @@ def measure(flags: EvaluateFlags, tables: list[LabelledTexts], models: Sequence[
             name = model.name if conditional else f"{model.name}, unconditional"
             systems.append(RankedSystem(name=name, what=what, values={ALL: means_CM} | values))
     rows = sum(map(len, tables))
-    stated = {model.name: _stated(flags, tables, model) for model in models}
+    stated = {model.name: _stated(settings, tables, model) for model in models}
     figures = [f"{name} {interval(figure)}" for name, figure in stated.items() if figure]
     return {"stated": stated} | rank_systems(
-        flags,
+        settings,
         title="Labelled texts",
         about=f"{rows:,} texts. Of the {NEAREST} texts nearest to each one under a column's condition, the share x 100 "
         "with a label of the same group (`group`), and with the same label (`label`), among texts that have a label. "
@@ -69,7 +67,7 @@ def measure(flags: EvaluateFlags, tables: list[LabelledTexts], models: Sequence[
     )
 
 
-def _stated(flags: EvaluateFlags, tables: list[LabelledTexts], model: Model) -> dict[str, float] | None:
+def _stated(settings: Settings, tables: list[LabelledTexts], model: Model) -> dict[str, float] | None:
     """AUC x 100 of the probability that a text states something, the mean of the columns that leave some texts out;
     None of a model that does not know."""
     head = model.config.head if isinstance(model.config, ConditionPoolingConfig) else None
@@ -83,7 +81,7 @@ def _stated(flags: EvaluateFlags, tables: list[LabelledTexts], model: Model) -> 
             probabilities = np.split(loaded.stated([*table.texts] * len(known), asked), len(known))
             found += [auc(of_column, truth) for of_column, (_, truth) in zip(probabilities, known, strict=True)]
     aucs = np.array(found)
-    return estimate(mean_of, aucs, aucs, resamples=flags.resamples, seed=flags.seed) if found else None
+    return estimate(mean_of, aucs, aucs, resamples=settings.resamples, seed=settings.seed) if found else None
 
 
 def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator[np.ndarray]:
@@ -98,14 +96,8 @@ def _of_table(table: LabelledTexts, model: Model, conditional: bool) -> Iterator
         vectors = [unconditional_TD[of] for of in rows]
     for column, of, vectors_ND in zip(table.columns, rows, vectors, strict=True):
         labels = [column.labels[row] for row in of]
-        kinds = [[column.coarse(cell) for cell in labels], labels]
-        near = nearest(vectors_ND, NEAREST).tolist()
+        levels = [[column.coarse(cell) for cell in labels], labels]
+        near = nearest_others(l2_normalize(vectors_ND), NEAREST)[1].tolist()
         yield np.array(
-            [[np.mean([bool(kind[row] & kind[n]) for n in near[row]]) for kind in kinds] for row in range(len(of))]
+            [[np.mean([bool(level[row] & level[n]) for n in near[row]]) for level in levels] for row in range(len(of))]
         )
-
-
-def nearest(vectors_ND: np.ndarray, k: int) -> np.ndarray:
-    """The k nearest others of each vector by cosine, or all where there are fewer: (N, k)."""
-    unit_ND, own_N = torch.from_numpy(l2_normalize(vectors_ND)), torch.arange(len(vectors_ND))
-    return top_k(unit_ND, [unit_ND], min(k, len(unit_ND) - 1), query_groups=own_N, groups=own_N)[1]

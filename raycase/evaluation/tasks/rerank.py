@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model
-from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.evaluation.report import RankedSystem, Settings, rank_systems
 from raycase.io.rated_pairs import CandidateSets, texts_sha256
 from raycase.models.configs import EmbedderConfig
 
@@ -20,7 +19,7 @@ FIRST = 10  # candidates among which MTEB looks for the first that fits
 MEASURES = ("map", f"mrr@{FIRST}")
 
 
-def measure(flags: EvaluateFlags, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
+def measure(settings: Settings, data: CandidateSets, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each query by each model."""
     distinct = list(dict.fromkeys(pair for row in data.rows for pair in row.pairs))
     firsts, seconds = map(list, zip(*distinct, strict=True))
@@ -31,9 +30,9 @@ def measure(flags: EvaluateFlags, data: CandidateSets, models: Sequence[Model]) 
         what = f"{model.config.label}: {what}"
         systems.append(RankedSystem(name=model.name, what=what, values={"all": rank_candidates(data, score_of)}))
     candidates = sum(len(row.positive) + len(row.negative) for row in data.rows)
-    left_out = f" {data.left_out:,} without candidates of both kinds are left out." if data.left_out else ""
+    left_out = f" {data.left_out:,} without positive and negative texts are left out." if data.left_out else ""
     return rank_systems(
-        flags,
+        settings,
         title="Re-ranking: each query's own candidates, x 100",
         about=(
             f"{len(data.rows):,} queries, {candidates:,} candidates.{left_out} Mean average precision, and the mean of "

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from raycase.errors import RequestError
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.models import Model, vectors
 from raycase.evaluation.procedure import Task
-from raycase.evaluation.report import RankedSystem, rank_systems
+from raycase.evaluation.report import RankedSystem, Settings, rank_systems
 from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
 from raycase.models.pairs import Indexed
@@ -149,26 +148,33 @@ def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[st
 # ------------------------------------------------------------------------------------------------------------- the task
 
 
-def measure_entailment(flags: EvaluateFlags, tested: Inferences, models: Sequence[Model]) -> dict[str, Any]:
-    """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds.
+def read_both(data: str, threshold_from: str | None = None) -> tuple[Inferences, Inferences | None]:
+    """The premises that are tested, and those on which the threshold is tuned. Raises RequestError for one in both."""
+    tested = read_inferences(data, "--data")
+    if threshold_from is None:
+        return tested, None
+    tuned = read_inferences(threshold_from, "--threshold-from")
+    check_apart(tuned, tested, "--threshold-from: expected no premise of --data")
+    return tested, tuned
 
-    Raises RequestError for `--threshold-from` with a premise of `--data`.
-    """
-    tuned, systems, thresholds = None, [], {}
+
+def measure_entailment(
+    settings: Settings, read: tuple[Inferences, Inferences | None], models: Sequence[Model]
+) -> dict[str, Any]:
+    """Accuracy of each model by eq. 3, over all pairs and by kind of hypothesis, and its thresholds."""
+    (tested, tuned), systems, thresholds = read, [], {}
     data: dict[str, Any] = {"premises": len(tested), "sha256": tested.data_sha256}
-    told = "tuned on one half of the premises and used on the other, both ways"
-    if flags.threshold_from is not None:
-        tuned = read_inferences(flags.threshold_from, "--threshold-from")
-        check_apart(tuned, tested, "--threshold-from: expected no premise of --data")
+    manner = "tuned on one half of the premises and used on the other, both ways"
+    if tuned is not None:
         file = Path(tuned.uri).name
-        told = f"tuned on the {len(tuned):,} premises of {file}"
+        manner = f"tuned on the {len(tuned):,} premises of {file}"
         data["threshold_from"] = {"file": file, "premises": len(tuned), "sha256": tuned.data_sha256}
     for model in models:
         scores_NH = _scores(tested, model)
         if tuned is not None:
             threshold_N = np.full(len(tested), best_threshold(_scores(tuned, model)))
         else:
-            threshold_N = half_thresholds(scores_NH, flags.seed)
+            threshold_N = half_thresholds(scores_NH, settings.seed)
         thresholds[model.name] = np.unique(threshold_N).tolist()
         above = " or ".join(f"{threshold:.4f}" for threshold in thresholds[model.name])
         of = "f(s, explicit), f(s, implicit)" if model.config.known_conditions else "f(s)"
@@ -180,11 +186,11 @@ def measure_entailment(flags: EvaluateFlags, tested: Inferences, models: Sequenc
         systems.append(RankedSystem(name=model.name, what=what, values=values))
     about = (
         f"{4 * len(tested):,} pairs of a premise and a hypothesis: entailed if the cosine of what both say, or of what "
-        f"the premise implies and the hypothesis says, is above a threshold, which is {told}. Accuracy x 100 "
+        f"the premise implies and the hypothesis says, is above a threshold, which is {manner}. Accuracy x 100 "
         "with 95 % intervals of the bootstrap over premises."
     )
     title = "Entailment by a threshold"
-    metrics = rank_systems(flags, title=title, about=about, data=data, measures=["accuracy"], systems=systems)
+    metrics = rank_systems(settings, title=title, about=about, data=data, measures=["accuracy"], systems=systems)
     return metrics | {"thresholds": thresholds}
 
 
@@ -199,6 +205,4 @@ def _scores(inferences: Inferences, model: Model) -> np.ndarray:
     return entailment_scores(explicit_TD, implicit_TD, inferences.text_index)
 
 
-TASKS = {
-    "rte": Task(read=lambda job: read_inferences(job.data, "--data"), measure=measure_entailment, expected=vectors)
-}
+TASKS = {"rte": Task(read=read_both, measure=measure_entailment, expected=vectors)}

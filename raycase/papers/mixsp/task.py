@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from raycase.evaluation.job import EvaluateFlags
 from raycase.evaluation.metrics import Correlation, spearman
 from raycase.evaluation.models import Model, no_condition
 from raycase.evaluation.procedure import Task
+from raycase.evaluation.report import Settings
 from raycase.evaluation.tasks.csts import compare_scores
 from raycase.io.rated_pairs import SCORE, RatedPairs, read_rated
 from raycase.papers.mixsp.model import UPPER
@@ -20,10 +20,10 @@ MEASURES: dict[str, Correlation] = {  # upper: pairs that mean nearly the same
 }
 
 
-def measure(flags: EvaluateFlags, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
+def measure(settings: Settings, pairs: RatedPairs, models: Sequence[Model]) -> dict[str, Any]:
     """`MEASURES` of each model with intervals, and their differences from the first model's."""
     return compare_scores(
-        flags,
+        settings,
         pairs,
         models,
         title="Semantic textual similarity",
@@ -35,7 +35,7 @@ def measure(flags: EvaluateFlags, pairs: RatedPairs, models: Sequence[Model]) ->
 
 TASKS = {
     "sts": Task(
-        read=lambda job: read_rated(job.data, "--data", condition=None, number=SCORE),
+        read=lambda data: read_rated(data, "--data", condition=None, number=SCORE),
         measure=measure,
         expected=no_condition,
     )

@@ -11,8 +11,8 @@ import torch
 from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 
 import raycase
+from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
-from raycase.evaluation.procedure import evaluate
 from raycase.job.score_job import ScoreFlags
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
@@ -24,7 +24,7 @@ def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tin
         small.disturb(make(str(tiny_model)).trainable()).save(tmp_path / name)
     models = (str(tmp_path / "dualcse"), str(tmp_path / "simcse"))
     job = evaluation(*models, data=inferences["validation"], task="rte")
-    metrics = evaluate(job, vectors_of=vectors_of)
+    metrics = measure(job, vectors_of=vectors_of)
     data = read_inferences(inferences["validation"], "")
     assert [group["queries"] for group in metrics["groups"]] == [len(data)] * 5
     for system, folder in zip(metrics["systems"], models, strict=True):
@@ -66,7 +66,7 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
     tuned = [(f"a{n} 0 90", "b 20 0", "c 70 0", "d 40 0", "e 200 0") for n in range(2)]
     tested = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
     job = asked(tested, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, tuned))
-    metrics = evaluate(job, vectors_of=planted)
+    metrics = measure(job, vectors_of=planted)
     threshold = (math.cos(math.radians(20)) + math.cos(math.radians(40))) / 2
     assert metrics["thresholds"] == {"dualcse": [pytest.approx(threshold)]}
     wanted = {"explicit": 100, "implied": 0, "neutral": 0, "contradiction": 100}
@@ -74,7 +74,7 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
     assert metrics["data"]["threshold_from"]["premises"] == 2
     report = (tmp_path / "report" / "report.md").read_text()
     assert "tuned on the 2 premises of dev.csv" in report and f"entailed above {threshold:.4f}" in report
-    halves = evaluate(replace(job, threshold_from=None), vectors_of=planted)
+    halves = measure(replace(job, threshold_from=None), vectors_of=planted)
     lowest = (math.cos(math.radians(110)) + math.cos(math.radians(35))) / 2  # of two with three of four right
     assert halves["thresholds"] == {"dualcse": [pytest.approx(lowest)]}
     assert figures(halves["systems"][0]) == wanted | {"all": 75, "implied": 100}
@@ -84,9 +84,9 @@ def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_p
     rows = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
     job = asked(rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
     with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
-        evaluate(job, vectors_of=planted)
+        measure(job, vectors_of=planted)
     with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):
-        evaluate(replace(job, task="sts"), vectors_of=planted)
+        measure(replace(job, task="sts"), vectors_of=planted)
 
 
 def test_a_score_is_the_entailment_and_how_implicit_each_sentence_is(evaluation, inferences, tiny_model, tmp_path):
@@ -105,7 +105,7 @@ def test_a_score_is_the_entailment_and_how_implicit_each_sentence_is(evaluation,
     np.testing.assert_allclose(table["score_implicitness1"], implicitness(r1, u1), atol=1e-5)
     np.testing.assert_allclose(table["score_implicitness2"], implicitness(r2, u2), atol=1e-5)
     job = evaluation(places["model"], data=inferences["validation"], task="rte")
-    value = figures(evaluate(job, vectors_of=vectors_of)["systems"][0])["all"]
+    value = figures(measure(job, vectors_of=vectors_of)["systems"][0])["all"]
     scores = table["score"].to_numpy().reshape(4, -1).T
     wanted = 100 * is_correct(scores, half_thresholds(scores)).mean()
     assert value == pytest.approx(wanted, abs=1.1)  # a pair on the other side of a threshold

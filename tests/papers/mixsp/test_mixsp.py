@@ -13,8 +13,8 @@ from helpers import cosines, vectors_of
 from scipy.stats import spearmanr
 
 import raycase
+from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
-from raycase.evaluation.procedure import evaluate
 from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
 from raycase.papers.mixsp.train import MixSpFlags, SentenceEncoderFlags
@@ -132,7 +132,7 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
     sentence_encoder(str(tiny_model)).trainable().save(tmp_path / "encoder")
     models = (str(tmp_path / "mixsp"), str(tmp_path / "encoder"))
     job = evaluation(*models, data=scored["validation"], task="sts")
-    metrics = evaluate(job, vectors_of=vectors_of)
+    metrics = measure(job, vectors_of=vectors_of)
     frame = pd.read_csv(scored["validation"])
     scorer, encoder = (raycase.load(model, dtype=torch.float32) for model in models)
     a, b = (encoder.embed(list(frame[c]), None) for c in ("sentence1", "sentence2"))
@@ -149,4 +149,4 @@ def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
     frame = pd.read_csv(scored["validation"]).rename(columns={"score": "label"})
     frame.to_csv(scored["validation"], index=False)
     with pytest.raises(RequestError, match="expected the column 'score'"):
-        evaluate(evaluation("minilm", data=scored["validation"], task="sts"), vectors_of=vectors_of)
+        measure(evaluation("minilm", data=scored["validation"], task="sts"), vectors_of=vectors_of)
