@@ -132,13 +132,11 @@ def train(system: str, *, output: Place, **options: Any) -> dict[str, Any]:
     Examples:
         >>> raycase.train("case", train="train.csv", validation="v.csv", output="runs/case")  # doctest: +SKIP
     """
-    from raycase.commands.place import open_trainer
-    from raycase.training.catalogue import TRAIN_FLAGS
-    from raycase.training.job import train as run
+    from raycase.commands.train import TRAIN_FLAGS, train_model
 
     if system not in TRAIN_FLAGS:
         raise RequestError(f"system: expected one of {', '.join(TRAIN_FLAGS)}, got {system!r}")
-    return run(_flags(TRAIN_FLAGS[system], output=output, **options), open_trainer)
+    return train_model(_flags(TRAIN_FLAGS[system], output=output, **options))
 
 
 @names_arguments

@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None, work: Callable[[Any], Result] |
         flags, name = parse(words), words[0]
         if quiet:
             os.environ |= {"RAYCASE_QUIET": "1", "TQDM_DISABLE": "1"}
-        resumes = name in RESUME and getattr(flags, "resumes", not getattr(flags, "FROZEN", False))
+        resumes = name in RESUME and getattr(flags, "resumes", True)
         with stopping_at_once(resumes=resumes):
             result = _run(work or COMMANDS[name].work, flags, resumes=resumes)
         _print_result(result)

@@ -42,10 +42,3 @@ class PromptStyle(StrEnum):
     QUESTION = "question"  # not in the paper: CONC(s + c) with c as a question
     STATEMENT = "statement"  # not in the paper: CONC(s + c) with c as the beginning of a statement
     TEMPLATE = "template"  # one's own (`OwnPrompt`)
-
-
-class Loss(StrEnum):
-    """Losses over ratings."""
-
-    SQUARED = "squared"
-    PEARSON = "pearson"

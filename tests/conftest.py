@@ -222,6 +222,6 @@ def projector(rated, tiny_model):
 @pytest.fixture
 def training(projector, tmp_path):
     """A projector's fit of four epochs over the shared pairs."""
-    from raycase.training.projector_job import ProjectorFlags
+    from raycase.commands.train import ProjectorFlags
 
     return ProjectorFlags(output=str(tmp_path / "case"), epochs=4, **projector)

@@ -325,17 +325,25 @@ def vectors_of(texts, config, *, name, cache, **_):
     return VectorCache(Runner()).vectors_of(texts, config, name=name, cache=cache, compute="float32")
 
 
-def plain_fit(job):
-    """The fit of a projector's job without the job: the validation pairs, their vectors, the last state, and g of the
-    best epoch."""
-    from raycase.io.rated_pairs import read_rated
-    from raycase.training.projector_job import best_projector
+def fit_by(flags, *data, **options):
+    """The states of the fit of a system's flags on data as its learner takes them; options: `state` and `wrap`."""
+    from raycase.training.loop import fit
+
+    training = flags.training()
+    return fit(training.recipe, training.learner(training.recipe, *data), **options)
+
+
+def bare_fit(flags):
+    """The fit of a projector's flags without the command: the validation pairs, their vectors, the last state, and g of
+    the best epoch."""
+    from raycase.training.projector import best_projector
     from raycase.training.vector_cache import VectorCache
 
-    pairs, cache = [read_rated(uri, "") for uri in (job.train, job.validation)], VectorCache(Runner())
-    data = [cache.pair_vectors(p, job.config(), cache=job.cache_location, compute="float32") for p in pairs]
-    state = last(job.fit_epochs(None, *data))
-    return pairs[1], data[1], state, best_projector(state, job.projector(data[0].dim))
+    training = flags.training()
+    parts = training.read()
+    data = training.share(parts, VectorCache(Runner()))
+    state = last(fit_by(flags, *data))
+    return parts[1], data[1], state, best_projector(state, flags.shape(data[0].dim))
 
 
 def projector_of(job):
@@ -345,8 +353,9 @@ def projector_of(job):
     return load_file(job.folder / "projector.safetensors")
 
 
-def open_trainer(job):
-    """Training in this process, without Ray."""
-    from raycase.training.trainer import local_trainer
+def train_here(flags):
+    """Train in this process, without Ray; gives the contents of `metrics.json`."""
+    from raycase.commands.train import train_model
+    from raycase.training.procedure import local_trainer
 
-    return local_trainer(job.gpus_per_worker)
+    return train_model(flags, lambda flags: local_trainer(flags.gpus_per_worker))

@@ -3,11 +3,11 @@
 import numpy as np
 import torch
 
+from raycase.commands.train import ConditionPoolingFlags
 from raycase.heads.condition_head import ConditionHead
 from raycase.models.pairs import PairVectors
 from raycase.tokens.stored import StoredStates
-from raycase.training.condition_head_job import ConditionPoolingFlags
-from raycase.training.condition_pairs import PairStates
+from raycase.training.head_pairs import HeadPairs, PairStates
 
 JOB = ConditionPoolingFlags(output="", heads=2, head_dim=4, dim=6, batch_size=8, epochs=2, dropout=0.0)
 WIDTH = 5
@@ -25,9 +25,13 @@ def pairs(rows=40, seed=0, *, sentences=30, tokens=9, ratings=(-1, 1, 2, 3, 4, 5
         condition_index=random.integers(0, 7, rows),
         groups=np.arange(rows) // 2,
         ratings=random.choice(ratings, rows).astype(np.float32),
-        epochs=np.zeros(rows, np.int64),
     )
     return read_only(made, made.sentences)
+
+
+def learned(rated):
+    """Rated pairs alone, as a head learns from them."""
+    return HeadPairs.of(rated, len(rated), np.zeros(0, np.int64))
 
 
 def vector_pairs(rows=80, seed=0, *, vectors=60, dim=8, ratings=(-1, 1, 2, 3, 4, 5)):
@@ -50,4 +54,4 @@ def read_only(*made):
 
 def head_of(job=JOB, seed=0):
     torch.manual_seed(seed)
-    return ConditionHead(job.head(WIDTH)).eval()
+    return ConditionHead(job.shape(WIDTH)).eval()

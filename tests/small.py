@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import tiny
 import torch
+from helpers import fit_by
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from raycase.io.rated_pairs import RatedPairs
@@ -149,8 +150,8 @@ def job(kind, model="", **flags):
 
 
 def fit(job, parts, **options):
-    """The states of the job's fit on these parts."""
-    return job.fit_epochs(job.config(), *job.fit_data(parts), **options)
+    """The states of the fit on these parts."""
+    return fit_by(job, *job.training().data(parts), **options)
 
 
 def no_signs(text):

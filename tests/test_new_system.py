@@ -17,14 +17,14 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.cli import main, parse
+from raycase.commands.train import RatedFlags
+from raycase.commands.tune import changed
 from raycase.encoder.loading import load_encoder
 from raycase.job.embed_job import EmbedFlags
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
 from raycase.papers import PAPERS
-from raycase.training.fine_tune_job import RatedFlags
-from raycase.training.sweep import changed
 
 # ------------------------------------------------------------------------------- what stands in papers/sum/model.py
 
@@ -72,8 +72,7 @@ def flags(monkeypatch, rated, tmp_path):
     """The line of the table, and the words that train it."""
     monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", ""))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.model", SimpleNamespace(SYSTEMS={"sum": SumConfig}))
-    monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(JOBS={"sum": SumFlags}))
-    monkeypatch.delitem(sys.modules, "raycase.training.catalogue", raising=False)  # which reads the table once
+    monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(FLAGS={"sum": SumFlags}))
     files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]
     options = ["--model", small.save_bert(tmp_path / "encoder"), "--compute", "float32", "--epochs", "2", "--no-ray"]
     return ["sum", *files, *options, "--learning-rate", "1e-3"]

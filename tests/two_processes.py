@@ -11,18 +11,18 @@ import random_pairs
 import small
 import torch
 import torch.distributed as dist
-from helpers import change_json
+from helpers import change_json, fit_by
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from raycase.commands.train import ConditionPoolingFlags, ProjectorFlags
 from raycase.errors import WorkError
-from raycase.names import Loss
 from raycase.papers.baselines.train import CrossEncoderFlags
 from raycase.papers.csr.train import CsrFlags
-from raycase.training.condition_head_job import ConditionPoolingFlags
-from raycase.training.loop import epoch_batches, fit, gather
-from raycase.training.projector_job import ProjectorFlags
+from raycase.training.loop import Learner, epoch_batches, fit, gather
+from raycase.training.losses import Loss
+from raycase.training.recipe import Recipe
 
 TUNED = {"csr": (CsrFlags, {"routed": 2}), "cross": (CrossEncoderFlags, {})}
 # 37 pairs: the last batch of 16 has five. 33: it has one, and one process has none.
@@ -53,7 +53,7 @@ def fitted(loss, rows, wrap=lambda module: module):
     where = dict.fromkeys(("train", "validation", "output"), "")
     job = ProjectorFlags(**where, batch_size=16, epochs=3, seed=3, loss=loss, **shape)
     parts = (random_pairs.vector_pairs(n, seed, dim=12, ratings=RATINGS) for n, seed in ((rows, 0), (40, 1)))
-    return ended(wrap, job.fit_epochs, None, *parts)
+    return ended(wrap, fit_by, job, *parts)
 
 
 def save_encoder(folder):
@@ -74,8 +74,8 @@ def head_fitted(heads, wrap=lambda module: module):
     """The state of condition pooling's head after two epochs, and the gradients of the last step."""
     shape = {"heads": heads, "head_dim": 4, "dim": 6, "nested": (3,)}
     job = ConditionPoolingFlags(output="", **shape, dropout=0.0, batch_size=4, epochs=2)
-    parts = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
-    return ended(wrap, job.fit_epochs, None, *parts)
+    train, validation = (random_pairs.pairs(n, seed, ratings=RATINGS) for n, seed in ((17, 0), (12, 1)))
+    return ended(wrap, fit_by, job, random_pairs.learned(train), validation)
 
 
 def gathered(rows):
@@ -110,8 +110,8 @@ def stopped_by_the_first():
         drawn.append(torch.rand(1))
         return module(torch.ones(1, 2)).sum()
 
-    module, options = DistributedDataParallel(nn.Linear(2, 1)), {"epochs": 5, "patience": 2, "learning_rate": 0.1}
-    *_, state = fit(module, partial(epoch_batches, 4, 4, 0), loss, evaluate, **options)
+    learner = Learner(DistributedDataParallel(nn.Linear(2, 1)), partial(epoch_batches, 4, 4, 0), loss, evaluate)
+    *_, state = fit(Recipe(epochs=5, patience=2, learning_rate=0.1), learner)
     return {"epochs": torch.tensor([state.best_epoch, len(state.history)]), "drawn": torch.cat(drawn)}
 
 

@@ -17,12 +17,12 @@ import numpy as np
 
 from benchmarks.turns import DATA, finish, has_matplotlib, parser_of, png
 from raycase.commands.place import AutoRunner
+from raycase.commands.train import ProjectorFlags
+from raycase.commands.tune import Sweep, tune
 from raycase.evaluation.report import table
 from raycase.io.storage import json_bytes
-from raycase.ray import tune
-from raycase.training.losses import nested_correlations
-from raycase.training.projector_job import ProjectorFlags
-from raycase.training.sweep import Sweep, by_cell
+from raycase.training.nested import nested_correlations
+from raycase.training.sweep import SweepResults, by_cell
 from raycase.training.vector_cache import VectorCache
 
 FLOOR = 1e-8  # of the largest variance: whitening magnifies no direction beyond it, which would be rounding alone
@@ -49,11 +49,14 @@ def projected(name, train_PD, vectors_ND, seed):
 
 def curves_of(job, dims, vectors):
     """Spearman of each seed by way and dimension."""
-    tune.tune(job)
-    curves = {"trained g": {of[0]["choices"]["dim"]: scores for scores, of in by_cell(job.read_trials())}}
+    tune(job)
+    trials = SweepResults(job.root).read_trials()
+    curves = {"trained g": {of[0]["choices"]["dim"]: scores for scores, of in by_cell(trials)}}
     training = job.training
     cached = {"cache": training.cache_location, "compute": training.compute}
-    train, validation = (vectors.pair_vectors(rated, training.config(), **cached) for rated in training.read_parts())
+    train, validation = (
+        vectors.pair_vectors(rated, training.config(), **cached) for rated in training.training().read()
+    )
     nested = [dim for dim in sorted(dims) if dim < train.dim]
     for name in [*STYLES][1:]:
         figures = []

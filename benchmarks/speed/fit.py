@@ -50,26 +50,33 @@ def read_vectors(cache):
 
 
 def projector_job(**flags):
-    from raycase.training.projector_job import ProjectorFlags
+    from raycase.commands.train import ProjectorFlags
 
     return ProjectorFlags(train="", validation="", output="", **flags)
 
 
+def states_of(flags, *data):
+    from raycase.training.loop import fit
+
+    training = flags.training()
+    return fit(training.recipe, training.learner(training.recipe, *data))
+
+
 def fit_here(cache):
     train, validation = read_vectors(cache)
-    *_, state = projector_job().fit_epochs(None, train, validation)
+    *_, state = states_of(projector_job(), train, validation)
     best = state.history[state.best_epoch - 1]
     return {"spearman": best["spearman"], "epochs": len(state.history)}
 
 
 def sweep_here(cache):
-    from raycase.training.sweep import Sweep, changed
+    from raycase.commands.tune import Sweep, changed
 
     train, validation = read_vectors(cache)
     sweep = Sweep(grid="table7", training=projector_job(prompt="cond"))
     for cell in sweep.cells():
         job = changed(sweep.training, cell)
-        for _ in job.fit_epochs(None, train, validation):
+        for _ in states_of(job, train, validation):
             pass
     return {"trials": len(sweep.cells())}
 
@@ -86,7 +93,7 @@ def large_fit(_):
     pair_index = np.arange(2 * PAIRS).reshape(-1, 2)
     train = PairVectors(vectors=vectors, pair_index=pair_index, ratings=random.integers(1, 6, PAIRS).astype(np.float32))
     validation = PairVectors(vectors=vectors[:256], pair_index=pair_index[:128], ratings=train.ratings[:128])
-    *_, state = projector_job(epochs=EPOCHS).fit_epochs(None, train, validation)
+    *_, state = states_of(projector_job(epochs=EPOCHS), train, validation)
     a, b = torch.randn(2048, 4096), torch.randn(4096, 2048)
     rates = []
     for _ in range(20):

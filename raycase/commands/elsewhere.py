@@ -24,12 +24,9 @@ class Elsewhere:
     def __getattr__(self, name: str) -> Any:
         if name == "__path__":
             raise AttributeError(name)
-        is_table = self.flags.endswith("TRAIN_FLAGS")
-        if name.endswith("Flags") or name.endswith("_FLAGS"):
-            if is_table != name.endswith("_FLAGS"):
-                raise AttributeError(name)
-            return resolve_name(self.flags)
-        return self.work
+        if name.endswith("_FLAGS"):
+            raise AttributeError(name)
+        return resolve_name(self.flags) if name.endswith("Flags") else self.work
 
 
 def embed(flags: Any) -> dict[str, Any]:
@@ -64,28 +61,6 @@ def index(flags: Any) -> dict[str, Any]:
     under = f" under {result['conditions']} conditions" if result["conditions"] or not tokens else ""
     under += (" for any condition" if tokens == rows else f", {tokens:,} of them for any condition") if tokens else ""
     print(f"{rows:,} rows{under}, {how}: {visible(result['output'])}")
-    return result
-
-
-def train(flags: Any) -> dict[str, Any]:
-    """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
-    from raycase.commands.place import open_trainer
-    from raycase.training.job import train
-
-    metrics = train(flags, open_trainer)
-    chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
-    print(f"{chosen}the model is in {visible(flags.folder)}")
-    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
-    return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}
-
-
-def tune(flags: Any) -> dict[str, Any]:
-    """Search the flags of `raycase train`, or run a grid of them."""
-    from raycase.ray.tune import tune
-
-    result = tune(flags)
-    output = visible(result["output"])
-    print(f"the tables are in {output}, the best cell's model in {output}/best")
     return result
 
 
@@ -134,17 +109,6 @@ ELSEWHERE = {
         "raycase.job.score_job:ScoreFlags",
         _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
         "raycase score --input pairs.csv --output scores/",
-    ),
-    "train": Elsewhere(
-        "raycase.training.catalogue:TRAIN_FLAGS",
-        train,
-        "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM",
-    ),
-    "tune": Elsewhere(
-        "raycase.training.sweep:TuneFlags",
-        tune,
-        "raycase tune --trials 60 -- case --train train.csv --validation validation.csv --output runs/sweep",
-        OVER="train",
     ),
     "serve": Elsewhere("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
 }

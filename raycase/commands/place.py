@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from raycase.job.plan import Plan
     from raycase.job.request import Request
     from raycase.job.units import WrittenUnit
-    from raycase.training.job import TrainFlags
-    from raycase.training.trainer import Trainer
 
 USE_RAY = " Add --ray to use a Ray cluster."
 UNITS_OF_ENCODER = 4  # at least, of several encoders: fewer would not repay the start of Ray
@@ -157,14 +155,3 @@ def search(flags: SearchFlags) -> dict[str, Any]:
         return in_shards()(index) if is_on_ray else index
 
     return search(flags, shard)
-
-
-def open_trainer(flags: TrainFlags) -> Trainer:
-    """What a training job runs by, by the rule. Raises RequestError."""
-    if why_ray(flags.ray, f"--workers {flags.workers}" if flags.workers > 1 else ""):
-        from raycase.ray.train import open_trainer
-
-        return open_trainer(flags)
-    from raycase.training.trainer import local_trainer
-
-    return local_trainer(flags.gpus_per_worker)

@@ -27,15 +27,15 @@ from raycase.io.storage import locate
 
 TEXT, SEPARATOR = "text", "|"
 LEAST_NOT_STATED = 0.05  # share of a column's texts
-Label = frozenset[str]  # the labels of a cell; empty where the text says nothing
+Label = frozenset[str]  # the labels of a cell; empty where the text states nothing
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What a JSON says of a column.
+    """What a JSON has of a column.
 
     conditions: wordings, the first is the usual one. groups: label -> coarser class. answers: label -> phrases.
-    soft_nulls: an empty cell does not mean that the text says nothing.
+    soft_nulls: an empty cell does not mean that the text states nothing.
     """
 
     conditions: tuple[str, ...]
@@ -53,7 +53,7 @@ class _Described:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledColumn(About):
-    """What N texts say under one condition, and what is said about the column."""
+    """The labels of N texts under one condition, and what the JSON has of the column."""
 
     name: str
     labels: tuple[Label, ...]
@@ -90,8 +90,8 @@ class LabelledTexts:
         """Hash of everything that is learned from."""
         columns: list[Sequence[str]] = []
         for c in self.columns:
-            said = sorted(c.groups.items()), sorted(c.answers.items()), not c.soft_nulls
-            columns.append((c.name, *c.conditions, *map(str, said)))
+            given = sorted(c.groups.items()), sorted(c.answers.items()), not c.soft_nulls
+            columns.append((c.name, *c.conditions, *map(str, given)))
         cells = [(text, *("|".join(sorted(c.labels[i])) for c in self.columns)) for i, text in enumerate(self.texts)]
         return texts_sha256([*columns, *cells])
 
@@ -100,7 +100,7 @@ def read_labelled(uri: str, labels: str | None, flag: str) -> LabelledTexts:
     """Read a .csv, .jsonl or .parquet file, or a folder of them; several labels of a cell stand between bars.
 
     labels: the JSON, without which every other column is taken. Left out, with a note, are later rows of a text,
-    columns without two labels that two texts have each, and what the JSON says of labels that no text has. Raises
+    columns without two labels that two texts have each, and what the JSON has of labels that no text has. Raises
     RequestError for a missing column, an empty text, a cell that is no label, a JSON without wordings or with an
     unknown name, a name or wording twice, and where no column is left.
     """
@@ -168,7 +168,7 @@ def _label(value: object, where: str) -> Label:
 
 
 def _described(uri: str) -> dict[str, About]:
-    """What the JSON says of each column. Raises RequestError."""
+    """What the JSON has of each column. Raises RequestError."""
     expected = '{"columns": {"tone": {"conditions": ["tone"]}}}'
     with expecting(f"--labels: expected JSON as {expected} in {uri}", OSError, ValueError, TypeError):
         described = from_json(_Described, loads(locate(uri).read(), once=True)).columns

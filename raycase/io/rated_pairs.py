@@ -19,6 +19,7 @@ from raycase.io.reader import read_files
 from raycase.io.schema import CONDITION
 
 SENTENCE1, SENTENCE2, LABEL, SCORE = "sentence1", "sentence2", "label", "score"
+TEXTS = ("sentences1", "sentences2", "conditions")  # columns of `RatedPairs`
 NOT_APPLICABLE = -1.0  # rating of a pair to which the condition does not apply
 QUERY, POSITIVE, NEGATIVE = "query", "positive", "negative"
 
@@ -32,7 +33,6 @@ class RatedPairs:
     sentences2: list[str]
     conditions: list[str]  # all "" where pairs are rated without a condition
     ratings: np.ndarray  # (N,) float32; -1 where the condition does not apply
-    drawn: np.ndarray | None = None  # (N,) int64, where some pairs are drawn from labels: see `PairIndex.epochs`
 
     def __len__(self) -> int:
         return len(self.conditions)
@@ -53,16 +53,15 @@ class RatedPairs:
         index_of = {pair: i for i, pair in enumerate(self.distinct)}
         return np.array([index_of[pair] for pair in self._both], dtype=np.int64).reshape(2, -1).T
 
-    @property
-    def epochs(self) -> np.ndarray:
-        """`drawn`, 0 for each pair where none is."""
-        return np.zeros(len(self), np.int64) if self.drawn is None else self.drawn
+    def take(self, rows: np.ndarray) -> RatedPairs:
+        """These pairs."""
+        columns: Any = {name: [getattr(self, name)[i] for i in rows] for name in TEXTS}
+        return RatedPairs(uri=self.uri, ratings=self.ratings[rows], **columns)
 
-    def without(self, rows: np.ndarray) -> RatedPairs:
-        """All rows but these."""
-        others = np.setdiff1d(np.arange(len(self)), rows)
-        columns: Any = {n: [getattr(self, n)[i] for i in others] for n in ("sentences1", "sentences2", "conditions")}
-        return RatedPairs(uri=self.uri, ratings=self.ratings[others], **columns)
+    def then(self, others: RatedPairs) -> RatedPairs:
+        """These pairs, then others."""
+        columns: Any = {name: getattr(self, name) + getattr(others, name) for name in TEXTS}
+        return RatedPairs(uri=self.uri, ratings=np.concatenate([self.ratings, others.ratings]), **columns)
 
     @cached_property
     def groups(self) -> np.ndarray:
@@ -79,8 +78,7 @@ class RatedPairs:
     @cached_property
     def data_sha256(self) -> str:
         """Hash of the training data: distinct pairs, their index and ratings."""
-        drawn = b"" if self.drawn is None else self.drawn.tobytes()
-        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes(), drawn)
+        parts = (self.sha256.encode(), self.pair_index.tobytes(), self.ratings.tobytes())
         return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
@@ -161,7 +159,7 @@ class Candidates:
 
 @dataclass(frozen=True, kw_only=True)
 class CandidateSets:
-    """The queries that have candidates of both kinds; `left_out`: how many others there are."""
+    """The queries that have positive and negative candidates; `left_out`: how many others there are."""
 
     rows: list[Candidates]
     left_out: int
@@ -171,7 +169,7 @@ def read_candidates(uri: str, flag: str) -> CandidateSets:
     """Read every row of a .jsonl or .parquet file, or of a folder of them: query, positive and negative.
 
     A query is a text or a list of texts, the others are lists. Raises RequestError, with file and row, for a missing
-    column, anything but texts with words, and where no query has candidates of both kinds.
+    column, anything but texts with words, and where no query has positive and negative candidates.
     """
     rows: list[Candidates] = []
     left_out = 0

@@ -25,7 +25,7 @@ from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import EmbedderConfig, SentenceEncoderConfig, SystemConfig
 from raycase.names import Pooling
 
-KINDS = {"systems": "model", "jobs": "train", "tasks": "task"}  # module of a paper that has them
+KINDS = {"systems": "model", "flags": "train", "tasks": "task"}  # module of a paper that has them
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
     kind.SYSTEM: kind for kind in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
 }

@@ -5,7 +5,7 @@ The rooms find by the table what a paper adds, and import it when it is asked fo
 """
 
 PAPERS: dict[str, tuple[str, str, str]] = {
-    # folder: names in SYSTEMS of model.py, in JOBS of train.py, in TASKS of task.py
+    # folder: names in SYSTEMS of model.py, in FLAGS of train.py, in TASKS of task.py
     "baselines": ("bi-encoder tri-encoder cross-encoder lora", "bi-encoder tri-encoder cross-encoder lora", ""),
     "csr": ("csr", "csr", ""),
     "dualcse": ("dualcse", "dualcse simcse", "rte"),

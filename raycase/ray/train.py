@@ -1,4 +1,4 @@
-"""Training jobs on Ray: vectors from the embedding job, fits on Ray Train.
+"""Training on Ray: vectors from the embedding job, fits on Ray Train.
 
 Small, since Ray Train's controller and workers import this module.
 """
@@ -9,9 +9,10 @@ import os
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 import ray.train.torch
@@ -24,12 +25,11 @@ from raycase.errors import RequestError
 from raycase.io.storage import Location
 from raycase.ray.cluster import Capacity, cause, join_cluster
 from raycase.ray.runner import RayRunner
-from raycase.training.loop import FitState, rank
-from raycase.training.trainer import STATE, Tracker, Trainer
+from raycase.training.loop import FitState, Learner, fit, rank
+from raycase.training.procedure import STATE, Trainer
+from raycase.training.recipe import Recipe
+from raycase.training.tracking import Tracker
 from raycase.training.vector_cache import VectorCache
-
-if TYPE_CHECKING:
-    from raycase.training.job import TrainFlags
 
 POLL_S = 0.5  # seconds between two reads of the history
 FAILURES = 3  # tolerated failures of workers; after each, the workers resume from the last checkpoint
@@ -37,11 +37,16 @@ HISTORY = "history.json"
 
 
 def fit_on_ray(
-    flags: TrainFlags, *data: Any, scaling: ScalingConfig, checkpoints: Location, tracker: Tracker, **more: Any
+    recipe: Recipe,
+    learner: Callable[..., Learner],
+    *data: Any,
+    scaling: ScalingConfig,
+    checkpoints: Location,
+    tracker: Tracker,
 ) -> FitState:
-    """`raycase.training.trainer.fit_here` on data-parallel workers."""
+    """`raycase.training.procedure.fit_here` on data-parallel workers."""
     os.environ.setdefault("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")  # the default notices the end 2 s late
-    if flags.FROZEN:
+    if recipe.frozen:
         checkpoints.remove()
     storage: dict[str, Any] = {"storage_path": checkpoints.path}
     if not checkpoints.is_local:
@@ -50,11 +55,11 @@ def fit_on_ray(
     trainer = ray.train.torch.TorchTrainer(
         _fit_worker,
         train_loop_config={
-            "job": flags,
+            "recipe": recipe,
+            "learner": learner,
             "data": [ray.put(part) for part in data],
-            "more": more | {"on_gpu": scaling.use_gpu},
             "threads": int(scaling.resources_per_worker["CPU"]),
-            "history": None if flags.FROZEN else history,
+            "history": None if recipe.frozen else history,
         },
         scaling_config=scaling,
         run_config=ray.train.RunConfig(  # a run of this name and place goes on from its last checkpoint
@@ -66,16 +71,16 @@ def fit_on_ray(
     )
     ended: list[Any] = []
 
-    def fit() -> None:
+    def run_trainer() -> None:
         try:
             ended.append(trainer.fit())
         except (RayError, TrainingFailedError) as error:
             ended.append(error)
 
     # In the main thread, Ray Train would handle SIGINT and end the process with status 0.
-    run = threading.Thread(target=fit, daemon=True)
+    run = threading.Thread(target=run_trainer, daemon=True)
     shown = len(history.read_json()) if history.exists() else 0
-    with tracker.open_run(flags.recipe | {"seed": flags.seed}, shown) as report:
+    with tracker.open_run(recipe, shown) as report:
         run.start()
         while run.is_alive():
             run.join(POLL_S)
@@ -98,8 +103,9 @@ def _fit_worker(config: dict[str, Any]) -> None:
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as folder:
             state = FitState.from_bytes((Path(folder) / STATE).read_bytes())
-    wrap = ray.train.torch.prepare_model
-    states = config["job"].fit_epochs(*ray.get(config["data"]), state=state, wrap=wrap, **config["more"])
+    recipe: Recipe = config["recipe"]
+    learner = config["learner"](recipe, *ray.get(config["data"]))
+    states = fit(recipe, learner, state=state, wrap=ray.train.torch.prepare_model)
     is_first = rank() == 0
     for state in states if history else deque(states, maxlen=1):
         with tempfile.TemporaryDirectory() as folder:
@@ -111,12 +117,10 @@ def _fit_worker(config: dict[str, Any]) -> None:
             history.put_json(state.history)
 
 
-def open_trainer(flags: TrainFlags) -> Trainer:
+def ray_trainer(workers: int, gpus_per_worker: float | None, cache: Location) -> Trainer:
     """Join or start Ray. Raises RequestError for workers that do not fit, or a local cache on several machines."""
-    cluster = join_cluster([("--cache", flags.cache_location)])
-    scaling = make_scaling(flags.workers, flags.gpus_per_worker, cluster)
-    fit = partial(fit_on_ray, scaling=scaling)
-    return Trainer(on_gpu=scaling.use_gpu, fit=fit, vectors=VectorCache(RayRunner()))
+    scaling = make_scaling(workers, gpus_per_worker, join_cluster([("--cache", cache)]))
+    return Trainer(on_gpu=scaling.use_gpu, fit=partial(fit_on_ray, scaling=scaling), vectors=VectorCache(RayRunner()))
 
 
 def make_scaling(workers: int, gpus_per_worker: float | None, cluster: Capacity) -> ScalingConfig:

@@ -23,11 +23,23 @@ from torch import Tensor, nn
 
 from raycase.errors import WorkError
 from raycase.io.json_values import figure, finite
+from raycase.training.recipe import Recipe
 
 Weights = dict[str, Tensor]
 Batches = Callable[[int], Sequence[np.ndarray]]  # epoch -> whole batches, as row numbers
 BatchLoss = Callable[[nn.Module, np.ndarray], Tensor]  # of a whole batch; use `computed_rows` and `gather`
 Evaluation = Callable[[Any], dict[str, float]]  # of the module
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What learns, and from what: `fit` runs it by a recipe."""
+
+    module: nn.Module
+    batches: Batches
+    loss: BatchLoss
+    evaluate: Evaluation
+
 
 TITLES = {"spearman": "Spearman", "pearson": "Pearson", "rte": "RTE", "eis": "EIS"}
 
@@ -93,36 +105,26 @@ def best_epoch_of(history: Sequence[dict[str, float]], select: str) -> int:
 
 
 def fit(
-    module: nn.Module,
-    batches: Batches,
-    loss: BatchLoss,
-    evaluate: Evaluation,
+    recipe: Recipe,
+    learner: Learner,
     *,
-    epochs: int,
-    patience: int,
-    learning_rate: float,
-    weight_decay: float = 0.0,
-    warmup: float | None = None,
-    seed: int = 0,
-    select: str = "spearman",
     state: FitState | None = None,
-    wrap: Any = lambda module: module,
+    wrap: Callable[[Any], Any] = lambda module: module,
 ) -> Iterator[FitState]:
     """Train with AdamW and yield the state after each epoch, until the best epoch is `patience` epochs ago.
 
-    warmup: share of the steps up to the peak learning rate, then down to 0; None: constant. select: the metric of early
-    stopping and of the best epoch (larger is better). `wrap` moves the module to its device and may wrap it in
-    DistributedDataParallel.
+    `wrap` moves the module to its device and may wrap it in DistributedDataParallel.
     A state holds the trained weights themselves, not a copy: use it before the next epoch begins.
     Dropout is seeded by (seed, epoch, rank), so a fit that resumes from a saved state equals one that was never
     stopped. Only rank 0 evaluates. Raises WorkError for a loss or weights that are not finite, and where no epoch has a
     number of `select`.
     """
-    module = wrap(module)
+    select = recipe.select
+    module = wrap(learner.module)
     inner = module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
     trained = [weight for weight in inner.parameters() if weight.requires_grad]
     not_finite_before = _not_finite(trained)  # an encoder may come with some, in rows of unused tokens
-    optimizer = torch.optim.AdamW(trained, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    optimizer = torch.optim.AdamW(trained, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
     history: list[dict[str, float]] = []
     best: Weights = {}
     if state is not None:
@@ -131,18 +133,18 @@ def fit(
         history, best = list(state.history), state.best
     del state  # as large as what is trained
     best_epoch = best_epoch_of(history, select)
-    while len(history) < epochs and len(history) - best_epoch < patience:
+    while len(history) < recipe.epochs and len(history) - best_epoch < recipe.patience:
         began = time.perf_counter()
         epoch = len(history) + 1
-        torch.manual_seed(int(np.random.SeedSequence((seed, epoch, rank())).generate_state(1)[0]))
-        rate_of = partial(_rate, learning_rate, warmup, epochs, epoch)
+        torch.manual_seed(int(np.random.SeedSequence((recipe.seed, epoch, rank())).generate_state(1)[0]))
+        rate_of = partial(_rate, recipe, epoch)
         with _deterministic(trained[0].device):
-            mean_loss = _train_epoch(module, batches(epoch), loss, optimizer, rate_of)
+            mean_loss = _train_epoch(module, learner.batches(epoch), learner.loss, optimizer, rate_of)
         if not math.isfinite(mean_loss):
             raise WorkError(f"epoch {epoch}: expected a finite loss, got {mean_loss}; lower the learning rate")
         if _not_finite(trained) > not_finite_before:  # by the last step, after its loss
             raise WorkError(f"epoch {epoch}: expected finite weights, got NaN or infinity; lower the learning rate")
-        scores = _evaluate(inner.eval(), evaluate)
+        scores = _evaluate(inner.eval(), learner.evaluate)
         cost = {"seconds": time.perf_counter() - began, "mib": peak_mib(next(inner.parameters()).device)}
         history.append({"epoch": epoch, "loss": mean_loss, **scores, **cost})
         if best_epoch_of(history, select) == epoch:
@@ -189,11 +191,12 @@ def _deterministic(device: torch.device) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def _rate(peak: float, warmup: float | None, epochs: int, epoch: int, done_of_epoch: float) -> float:
+def _rate(recipe: Recipe, epoch: int, done_of_epoch: float) -> float:
     """Linear schedule from 0 to the peak and back to 0; done_of_epoch: from 0 to 1, to the middle of this step."""
+    peak, warmup = recipe.learning_rate, recipe.warmup
     if warmup is None:
         return peak
-    done = (epoch - 1 + done_of_epoch) / epochs
+    done = (epoch - 1 + done_of_epoch) / recipe.epochs
     return peak * (done / warmup if done < warmup else (1 - done) / (1 - warmup))
 
 

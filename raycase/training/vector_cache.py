@@ -1,4 +1,4 @@
-"""Vectors of texts and of pairs, and scores of pairs: by the corpus jobs, cached in a folder, read as arrays."""
+"""Vectors of texts and of pairs, and scores of pairs: by the jobs over a corpus, cached in a folder, read as arrays."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class VectorCache:
     def scores_of(
         self, rows: Sequence[SentencePair], model: str, *, name: str, cache: Location, compute: Compute | None = None
     ) -> np.ndarray:
-        """What a trained model says of N pairs of sentences, each under its condition: (N,) float64.
+        """The scores by a trained model of N pairs of sentences, each under its condition: (N,) float64.
 
         Raises RequestError for a pair that cannot be scored.
         """

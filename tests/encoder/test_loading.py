@@ -13,7 +13,7 @@ from raycase.encoder.loading import best_device, bf16_is_faster, load_encoder
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.models.fine_tuned import TRAIN_TOKENS, training_options
-from raycase.training.trainer import local_trainer
+from raycase.training.procedure import local_trainer
 
 
 @pytest.mark.parametrize("accelerate", [True, False])

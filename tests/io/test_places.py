@@ -8,6 +8,9 @@ import pytest
 from raycase.commands.evaluate import EvaluateFlags, check_places
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.commands.join import JoinFlags, join
+from raycase.commands.train import ProjectorFlags
+from raycase.commands.train import check_request as check_training
+from raycase.commands.tune import Sweep
 from raycase.errors import RequestError
 from raycase.index.build import IndexFlags, build
 from raycase.index.search_job import SearchFlags, search
@@ -16,8 +19,6 @@ from raycase.io.storage import locate
 from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import output_folder
 from raycase.job.score_job import ScoreFlags, check_score
-from raycase.training.projector_job import ProjectorFlags
-from raycase.training.sweep import Sweep
 
 OVER, AS_INPUT = "expected another place than", "would be read as input"
 
@@ -155,7 +156,7 @@ def test_every_job_compares_its_places(here):
     refuse(OVER, build, IndexFlags(embeddings=("out",), output="out"))
     refuse(OVER, join, JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
-    for check in (ProjectorFlags.check_request, lambda job: Sweep(grid="table7", training=job).check()):
+    for check in (lambda job: check_training(job, {}, ()), lambda job: Sweep(grid="table7", training=job).check()):
         job = ProjectorFlags(**data)
         check(job)
         refuse(OVER, check, replace(job, model="model", output="model"))

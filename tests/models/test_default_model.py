@@ -12,6 +12,7 @@ from helpers import ROOT
 from safetensors.torch import load_file
 
 import raycase
+from raycase.commands.train import ConditionPoolingFlags, ProjectorFlags
 from raycase.encoder import sources
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS
@@ -19,8 +20,6 @@ from raycase.io.model_files import DEFAULT_MODEL, folder_here
 from raycase.io.vectors import l2_normalize
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.registry import load, resolve
-from raycase.training.condition_head_job import ConditionPoolingFlags
-from raycase.training.projector_job import ProjectorFlags
 
 FOLDER = ROOT / "raycase" / "models" / DEFAULT_MODEL
 CONDITIONS = ["number of people", "color of the clothes", "type of activity"]

@@ -12,6 +12,7 @@ import torch
 from small import CONDITIONS, EVERY, SENTENCES
 
 import raycase
+from raycase.commands.train import ProjectorFlags
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart, read_prompt
 from raycase.encoder.table import ENCODERS
@@ -21,7 +22,6 @@ from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
 from raycase.names import Pooling
 from raycase.papers.baselines.model import bi_encoder, lora
-from raycase.training.projector_job import ProjectorFlags
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'
 BASE = 'Express {condition} in one word: "'

@@ -2,31 +2,26 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import small
 import torch
-from helpers import cosines, embed_here, embedded, open_trainer, rated_rows, read_output, vectors, vectors_of
-from scipy.stats import spearmanr
+from helpers import cosines, embed_here, embedded, rated_rows, read_output, train_here, vectors, vectors_of
 
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
 from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.io.rated_pairs import read_rated
-from raycase.papers.baselines.model import bi_encoder, cross_encoder
+from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.baselines.train import BiEncoderFlags
 from raycase.papers.csr.model import csr
 from raycase.papers.csr.train import CsrFlags
-from raycase.papers.dualcse.model import DualCseForm, dualcse
+from raycase.papers.dualcse.model import dualcse
+from raycase.papers.dualcse.names import DualCseForm
 from raycase.papers.dualcse.train import DualCseFlags
 from raycase.papers.mixsp.train import MixSpFlags
-from raycase.training.job import train
 from raycase.training.loop import restore
-
-fine_tune = partial(train, open_trainer=open_trainer)
 
 
 @pytest.fixture
@@ -47,26 +42,27 @@ def tuning(rated, tiny_model, tmp_path):
     return job
 
 
-def plain_fit(job):
-    """The same without Ray: the state, and the trained module."""
-    *_, state = small.fit(job, job.read_parts())
-    system = job.config().trainable()
-    restore(job.module(system), state.best)
+def bare_fit(job):
+    """The same without the command: the state, and the trained module."""
+    training = job.training()
+    *_, state = small.fit(job, training.read())
+    system = training.config.trainable()
+    restore(training.module(system), state.best)
     return state, system.eval()
 
 
 def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
     job = tuning(CsrFlags, "csr")
-    metrics = fine_tune(job)
+    metrics = train_here(job)
     assert capsys.readouterr().out.count("Spearman") == 2
-    state, system = plain_fit(job)
+    state, system = bare_fit(job)
     for found, wanted in zip(metrics["history"], state.history, strict=True):
         assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
         assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
     assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
-    assert metrics == json.loads(json.dumps(fine_tune(job))), "the same command does nothing"
+    assert metrics == json.loads(json.dumps(train_here(job))), "the same command does nothing"
     with pytest.raises(RequestError, match="got another"):
-        fine_tune(replace(job, seed=5))
+        train_here(replace(job, seed=5))
     card = (job.folder / "README.md").read_text()
     assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
 
@@ -113,24 +109,6 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
             index.search(["dog"], "color")
 
 
-def test_a_report_compares_an_encoder_and_a_scorer(tiny_model, rated, tmp_path):
-    for make, name in ((bi_encoder, "bi"), (cross_encoder, "cross")):
-        make(str(tiny_model)).trainable().save(tmp_path / name)
-    models = (str(tmp_path / "bi"), str(tmp_path / "cross"))
-    data = str(rated / "validation.csv")
-    asked = EvaluateFlags(model=models, data=data, output=str(tmp_path / "report"), compute="float32", resamples=100)
-    metrics = measure(asked, vectors_of=vectors_of)
-    pairs = read_rated(data, "")
-    bi, cross = (raycase.load(model, dtype=torch.float32) for model in models)
-    first, second = (bi.embed(s, pairs.conditions) for s in (pairs.sentences1, pairs.sentences2))
-    scores = [cosines(first, second), cross.score(pairs.sentences1, pairs.sentences2, pairs.conditions)]
-    for part, wanted in zip(metrics["systems"], scores, strict=True):
-        found = part["figures"]["all"]["spearman"]["value"]
-        assert found == pytest.approx(100 * spearmanr(wanted, pairs.ratings)[0], abs=1e-3)
-    report = (tmp_path / "report" / "report.md").read_text()
-    assert "cross-encoder" in report and "Minus bi, by the paired bootstrap" in report
-
-
 def test_a_cross_encoder_gives_no_vectors(tiny_model, tmp_path, job):
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "cross")
     with pytest.raises(RequestError, match=r"expected a model that gives vectors, got .*cross"):
@@ -153,7 +131,7 @@ def parts(rated, scored, inferences):
 )
 def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, tasks, tmp_path):
     job = tuning(kind, "model", batch_size=12, **options, **{p: parts[kind][p] for p in ("train", "validation")})
-    metrics = fine_tune(job)
+    metrics = train_here(job)
     for task, (group, name, trained) in tasks.items():
         places = {"model": (job.output,), "data": job.validation, "output": str(tmp_path / "report")}
         asked = EvaluateFlags(task=task, compute="float32", resamples=100, **places)
@@ -178,4 +156,4 @@ def test_wrong_flags_are_refused(tuning, parts, kind, change, said):
     given = {part: parts[kind][part] for part in ("train", "validation")} | change
     given["validation"] = parts[kind].get(given["validation"], given["validation"])
     with pytest.raises(RequestError, match=said):
-        fine_tune(tuning(kind, "model", **given))
+        train_here(tuning(kind, "model", **given))

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,32 +14,35 @@ import pytest
 import torch
 from helpers import (
     ROOT,
+    bare_fit,
     cosines,
     embed_here,
-    open_trainer,
-    plain_fit,
     projector_of,
     rated_rows,
     read_output,
     to_csv,
+    train_here,
     vectors,
     worst,
 )
 
 import raycase
+from raycase.commands.train import train_model
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
 from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
 from raycase.papers.csr.train import CsrFlags
-from raycase.ray import train as on_ray
 from raycase.ray.cluster import Capacity
-from raycase.ray.train import make_scaling
-from raycase.training import job as jobs
+from raycase.ray.train import make_scaling, ray_trainer
 from raycase.training.vector_cache import VectorCache
 
-train = partial(jobs.train, open_trainer=on_ray.open_trainer)
 HERE = VectorCache(Runner())
+
+
+def train(flags):
+    """Train on Ray."""
+    return train_model(flags, lambda flags: ray_trainer(flags.workers, flags.gpus_per_worker, flags.cache_location))
 
 
 def fill_cache(job, uri):
@@ -49,13 +51,13 @@ def fill_cache(job, uri):
 
 
 @pytest.mark.cluster
-def test_training_is_the_plain_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
+def test_training_is_the_bare_fit_and_its_model_gives_the_same_vectors_everywhere(training, cluster, tmp_path, capsys):
     training = replace(training, workers=2, dropout=0.0)  # each process drops its own numbers
     fill_cache(training, training.validation)  # on Ray, the other vectors
     capsys.readouterr()
     metrics = train(training)
     assert capsys.readouterr().out.count("epoch ") == 4
-    validation, data, state, g = plain_fit(training)
+    validation, data, state, g = bare_fit(training)
     assert worst(projector_of(training), g.state_dict()) < 1e-5
     assert metrics["validation"]["spearman"] == pytest.approx(max(line["spearman"] for line in state.history), abs=1e-3)
     with torch.inference_mode():
@@ -87,7 +89,7 @@ def test_an_encoder_whose_training_is_killed_goes_on_at_its_last_epoch(rated, ti
     assert not (job.folder / "raycase.json").exists()
     metrics = train(job)
     assert [line["epoch"] for line in metrics["history"]] == list(range(1, len(metrics["history"]) + 1))
-    wanted = jobs.train(replace(job, output=str(tmp_path / "one")), open_trainer)
+    wanted = train_here(replace(job, output=str(tmp_path / "one")))
     for found, line in zip(metrics["history"], wanted["history"], strict=True):
         assert found["loss"] == pytest.approx(line["loss"], abs=1e-4)
     assert not list((Path(job.cache) / "fits").iterdir()), "expected no checkpoint left of a finished run"
@@ -98,7 +100,7 @@ def test_a_pair_without_a_vector_is_named(training, tmp_path):
     frame.loc[3, "sentence1"] = "poison dog"
     training = replace(training, train=to_csv(frame, tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
     with pytest.raises(RequestError, match="1 without; the first: vector not finite: 'poison dog' under 'color"):
-        jobs.train(training, lambda _: SimpleNamespace(vectors=HERE))
+        train_model(training, lambda _: SimpleNamespace(on_gpu=False, vectors=HERE))
 
 
 @pytest.mark.parametrize(

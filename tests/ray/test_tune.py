@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from helpers import open_trainer
+from helpers import train_here
 from tracked import mlflow_runs, scalars
 
+from raycase.commands.train import TRAIN_FLAGS
+from raycase.commands.tune import Sweep, changed, tune
 from raycase.errors import RequestError, WorkError
 from raycase.job.runner import Runner
-from raycase.ray.tune import _trackers, resources, tune
-from raycase.training.catalogue import TRAIN_FLAGS
-from raycase.training.job import train
-from raycase.training.sweep import Sweep, changed
+from raycase.ray.tune import Trials, resources, trackers
 from raycase.training.vector_cache import VectorCache
 
 
@@ -22,18 +21,19 @@ from raycase.training.vector_cache import VectorCache
 def make(projector, tmp_path):
     """Makes a sweep of a system, of a projector by default, over the shared pairs."""
 
-    def made(values, kind="grid", system="case", **options):
-        (tmp_path / f"{kind}.json").write_text(json.dumps(values))
-        flags = {name: options.pop(name) for name in ("trials", "seeds") if name in options}
+    def made(values, name="grid", system="case", **options):
+        (tmp_path / f"{name}.json").write_text(json.dumps(values))
+        flags = {flag: options.pop(flag) for flag in ("trials", "seeds") if flag in options}
         training = TRAIN_FLAGS[system](**{"output": str(tmp_path / "sweep"), "epochs": 2} | projector | options)
-        return Sweep(**{kind: str(tmp_path / f"{kind}.json")}, **flags, training=training)
+        return Sweep(**{name: str(tmp_path / f"{name}.json")}, **flags, training=training)
 
     return made
 
 
 def fill_cache(training):
     """Embed what the trials share in this process."""
-    training.shared(training.config(), training.read_parts(), VectorCache(Runner()))
+    sharing = training.training()
+    sharing.share(sharing.read(), VectorCache(Runner()))
 
 
 def results(job):
@@ -53,7 +53,7 @@ def assert_tracked(job, history):
     assert set(by_rate) >= {"0.01", "3e+38"} and len(runs) == 3
 
 
-def test_the_key_of_wandb_is_no_variable_of_rays_actors(make, monkeypatch):
+def test_the_key_of_wandb_is_no_variable_of_rays_actors(monkeypatch):
     """Ray writes these variables into its logs."""
     given = {}
 
@@ -63,7 +63,7 @@ def test_the_key_of_wandb_is_no_variable_of_rays_actors(make, monkeypatch):
     monkeypatch.setattr("ray.air.integrations.wandb.WandbLoggerCallback._start_logging_actor", start)
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     monkeypatch.setenv("WANDB_PROJECT", "raycase")
-    [callback] = _trackers(make({}, track="wandb").training)
+    [callback] = trackers("wandb", "sweep")
     callback._start_logging_actor(None, [])
     assert given["variable"] is None
     assert given["settings"].api_key == os.environ["WANDB_API_KEY"] == "0123456789" * 4
@@ -83,7 +83,7 @@ def test_trials_are_fits_of_one_process_and_the_best_is_a_model(
     assert (found["trials"], found["failed"], found["best"]["cell"]) == (2, 1, "learning rate 0.01")
     table = results(job).set_index(["config/learning_rate", "seed"])
     cell = replace(changed(job.training, {"learning_rate": 1e-2}), track=None, output=str(tmp_path / "cell"), seed=4)
-    wanted, row = train(cell, open_trainer), table.loc[1e-2, 4]
+    wanted, row = train_here(cell), table.loc[1e-2, 4]
     assert row["score"] == row["spearman"] == pytest.approx(wanted["validation"]["spearman"], abs=1e-2)
     assert row["epochs"] == 2
     assert "expected a finite loss" in table.loc[3e38, 4]["error"]
@@ -102,11 +102,13 @@ def test_trials_are_fits_of_one_process_and_the_best_is_a_model(
     with pytest.raises(RequestError, match="got another"):
         tune(replace(job, training=replace(job.training, dropout=0.4)))
 
-    def all_fail(sweep, shared, trials, phase):
-        for cell, seed in trials:
-            sweep.put_trial({"choices": cell, "seed": seed, "phase": phase, "error": "not finite", "score": None})
+    def all_fail(trials, cells, phase):
+        for cell, seed in cells:
+            trials.results.put_trial(
+                {"choices": cell, "seed": seed, "phase": phase, "error": "not finite", "score": None}
+            )
 
-    monkeypatch.setattr("raycase.ray.tune._run", all_fail)
+    monkeypatch.setattr(Trials, "run", all_fail)
     with pytest.raises(WorkError, match=r"2 that failed; the first: not finite"):
         tune(make({"learning_rate": [3e38]}, seeds=2, output=str(tmp_path / "only")))
 
@@ -137,9 +139,8 @@ def test_a_search_runs_its_trials_then_the_seeds_of_its_best_and_goes_on(make, c
 )
 def test_a_trial_takes_what_train_takes_and_each_gpu_has_one(monkeypatch, nodes, gpus, wanted):
     monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": n} for n in nodes])
-    files = {"train": "", "validation": "", "output": "", "gpus_per_worker": gpus}
-    assert resources(TRAIN_FLAGS["mixsp"](**files)) == wanted
-    assert resources(TRAIN_FLAGS["case"](**files)) == (1, 0)
+    assert resources(gpus, frozen=False) == wanted
+    assert resources(gpus, frozen=True) == (1, 0)
 
 
 def test_a_sweep_without_ray_is_refused(make):

@@ -3,16 +3,16 @@
 import json
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from helpers import open_trainer, rated_rows, read_output, read_rejected, sentences, to_csv, vectors
+from helpers import rated_rows, read_output, read_rejected, sentences, to_csv, train_here, vectors
 
 import raycase
+from raycase.commands.train import ConditionPoolingFlags
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import pair_cosines
@@ -22,12 +22,9 @@ from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.tokens.stored import STATES, StoredStates
-from raycase.training import job as jobs
-from raycase.training.condition_head_job import ConditionPoolingFlags
-from raycase.training.losses import correlations
+from raycase.training.nested import correlations
 from raycase.training.vector_cache import StatesResult
 
-train = partial(jobs.train, open_trainer=open_trainer)
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
 RECIPE |= {"dropout": 0.1, "learning_rate": 1e-2, "nested": (16, 8)}
 
@@ -51,7 +48,7 @@ def job(planted, tiny_model, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def metrics(job):
-    return train(job)
+    return train_here(job)
 
 
 def test_a_planted_rule_is_learned(job, metrics):
@@ -59,7 +56,7 @@ def test_a_planted_rule_is_learned(job, metrics):
     assert metrics["validation"]["spearman"] > metrics["zero_shot"]["spearman"] + 20
     assert {"spearman_8", "spearman_16"} <= set(metrics["validation"])
     assert "spearman_32" not in metrics["validation"]
-    assert train(job) == json.loads(json.dumps(metrics)), "it runs once"
+    assert train_here(job) == json.loads(json.dumps(metrics)), "it runs once"
     assert "cut to 8 dimensions" in (job.folder / "README.md").read_text()
 
 
@@ -74,13 +71,13 @@ def test_the_saved_head_gives_the_reported_figures(job, metrics):
     assert found.shape == (len(both), 32)
 
 
-def test_unfamiliar_sentences_have_a_share_of_the_plain_vector(job, metrics, tmp_path):
+def test_unfamiliar_sentences_have_a_share_of_the_unconditional_vector(job, metrics, tmp_path):
     """No training sentence has one letter alone."""
     other = replace(job, output=str(tmp_path / "out"), unconditional_share=0.0)
-    without = train(other)
+    without = train_here(other)
     assert without["validation"] == without["without_unconditional_part"] == metrics["without_unconditional_part"]
     loaded, alone = (raycase.load(j.output, dtype=torch.float32, device="cpu") for j in (job, other))
-    known, new = job.read_parts()[0].sentences1[0], "a"
+    known, new = job.training().read()[0].sentences1[0], "a"
     for text, same in ((known, True), (new, False)):
         found, wanted = (model.embed([text], "number")[0] for model in (loaded, alone))
         assert np.allclose(found, wanted, atol=1e-6) == same
@@ -98,11 +95,11 @@ BAD |= {"layers": [(), (1.5,), (1.0, 0.99)]}
 
 @pytest.mark.parametrize("name", BAD)
 def test_values_out_of_range_are_refused(job, tmp_path, name):
-    checked = {*ConditionPoolingFlags.RECIPE} - {"activation", "gate", "loss"}
+    checked = {*ConditionPoolingFlags.SETTINGS} - {"activation", "gate", "loss"}
     assert checked <= set(BAD)
     for value in BAD[name]:
         with pytest.raises(RequestError, match=f"--{name.replace('_', '-')}: expected"):
-            train(replace(job, **{name: value}, output=str(tmp_path / "out")))
+            train_here(replace(job, **{name: value}, output=str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
 
 
@@ -121,7 +118,7 @@ def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     assert verify(job.output)["rows_out"] == len(texts)
     found = StoredStates.read(table[STATES], config.states_dim)
     encoded = config.load(dtype=torch.float32).tokens(config.prepare(texts, None))
-    wanted, plain_ND = encoded.kept, encoded.vectors
+    wanted, unconditional_ND = encoded.kept, encoded.vectors
     np.testing.assert_array_equal(found.offsets, wanted.offsets)
     np.testing.assert_allclose(found.flat.astype(np.float32), wanted.flat.astype(np.float32), atol=2e-3)
-    np.testing.assert_allclose(vectors(table), plain_ND, atol=1e-5)
+    np.testing.assert_allclose(vectors(table), unconditional_ND, atol=1e-5)

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import small
 import torch
-from helpers import last, worst
-from random_pairs import JOB, WIDTH, head_of, pairs
+from helpers import fit_by, last, worst
+from random_pairs import JOB, WIDTH, head_of, learned, pairs
 
 from raycase.heads.condition_head import ConditionHead, ZeroShotHead
 from raycase.tokens.stored import StoredStates
-from raycase.training.condition_head_fit import head_batches, head_correlations, head_pair_vectors, head_vectors
-from raycase.training.condition_head_job import best_head
-from raycase.training.condition_pairs import TOKENS_AT_ONCE
+from raycase.training.condition_head import head_batches
+from raycase.training.head_pairs import TOKENS_AT_ONCE, head_correlations, head_pair_vectors, head_vectors
 
 
 def by_row(head, data, rows):
@@ -54,7 +53,7 @@ def test_the_same_fit_gives_the_same_weights_to_the_last_bit():
     """With threads, which else add gradients in any order."""
     torch.set_num_threads(2)
     data, job = pairs(4000, sentences=60, tokens=40), replace(JOB, epochs=2, batch_size=1000)
-    first, second = (last(job.fit_epochs(None, data, data)).weights for _ in range(2))
+    first, second = (last(fit_by(job, learned(data), data)).weights for _ in range(2))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
@@ -62,12 +61,12 @@ def test_every_rated_pair_once_an_epoch_and_pairs_of_the_same_sentences_together
     data, rated = replace(pairs(), groups=np.arange(40) // 4), np.delete(np.arange(40), [0, 5, 6])
     orders = set()
     for seed, epoch in ((0, 1), (0, 2), (1, 1)):
-        found = head_batches(data, rated, 9, seed, 0, epoch)
+        found = head_batches(learned(data), rated, 9, seed, 0, epoch)
         assert [len(batch) for batch in found] == [9, 9, 9, 9, 1]
         order = np.concatenate(found)
         assert sorted(order) == rated.tolist()
         assert (np.diff(data.groups[order]) != 0).sum() == 9
-        assert order.tolist() == np.concatenate(head_batches(data, rated, 9, seed, 0, epoch)).tolist()
+        assert order.tolist() == np.concatenate(head_batches(learned(data), rated, 9, seed, 0, epoch)).tolist()
         orders.add(tuple(order))
     assert len(orders) == 3
 
@@ -78,12 +77,12 @@ def test_the_loss_is_that_of_the_cosines_at_every_dimension(nested):
     job = replace(JOB, nested=nested, batch_size=100, epochs=1, activation="gelu", seed=3)
     data = pairs(ratings=(1, 2, 3, 4, 5))
     torch.manual_seed(3)
-    first, second = by_row(ConditionHead(job.head(WIDTH)).eval(), data, np.arange(40)).detach()
+    first, second = by_row(ConditionHead(job.shape(WIDTH)).eval(), data, np.arange(40)).detach()
     wanted = [
         (torch.cosine_similarity(first[:, :d], second[:, :d]) - (torch.tensor(data.ratings) - 1) / 4).square().mean()
         for d in (6, *nested)
     ]
-    state = next(job.fit_epochs(None, data, pairs(seed=1)))
+    state = next(fit_by(job, learned(data), pairs(seed=1)))
     assert state.line["loss"] == pytest.approx(float(sum(wanted)) / len(wanted), rel=1e-5)
 
 
@@ -99,17 +98,7 @@ def test_pairs_labelled_minus_1_are_not_trained_on_but_scored():
     )
     index = np.where(labelled[:, None], len(states), data.sentence_index)
     other = replace(data, sentences=spoiled, sentence_index=index)
-    found, wanted = (last(JOB.fit_epochs(None, d, pairs(seed=1))) for d in (other, data))
+    found, wanted = (last(fit_by(JOB, learned(d), pairs(seed=1))) for d in (other, data))
     assert worst(found.weights, wanted.weights) == 0
     rated = replace(data, ratings=np.where(labelled, 1, data.ratings).astype(np.float32))
     assert head_correlations(head_of(), data)["spearman"] != head_correlations(head_of(), rated)["spearman"]
-
-
-def test_the_best_head_is_rounded_as_it_is_saved():
-    state = last(replace(JOB, epochs=4, learning_rate=0.05).fit_epochs(None, pairs(), pairs(seed=1)))
-    head = best_head(state, JOB.head(WIDTH))
-    assert not head.training
-    for name, tensor in head.state_dict().items():
-        assert torch.equal(tensor, state.best[f"head.{name}"].half().float())
-    figures = head_correlations(head, pairs(seed=1))
-    assert figures["spearman"] == pytest.approx(state.history[state.best_epoch - 1]["spearman"], abs=0.5)

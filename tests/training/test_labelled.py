@@ -4,30 +4,26 @@ import json
 import math
 import random
 from datetime import datetime
-from functools import partial
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import tiny
-from helpers import WORDS, open_trainer, to_csv, vectors_of
+from helpers import WORDS, to_csv, train_here, vectors_of
 
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
+from raycase.commands.train import ConditionPoolingFlags
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import auc, calibration_error
 from raycase.evaluation.tasks.labelled import ALL
 from raycase.index.topk import nearest_others
 from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.vectors import l2_normalize
-from raycase.training import condition_pairs
-from raycase.training import job as jobs
-from raycase.training.condition_head_job import ConditionPoolingFlags
-from raycase.training.condition_pairs import with_pairs_of
+from raycase.training import labelled_pairs
+from raycase.training.labelled_pairs import check_drawn, drawn_pairs, stated_texts
 
-train = partial(jobs.train, open_trainer=open_trainer)
 ABOUT = {
     "color": {
         "conditions": ["color", "color of the dress"],
@@ -41,21 +37,21 @@ ABOUT = {
 @pytest.fixture
 def few(monkeypatch):
     """Of few clusters that are drawn."""
-    monkeypatch.setattr(condition_pairs, "LEAST_CLUSTERS", 128)
+    monkeypatch.setattr(labelled_pairs, "LEAST_CLUSTERS", 128)
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """A table of 240 texts with a color and a number, of which one in six is unsaid; and its JSON."""
+    """A table of 240 texts with a color and a number, of which one in six is left out; and its JSON."""
     folder, chance = tmp_path_factory.mktemp("labelled"), random.Random(0)
     rows = []
     for row in range(240):
         color, number = chance.choice(["red", "yellow", "blue", "green"]), chance.choice(["two", "five", "nine"])
-        said = [color, number, chance.choice(WORDS[3:]), chance.choice(WORDS[3:]), str(row)]
+        words = [color, number, chance.choice(WORDS[3:]), chance.choice(WORDS[3:]), str(row)]
         if row % 6 == 0:
-            said[row % 12 // 6] = "of"
-        chance.shuffle(said)
-        rows.append([" ".join(said), color if color in said else "", number if number in said else ""])
+            words[row % 12 // 6] = "of"
+        chance.shuffle(words)
+        rows.append([" ".join(words), color if color in words else "", number if number in words else ""])
     (folder / "a.json").write_text(json.dumps({"columns": ABOUT}))
     return to_csv(pd.DataFrame(rows, columns=["text", "color", "number"]), folder / "a.csv"), str(folder / "a.json")
 
@@ -87,6 +83,7 @@ def test_without_a_json_columns_are_conditions_and_what_teaches_nothing_is_left_
         ),
         ({"color": {"groups": {}}}, "conditions"),
         ({"shape": {"conditions": ["a"]}}, "shape"),
+        ({"text": {"conditions": ["tone"]}}, r"each once, in 'text' of .*, got the texts"),
         ([], "columns"),
     ],
 )
@@ -144,14 +141,7 @@ def test_columns_that_the_encoder_reads_alike_are_refused(tmp_path, tiny_model):
         model=str(tiny_model), labelled=(to_csv(frame, tmp_path / "t.csv"),), output=str(tmp_path / "m")
     )
     with pytest.raises(RequestError, match="--labelled: expected texts that the model reads differently, got 'Tone'"):
-        train(job)
-
-
-def test_the_column_of_texts_is_no_column_of_labels(tmp_path):
-    table, about = to_csv(pd.DataFrame({"text": list("aabb")}), tmp_path / "t.csv"), tmp_path / "t.json"
-    about.write_text('{"columns": {"text": {"conditions": ["tone"]}}}')
-    with pytest.raises(RequestError, match=r"each once, in 'text' of .*, got the texts"):
-        read_labelled(table, str(about), "--labelled")
+        train_here(job)
 
 
 @pytest.mark.parametrize("labels", ["xxyy", "xxxyy", "xxxxyyyy", "x" * 6 + "y" * 6, "x" * 58 + "yy"])
@@ -162,34 +152,42 @@ def test_texts_that_are_too_few_to_hold_some_out_are_refused_before_training(tmp
     with pytest.raises(
         RequestError, match=f"expected two labels in a column, one of them of two texts, got none among {count} texts"
     ):
-        job.read_parts()
-    with_pairs_of(None, [read_labelled(job.labelled[0], None, "--labelled")], 1, 0)
+        job.training().read()
+    tables = [read_labelled(job.labelled[0], None, "--labelled")]
+    check_drawn(drawn_pairs(tables, 1, 0)[0], tables)
 
 
 def test_pairs_are_rated_by_labels_and_groups(tables, few):
     read = read_labelled(*tables, "--labelled")
-    drawn = with_pairs_of(None, [read], 2, seed=0)
+    drawn, epochs = drawn_pairs([read], 2, seed=0)
     cells = zip(*(column.labels for column in read.columns), strict=True)
-    said = dict(zip(read.texts, cells, strict=True))
-    said["red 7"] = (frozenset({"red"}), frozenset())
-    says = []
+    labels_of_text = dict(zip(read.texts, cells, strict=True))
+    labels_of_text["red 7"] = (frozenset({"red"}), frozenset())
     for first, second, condition, rating in zip(
         drawn.sentences1, drawn.sentences2, drawn.conditions, drawn.ratings, strict=True
     ):
         of = int(condition == "number of people")
-        if first == second:
-            says.append(bool(said[first][0]) == bool(rating) and not of)
-            continue
-        labels = said[first][of] | said[second][of]
+        labels = labels_of_text[first][of] | labels_of_text[second][of]
         expected = 1 if len(labels) == 1 else 0.4 if labels == {"red", "yellow"} else 0
         assert rating == np.float32(expected)
-    assert len(says) == len(read) and all(says), "the numbers of people that are missing may be said"
-    assert {*drawn.epochs.tolist()} == {-1, 1, 2} and {*drawn.conditions} == {
-        w for c in ABOUT.values() for w in c["conditions"]
-    }
-    assert 0.15 < (drawn.ratings == 1).mean() < 0.4
-    again = with_pairs_of(None, [read], 2, seed=0)
-    assert again.data_sha256 == drawn.data_sha256 != with_pairs_of(None, [read], 2, seed=1).data_sha256
+    stated = stated_texts([read], seed=0)
+    assert {*stated.conditions} == {*ABOUT["color"]["conditions"]}, "missing numbers of people may be there"
+    assert stated.sentences1 == stated.sentences2 == read.texts
+    assert stated.ratings.tolist() == [float(bool(labels_of_text[text][0])) for text in read.texts]
+    assert {*epochs.tolist()} == {1, 2} and {*drawn.conditions} == {w for c in ABOUT.values() for w in c["conditions"]}
+    assert 0.15 < (drawn.ratings == 1).mean() < 0.3
+    again, other = (drawn_pairs([read], 2, seed=seed)[0] for seed in (0, 1))
+    assert again.data_sha256 == drawn.data_sha256 != other.data_sha256
+
+
+def test_texts_that_state_something_are_no_pairs_that_select(tables, few, tmp_path):
+    """Nor are they counted among the rated pairs; the hash of what is learned from has them."""
+    flags = ConditionPoolingFlags(labelled=tables[:1], labels=tables[1:], output=str(tmp_path / "m"))
+    train, validation, table = flags.training().read()
+    assert not any(a == b for a, b in zip(validation.sentences1, validation.sentences2, strict=True))
+    assert {*validation.ratings.tolist()} <= {1.0, np.float32(2.6), 5.0}
+    assert len(train) == 0 and len(train.stated) == 192 == len(table) * 4 / 5
+    assert train.counts == {"drawn": len(train.drawn) + 192, "not_applicable": 0}
 
 
 def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
@@ -198,17 +196,17 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
     job = ConditionPoolingFlags(
         labelled=tables[:1], labels=tables[1:], **shape, model=str(tiny_model), output=str(tmp_path / "m")
     )
-    metrics = train(job)
+    metrics = train_here(job)
     assert metrics["data"]["labelled: a"]["columns"] == 2 and metrics["data"]["train"]["rows"] == 0
     asked = {"task": "labelled", "data": tables[0], "labels": tables[1:], "output": str(tmp_path / "r")}
     report = measure(EvaluateFlags(model=(job.output, str(tiny_model)), **asked), vectors_of=vectors_of)
-    plain, trained, _, other = report["systems"]
+    unconditional, trained, _, other = report["systems"]
     of_label = [system["figures"][ALL]["label"]["value"] for system in (trained, other)]
     assert other["against_conditional"][ALL]["label"]["difference"] == pytest.approx(of_label[1] - of_label[0])
     assert not any("against_conditional" in system for system in report["systems"][:3])
     assert "\n\nMinus m, by the paired bootstrap:" in (tmp_path / "r" / "report.md").read_text()
     for column in ("color", "number"):
-        before, after = (system["figures"][column]["label"]["value"] for system in (plain, trained))
+        before, after = (system["figures"][column]["label"]["value"] for system in (unconditional, trained))
         assert after > max(before, 95), column
     read, loaded = read_labelled(*tables, "--labelled"), raycase.load(job.output, device="cpu")
     found = loaded.stated(read.texts, "color")
@@ -225,24 +223,9 @@ def test_a_model_learns_from_labels_alone(tables, tiny_model, tmp_path):
         raycase.load(f"condition-pooling:{tiny_model}", device="cpu").stated(["a dog"], "color")
 
 
-def test_an_encoder_of_many_languages_learns_from_labels_and_reads_others(tables, few, tmp_path):
-    """As intfloat/multilingual-e5-small: a BERT with the tokenizer of XLM-R."""
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    tiny.save_model(folder, "bert", tiny.save_tokenizer(folder, tiny.unigram()))
-    shape = {"heads": 2, "head_dim": 8, "dim": 16, "epochs": 1}
-    job = ConditionPoolingFlags(labelled=tables[:1], **shape, model=str(folder), output=str(tmp_path / "m"))
-    assert train(job)["validation"]["spearman"] > 0
-    texts = ["Zwei Hunde spielen mit einem Ball.", "Un chien dort.", "Two dogs play."]
-    loaded = raycase.load(job.output, device="cpu")
-    found = loaded.encode_grid(texts, ["Farbe", "number of people"])
-    assert found.shape == (3, 2, 16) and np.isfinite(found).all()
-    assert np.ptp(found, axis=0).max() > 1e-3 and loaded.stated(texts, "Farbe").shape == (3,)
-
-
 def test_the_calibration_error_by_hand():
-    probabilities, said = np.array([0.05, 0.05, 0.95, 0.95]), np.array([0, 1, 1, 1])
-    assert calibration_error(probabilities, said) == pytest.approx(100 * (0.5 * 0.45 + 0.5 * 0.05))
+    probabilities, stated = np.array([0.05, 0.05, 0.95, 0.95]), np.array([0, 1, 1, 1])
+    assert calibration_error(probabilities, stated) == pytest.approx(100 * (0.5 * 0.45 + 0.5 * 0.05))
 
 
 def test_the_nearest_by_hand():
@@ -254,14 +237,14 @@ def test_the_nearest_by_hand():
 @pytest.mark.parametrize("flags", [{}, {"train": "a.csv"}, {"labelled": ("a.csv",), "labels": ("b.json", "c.json")}])
 def test_without_data_there_is_no_fit(tables, tmp_path, flags):
     with pytest.raises(RequestError, match="expected"):
-        train(ConditionPoolingFlags(**flags, output=str(tmp_path / "m")))
+        train_here(ConditionPoolingFlags(**flags, output=str(tmp_path / "m")))
 
 
 @pytest.mark.parametrize("teachers", [{"teachers": 1}, {"teacher_models": ("minilm-conditional-v2",)}])
 def test_teachers_without_rated_pairs_are_refused(tables, tmp_path, teachers):
     """They rate the sentences of these pairs under further conditions."""
     with pytest.raises(RequestError, match="--train: expected rated pairs for --teachers"):
-        train(ConditionPoolingFlags(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
+        train_here(ConditionPoolingFlags(labelled=tables[:1], **teachers, output=str(tmp_path / "m")))
 
 
 @pytest.mark.parametrize("names", [(("a.csv", "b/a.csv"), ()), (("a.csv",), ("a.json", "b/a.json"))])

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import nn
 
 from raycase.errors import WorkError
-from raycase.training.loop import FitState, epoch_batches, fit
+from raycase.training.loop import FitState, Learner, epoch_batches, fit
+from raycase.training.recipe import Recipe
 
 X = torch.from_numpy(np.random.default_rng(0).standard_normal((50, 3), dtype=np.float32))
 Y = X[:, :1] * 2 - X[:, 1:2] ** 2
@@ -43,7 +44,7 @@ def scripted(*scores):
 def fitting(*, module=None, loss=squared, evaluation=evaluate, batch_size=16, state=None, **options):
     options = {"epochs": 6, "patience": 10, "learning_rate": 0.01, "seed": 5, "select": "score"} | options
     batches = partial(epoch_batches, 50, batch_size, options["seed"])
-    return fit(module or toy(), batches, loss, evaluation, **options, state=state)
+    return fit(Recipe(**options), Learner(module or toy(), batches, loss, evaluation), state=state)
 
 
 def figures(state):

@@ -6,10 +6,9 @@ import small
 import torch
 from scipy.stats import pearsonr
 
+from raycase.commands.train import TRAIN_FLAGS
 from raycase.errors import RequestError
-from raycase.names import Loss
-from raycase.training.catalogue import TRAIN_FLAGS
-from raycase.training.losses import LOSSES, pearson_loss
+from raycase.training.losses import LOSSES, Loss, pearson_loss
 
 
 def test_the_pearson_loss_is_one_minus_scipys():
@@ -40,10 +39,10 @@ def test_a_correlation_of_one_or_two_pairs_teaches_nothing(rows):
     assert not cosines.grad.any()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in TRAIN_FLAGS.values() if hasattr(kind, "loss")])
-def test_pearson_needs_batches_of_three(kind):
+@pytest.mark.parametrize("flags", [flags for flags in TRAIN_FLAGS.values() if hasattr(flags, "loss")])
+def test_pearson_needs_batches_of_three(flags):
     for size in (1, 2):
         with pytest.raises(RequestError, match=f"--batch-size: expected at least 3 with --loss pearson, got {size}"):
-            small.job(kind, loss="pearson", batch_size=size).check_flags()
-    for job in (small.job(kind, loss="pearson", batch_size=3), small.job(kind, loss="squared", batch_size=1)):
+            small.job(flags, loss="pearson", batch_size=size).check()
+    for job in (small.job(flags, loss="pearson", batch_size=3), small.job(flags, loss="squared", batch_size=1)):
         assert all(fits for fits, _ in job.ranges.values())

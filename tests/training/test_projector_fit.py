@@ -7,17 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers import last
+from helpers import fit_by, last
 from random_pairs import vector_pairs as pairs
 from scipy.stats import pearsonr, spearmanr
 from torch import nn
 
+from raycase.commands.train import ProjectorFlags
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector
 from raycase.io.vectors import pair_cosines
 from raycase.models.pairs import PairVectors
-from raycase.names import Loss
-from raycase.training.projector_job import ProjectorFlags, best_projector, pair_loss, projector_correlations
+from raycase.training.losses import Loss
+from raycase.training.projector import best_projector, pair_loss, projector_correlations
 
 
 def same(a, b, part="weights"):
@@ -45,26 +46,26 @@ def test_a_value_out_of_range_is_refused_by_its_flag(name, values, wanted):
     for value in values:
         said = f"^--{name.replace('_', '-')}: expected {wanted}, got {re.escape(str(value))}$"
         with pytest.raises(RequestError, match=said):
-            job_of(**{name: value}).check_flags()
+            job_of(**{name: value}).check()
 
 
 def test_the_loss_of_a_batch_is_eq_2():
     data = pairs(ratings=(1, 2, 3, 4, 5))
     job = job_of(dim=4, layers=1)
     torch.manual_seed(0)
-    g = Projector(job.projector(8)).eval()
+    g = Projector(job.shape(8)).eval()
     batch = np.array([3, 70, 8])
     total = 0.0
     for row in batch:
         x1, x2 = (torch.tensor(data.vectors[place]) for place in data.pair_index[row])
         cosine = (g(x1) @ g(x2)) / (g(x1).norm() * g(x2).norm())
         total += (cosine.item() - (data.ratings[row] - 1) / 4) ** 2
-    assert pair_loss(data, job.projector(8), job.loss, g, batch).item() == pytest.approx(total / 3, rel=1e-5)
+    assert pair_loss(data, job.shape(8), job.loss, g, batch).item() == pytest.approx(total / 3, rel=1e-5)
 
 
 def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
     job = job_of(dim=2, layers=0, nested=(1,))
-    g = Projector(job.projector(2)).eval()
+    g = Projector(job.shape(2)).eval()
     [weight] = g.parameters()
     weight.data.copy_(torch.eye(2))
     data = PairVectors(
@@ -74,9 +75,9 @@ def test_the_loss_is_the_mean_over_the_nested_dimensions_and_all():
     )
     # cosines of the first dimension: 1 and 1; of both: 9 / (5 * 3) = 0.6 and 0
     first, both = (0 + 1) / 2, (0.4**2 + 0) / 2
-    assert pair_loss(data, job.projector(2), job.loss, g, np.arange(2)).item() == pytest.approx((first + both) / 2)
+    assert pair_loss(data, job.shape(2), job.loss, g, np.arange(2)).item() == pytest.approx((first + both) / 2)
     alone = replace(job, nested=())
-    assert pair_loss(data, alone.projector(2), job.loss, g, np.arange(2)).item() == pytest.approx(both)
+    assert pair_loss(data, alone.shape(2), job.loss, g, np.arange(2)).item() == pytest.approx(both)
 
 
 def test_pairs_without_a_rating_are_not_trained_on():
@@ -87,8 +88,7 @@ def test_pairs_without_a_rating_are_not_trained_on():
     np.testing.assert_array_equal(without.pair_index, data.pair_index[kept])
     np.testing.assert_array_equal(without.ratings, data.ratings[kept])
     fitted, wanted, rated = (
-        last(job.fit_epochs(None, train, pairs(30, 1)))
-        for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
+        last(fit_by(job, train, pairs(30, 1))) for train in (data, without, replace(data, ratings=np.abs(data.ratings)))
     )
     assert same(fitted, wanted)
     assert fitted.line == wanted.line | {name: fitted.line[name] for name in ("seconds", "mib")}
@@ -137,5 +137,5 @@ def test_similarity_hidden_in_a_few_dimensions_is_learned(loss):
     assert projector_correlations(nn.Identity(), held_out)["spearman"] < 30
     shape = {"dim": 12, "layers": 0, "dropout": 0.0}
     job = job_of(**shape, loss=loss, learning_rate=0.02, batch_size=100, epochs=12)
-    state = last(job.fit_epochs(None, train, validation))
-    assert projector_correlations(best_projector(state, job.projector(12)), held_out)["spearman"] > 95
+    state = last(fit_by(job, train, validation))
+    assert projector_correlations(best_projector(state, job.shape(12)), held_out)["spearman"] > 95

@@ -2,38 +2,34 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import pandas as pd
 import pytest
 import torch
-from helpers import open_trainer, plain_fit, projector_of, rated_rows, to_csv, worst
+from helpers import bare_fit, projector_of, rated_rows, to_csv, train_here, worst
 
 import raycase
 from raycase.errors import RequestError
 from raycase.evaluation.metrics import spearman
 from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import pair_cosines
-from raycase.training import job as jobs
-
-train = partial(jobs.train, open_trainer=open_trainer)
 
 
 def test_a_job_runs_once_and_another_is_refused(training, capsys):
-    metrics = train(training)
+    metrics = train_here(training)
     assert capsys.readouterr().out.count("epoch ") == 4
-    *_, g = plain_fit(training)
+    *_, g = bare_fit(training)
     assert worst(projector_of(training), g.state_dict()) == 0
-    assert train(training) == json.loads(json.dumps(metrics))
+    assert train_here(training) == json.loads(json.dumps(metrics))
     with pytest.raises(RequestError, match="got another"):
-        train(replace(training, seed=5))
+        train_here(replace(training, seed=5))
     assert worst(projector_of(training), g.state_dict()) == 0
     with pytest.raises(RequestError, match="without projector"):
-        train(replace(training, model=training.output, output=f"{training.output}-2"))
+        train_here(replace(training, model=training.output, output=f"{training.output}-2"))
 
 
 def test_a_nested_fit_reports_the_figures_that_its_cut_vectors_have(training):
-    metrics = train(replace(training, dim=8, nested=(4, 2)))
+    metrics = train_here(replace(training, dim=8, nested=(4, 2)))
     validation = read_rated(training.validation, "")
     for dim in (2, 4):
         system = raycase.load(training.output, dtype=torch.float32, dim=dim)
@@ -42,7 +38,7 @@ def test_a_nested_fit_reports_the_figures_that_its_cut_vectors_have(training):
         assert f"cut to {dim} dimensions (`dim={dim}`)" in (training.folder / "README.md").read_text()
     assert metrics["recipe"]["nested"] == (4, 2)
     with pytest.raises(RequestError, match="got another"):
-        train(replace(training, dim=8))
+        train_here(replace(training, dim=8))
 
 
 def test_overwriting_replaces_the_model(training):
@@ -50,9 +46,9 @@ def test_overwriting_replaces_the_model(training):
     (training.folder / "raycase.json").write_text("somebody's")
     job = replace(training, seed=3)
     with pytest.raises(RequestError, match=r"got raycase\.json without metrics\.json"):
-        train(job)
-    train(replace(job, overwrite=True))
-    *_, g = plain_fit(job)
+        train_here(job)
+    train_here(replace(job, overwrite=True))
+    *_, g = bare_fit(job)
     assert worst(projector_of(job), g.state_dict()) == 0
 
 
@@ -67,7 +63,7 @@ def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, spoil
     """What else is wrong with pairs: `test_rated_pairs.py`."""
     bad = replace(training, train=to_csv(spoil(rated_rows(10, 0)), tmp_path / "bad.csv"), cache=str(tmp_path / "cache"))
     with pytest.raises(RequestError, match=said):
-        train(bad)
+        train_here(bad)
     assert not bad.folder.exists() and not (tmp_path / "cache").exists()
 
 
@@ -82,7 +78,7 @@ def test_bad_pairs_are_refused_before_anything_is_done(training, tmp_path, spoil
 )
 def test_wrong_flags_are_refused(training, change, said):
     with pytest.raises(RequestError, match=said):
-        train(replace(training, **change))
+        train_here(replace(training, **change))
 
 
 def test_validation_pairs_are_not_trained_on(training, tmp_path):
@@ -90,4 +86,4 @@ def test_validation_pairs_are_not_trained_on(training, tmp_path):
     with pytest.raises(
         RequestError, match=r"pairs that are not in --train, got 1 of 40 in .*both\.csv, the first in row 7"
     ):
-        train(replace(training, train=both))
+        train_here(replace(training, train=both))

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from raycase.commands.train import TRAIN_FLAGS
+from raycase.commands.tune import Sweep, changed
 from raycase.errors import RequestError
-from raycase.training.catalogue import TRAIN_FLAGS
-from raycase.training.sweep import Sweep, by_cell, changed, text_of
+from raycase.io.storage import locate
+from raycase.training.sweep import SweepResults, by_cell, text_of
 
 
 def sweep(system="case", folder=None, grid=None, space=None, **options):
@@ -117,11 +119,11 @@ def test_cells_are_ranked_by_their_mean_among_those_with_the_most_seeds(tmp_path
     ranked = by_cell(trials)
     assert [of[0]["choices"]["dim"] for _, of in ranked] == [3, 1, 5, 2, 4]
     assert [scores for scores, _ in ranked][:2] == [[51, 53], [50, 52]]
-    job = sweep(folder=tmp_path)
+    results = SweepResults(locate(str(tmp_path)))
     for each in trials:
-        job.put_trial(each)
-    assert sorted(map(repr, job.read_trials())) == sorted(map(repr, trials))
-    job.write_results(job.read_trials())
+        results.put_trial(each)
+    assert sorted(map(repr, results.read_trials())) == sorted(map(repr, trials))
+    results.write_tables(results.read_trials())
     table = pd.read_parquet(tmp_path / "results.parquet")
     assert table["config/dim"].tolist() == [3, 3, 1, 1, 5, 5, 2, 4]
     assert table["error"].tolist()[-1] == "it diverged"

@@ -3,19 +3,18 @@
 import json
 import sys
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import mlflow
 import pytest
-from helpers import open_trainer
+from helpers import train_here
 from tracked import mlflow_runs, scalars
 
 from raycase.errors import RequestError, WorkError
-from raycase.training import job as jobs
-from raycase.training.trainer import Tracker, check_track
+from raycase.training.recipe import Recipe
+from raycase.training.tracking import Tracker, check_track
 
-train = partial(jobs.train, open_trainer=open_trainer)
+RECIPE = Recipe(patience=1, seed=1)
 KEY = "0123456789" * 4
 
 
@@ -47,21 +46,21 @@ def by_step(history):
 def test_each_service_gets_the_record_of_the_fit_and_no_secret(training, tmp_path):
     for to in ("tensorboard", "mlflow", "wandb"):
         job = replace(training, track=to, output=str(tmp_path / to))
-        history = train(job)["history"]
+        history = train_here(job)["history"]
         assert len(history) == 4
         if to == "tensorboard":
             assert scalars(job.folder / "tensorboard" / "fit-1") == by_step(history)
         elif to == "mlflow":
             [(run, metrics)] = mlflow_runs()
             assert (metrics, run.status) == (by_step(history), "FINISHED")
-            told = {name: run[f"params.{name}"] for name in ("system", "seed", "learning_rate", "epochs")}
-            assert told == {"system": "case", "seed": "0", "learning_rate": str(job.learning_rate), "epochs": "4"}
+            given = {name: run[f"params.{name}"] for name in ("system", "seed", "learning_rate", "epochs")}
+            assert given == {"system": "case", "seed": "0", "learning_rate": str(job.learning_rate), "epochs": "4"}
         else:
             [file] = tmp_path.glob("wandb/offline-run-*/*.wandb")
             assert all(repr(line["loss"]).encode() in file.read_bytes() for line in history)
     assert not [file for file in tmp_path.rglob("*") if file.is_file() and KEY.encode() in file.read_bytes()]
-    plain = replace(training, output=str(tmp_path / "plain"))
-    assert train(plain)["fingerprint"] == json.loads((job.folder / "metrics.json").read_text())["fingerprint"]
+    untracked = replace(training, output=str(tmp_path / "untracked"))
+    assert train_here(untracked)["fingerprint"] == json.loads((job.folder / "metrics.json").read_text())["fingerprint"]
 
 
 def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
@@ -70,38 +69,38 @@ def test_runs_resume_whole_fail_and_replace_earlier_ones(tmp_path):
     for fits in (2, 1):
         tracker = Tracker("tensorboard", tmp_path, {})
         for _ in range(fits):
-            with tracker.open_run({"seed": 1}) as report:
+            with tracker.open_run(RECIPE) as report:
                 report(history[:2])  # of a fit that resumes after its second epoch
                 report(history)
     [folder] = (tmp_path / "tensorboard").iterdir()
     found = scalars(folder)
     assert found["loss"] == [(1, 0.5), (2, 0.5), (3, 0.5)] and len(found["spearman"]) == 3
-    with pytest.raises(WorkError, match="lower the rate"), Tracker("mlflow", tmp_path, {}).open_run({}) as report:
+    with pytest.raises(WorkError, match="lower the rate"), Tracker("mlflow", tmp_path, {}).open_run(RECIPE) as report:
         report(history[:1])
         raise WorkError("lower the rate")
     [(run, metrics)] = mlflow_runs()
     assert (run.status, len(metrics["loss"])) == ("FAILED", 1)
-    with mlflow.start_run(), Tracker("mlflow", tmp_path, {}).open_run({}) as report:
+    with mlflow.start_run(), Tracker("mlflow", tmp_path, {}).open_run(RECIPE) as report:
         report(history)
     assert len([*mlflow_runs()]) == 3
     refused = pytest.raises(WorkError, match="--track mlflow: expected it to take the figures, got MlflowException")
-    with refused, Tracker("mlflow", tmp_path, {}).open_run({}) as report:
+    with refused, Tracker("mlflow", tmp_path, {}).open_run(RECIPE) as report:
         report([{**history[0], "a?": 1.0}])
 
 
-def test_what_lacks_is_said_before_work_begins(training, monkeypatch, tmp_path):
+def test_what_lacks_is_named_before_work_begins(training, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     for to, module in (("tensorboard", "tensorboardX"), ("mlflow", "mlflow"), ("wandb", "wandb")):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, module, None)
             with pytest.raises(RequestError, match=rf"expected the package {module} for --track.*raycase\[track\]"):
-                train(replace(training, track=to))
+                train_here(replace(training, track=to))
     with monkeypatch.context() as patch:
         patch.delenv("WANDB_API_KEY")
         patch.setenv("WANDB_MODE", "online")
         patch.setenv("HOME", str(tmp_path))
         with pytest.raises(RequestError, match="expected a key of W&B, got none; set WANDB_API_KEY"):
-            train(replace(training, track="wandb"))
+            train_here(replace(training, track="wandb"))
     mlflow.set_tracking_uri("http://user:secret@127.0.0.1:9")
     with pytest.raises(RequestError, match="--track mlflow: expected") as raised:
         check_track("mlflow")

@@ -1,15 +1,18 @@
-"""Training jobs of the three encoders of C-STS and of low-rank adapters, on rated pairs."""
+"""The flags of the three encoders of C-STS and of low-rank adapters, which learn from rated pairs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raycase.commands.flags import Advanced, Hidden, TextFlags
-from raycase.models.configs import SystemConfig
-from raycase.names import Loss, Pooling
-from raycase.papers.baselines.model import bi_encoder, cross_encoder, lora, tri_encoder
+from raycase.commands.train import RatedFlags
+from raycase.names import Pooling
 from raycase.papers.baselines.names import Compose
-from raycase.training.fine_tune_job import RatedFlags
+from raycase.training.losses import Loss
+
+if TYPE_CHECKING:
+    from raycase.models.configs import SystemConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,8 @@ class BiEncoderFlags(TextFlags, RatedFlags):
     Default: concat-cs:all, which is "condition: sentence"."""
 
     def config(self) -> SystemConfig:
+        from raycase.papers.baselines.model import bi_encoder
+
         return bi_encoder(self.model, **self.text_choices)
 
 
@@ -38,6 +43,8 @@ class TriEncoderFlags(RatedFlags):
     """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> SystemConfig:
+        from raycase.papers.baselines.model import tri_encoder
+
         return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
 
 
@@ -51,6 +58,8 @@ class CrossEncoderFlags(RatedFlags):
     SYSTEM = "cross-encoder"
 
     def config(self) -> SystemConfig:
+        from raycase.papers.baselines.model import cross_encoder
+
         return cross_encoder(self.model)
 
 
@@ -73,7 +82,9 @@ class LoraFlags(TextFlags, RatedFlags):
     """The adapters' product is multiplied by alpha / rank."""
 
     def config(self) -> SystemConfig:
+        from raycase.papers.baselines.model import lora
+
         return lora(self.model, **self.text_choices, rank=self.rank, alpha=self.alpha)
 
 
-JOBS = {job.SYSTEM: job for job in (BiEncoderFlags, TriEncoderFlags, CrossEncoderFlags, LoraFlags)}
+FLAGS = {flags.SYSTEM: flags for flags in (BiEncoderFlags, TriEncoderFlags, CrossEncoderFlags, LoraFlags)}

@@ -1,14 +1,16 @@
-"""The training job of CSR, on rated pairs."""
+"""The flags of CSR, which learns from rated pairs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from raycase.commands.flags import Advanced
-from raycase.models.configs import SystemConfig
-from raycase.papers.csr.model import csr, default_router
+from raycase.commands.train import RatedFlags
 from raycase.papers.csr.names import Asks, Router
-from raycase.training.fine_tune_job import RatedFlags
+
+if TYPE_CHECKING:
+    from raycase.models.configs import SystemConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +33,11 @@ class CsrFlags(RatedFlags):
     """Number of last layers with a router, T - t. Default: see above."""
 
     def config(self) -> SystemConfig:
+        from raycase.papers.csr.model import csr, default_router
+
         choices = default_router(self.model)
         choices |= {name: value for name in choices if (value := getattr(self, name)) is not None}
         return csr(self.model, **choices)
 
 
-JOBS = {"csr": CsrFlags}
+FLAGS = {"csr": CsrFlags}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,15 +26,9 @@ from raycase.models.configs import EmbedderConfig, check_conditions
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
 from raycase.names import Pooling
+from raycase.papers.dualcse.names import DualCseForm
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
-
-
-class DualCseForm(StrEnum):
-    """Number of encoders (section 3.2)."""
-
-    CROSS = "cross"  # one encoder: "[CLS] s [SEP] explicit" and "... implicit"
-    BI = "bi"  # two encoders
 
 
 @dataclass(frozen=True, kw_only=True)

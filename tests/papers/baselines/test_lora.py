@@ -9,13 +9,13 @@ from kinds import save_kind
 from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
+from raycase.commands.train import ProjectorFlags
 from raycase.encoder.loading import load_encoder
 from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
 from raycase.names import Pooling
 from raycase.papers.baselines.model import lora
 from raycase.papers.baselines.train import LoraFlags
-from raycase.training.projector_job import ProjectorFlags
 
 LAYERS = 2
 # In and out of the query, key, value and output projections; Qwen's keys and values have two heads of eight.

@@ -11,9 +11,11 @@ import torch
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
 from raycase.names import Pooling
-from raycase.papers.dualcse.model import DualCseForm, dualcse, implicitness
+from raycase.papers.dualcse.fit import dual_loss
+from raycase.papers.dualcse.model import dualcse, implicitness
+from raycase.papers.dualcse.names import DualCseForm
 from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
-from raycase.papers.dualcse.train import DualCseFlags, SimCseFlags, dual_loss
+from raycase.papers.dualcse.train import DualCseFlags, SimCseFlags
 
 
 def angles(*degrees):
@@ -115,11 +117,12 @@ def job_of(name, bert, **flags):
 @pytest.mark.parametrize("name", JOBS)
 def test_a_batch_loss_is_that_of_its_vectors(name, inferences, bert):
     job, train = job_of(name, bert), read_inferences(inferences["train"], "")
-    config = job.config()
-    texts, _ = job.fit_data([train, train])
+    training = job.training()
+    config = training.config
+    texts, _ = training.data([train, train])
     module = small.disturb(config.trainable(0.0)).eval()
     batch = np.array([3, 0, 11])
-    found = job.batch_loss(texts, torch.float32, module, batch)
+    found = training.batch_loss(texts, module, batch)
     kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None,)
     vectors = ([torch.from_numpy(module.embed(k, name)) for k in kinds] for name in names)

@@ -1,7 +1,6 @@
 """MixSP: equations 1 to 5 by hand in float64, the pooled parts of a pair, training; the figures of its task."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from raycase.commands.evaluate import measure
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
-from raycase.papers.mixsp.train import MixSpFlags, SentenceEncoderFlags
+from raycase.papers.mixsp.train import MixSpFlags, SentenceEncoderFlags, mixsp_loss, read_scored
 
 
 @pytest.fixture
@@ -74,7 +73,7 @@ def test_equations_2_4_and_5():
     similarity = (bce(0.8, sigmoid(0.3)) + bce(0.78, sigmoid(-1.2))) / 2
     ranges = 0.5 * (bce(1, sigmoid(1.0)) + bce(0, sigmoid(0.1))) / 2
     ranges += 0.5 * (bce(1, sigmoid(-2.0)) + bce(0, sigmoid(0.4))) / 2
-    found = small.job(MixSpFlags).loss_of(outputs, ratings)
+    found = mixsp_loss(outputs, ratings)
     assert found.item() == pytest.approx(7e-4 * similarity + 1e-4 * ranges, rel=1e-12)
 
 
@@ -121,7 +120,7 @@ def test_the_range_of_a_pair_is_that_of_both_sentences(bert):
 @pytest.mark.parametrize("kind", [MixSpFlags, pytest.param(SentenceEncoderFlags, marks=pytest.mark.cluster)])
 def test_it_learns(kind, bert, scored):
     job = small.job(kind, bert, epochs=5, batch_size=8, learning_rate=4e-3, dropout=0.0)
-    *_, state = small.fit(job, replace(job, train=scored["train"], validation=scored["validation"]).read_parts())
+    *_, state = small.fit(job, read_scored(scored["train"], scored["validation"]))
     assert min(line["loss"] for line in state.history) < 0.9 * state.history[0]["loss"]
     assert max(line["spearman"] for line in state.history) > 40
 

@@ -1,5 +1,4 @@
-"""What a training job runs by: vectors of texts, fits in this process or on Ray (`raycase.ray.train`), and where each
-epoch is reported: TensorBoard, MLflow or Weights & Biases.
+"""Where each epoch of a fit is reported: on standard output, and to TensorBoard, MLflow or Weights & Biases.
 
 MLflow and W&B read from the environment where the figures go (MLFLOW_TRACKING_URI, WANDB_MODE and others).
 """
@@ -12,22 +11,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from torch import nn
-
-from raycase.encoder.loading import best_device
 from raycase.errors import RequestError, WorkError, lacks_package, named, visible
-from raycase.io.storage import Location
-from raycase.job.runner import Runner
 from raycase.names import Track
-from raycase.training.loop import FitState, show
-from raycase.training.vector_cache import VectorCache
-
-STATE = "state.safetensors"  # of a fit that may resume
+from raycase.training.loop import show
+from raycase.training.recipe import Recipe
 
 Report = Callable[[Sequence[dict[str, float]]], None]  # takes the history of a fit after each epoch
 Put = Callable[[dict[str, float], int], object]  # takes the figures of an epoch, and its number
@@ -35,39 +26,6 @@ Put = Callable[[dict[str, float], int], object]  # takes the figures of an epoch
 PROJECT = "raycase"  # of W&B, and the experiment of MLflow, where the environment names none
 EVENTS = "tensorboard"  # folder in the output
 CLIENTS = {"tensorboard": "tensorboardX:SummaryWriter", "mlflow": "mlflow:MlflowClient", "wandb": "wandb:init"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trainer:
-    """What embeds the texts of a training job, and runs its fits: `fit_here`, or one on Ray that equals it."""
-
-    on_gpu: bool
-    fit: Callable[..., FitState]
-    vectors: VectorCache
-
-
-def fit_here(job: Any, *data: Any, device: str, checkpoints: Location, tracker: Tracker, **more: Any) -> FitState:
-    """Run a job's `fit_epochs` on its config and data in this process, print and report each epoch, and return the last
-    state. Raises WorkError.
-
-    An encoder's fit writes a checkpoint after each epoch, and goes on from the one that is there.
-    """
-    file = checkpoints / STATE
-    state = FitState.from_bytes(file.read()) if not job.FROZEN and file.exists() else None
-    more |= {"on_gpu": device == "cuda", "wrap": partial(nn.Module.to, device=device)}
-    with tracker.open_run(job.recipe | {"seed": job.seed}, shown=len(state.history) if state else 0) as report:
-        for state in job.fit_epochs(*data, state=state, **more):  # noqa: B020
-            if not job.FROZEN:
-                file.put(state.to_bytes())
-            report(state.history)
-    assert state is not None
-    return state
-
-
-def local_trainer(gpus_per_worker: float | None) -> Trainer:
-    """The trainer that fits in this process."""
-    device = best_device() if gpus_per_worker is None else "cuda" if gpus_per_worker else "cpu"
-    return Trainer(on_gpu=device == "cuda", fit=partial(fit_here, device=device), vectors=VectorCache(Runner()))
 
 
 def check_track(to: Track | None) -> None:
@@ -95,9 +53,9 @@ def check_track(to: Track | None) -> None:
 
 @dataclass
 class Tracker:
-    """Prints the epochs of a job's fits and sends them to a service, where one is named, each fit as a run.
+    """Prints the epochs of fits and sends them to a service, where one is named, each fit as a run.
 
-    folder: the job's output; facts: parameters that all its fits share.
+    folder: of the model; facts: parameters that all its fits share.
     """
 
     to: Track | None
@@ -106,18 +64,21 @@ class Tracker:
     fits: int = 0  # so far
 
     @contextmanager
-    def open_run(self, parameters: Mapping[str, Any], shown: int = 0) -> Iterator[Report]:
-        """Open a run; gives what takes the history of a fit that grows. shown: epochs that were printed before.
+    def open_run(self, recipe: Recipe, shown: int = 0) -> Iterator[Report]:
+        """Open the run of a fit; gives what takes its history as that grows. shown: epochs that were printed before.
 
         Raises WorkError where the service fails.
         """
         if not self.fits and self.to:
-            shutil.rmtree(self.folder / EVENTS, ignore_errors=True)  # of an earlier job; one that resumes sends all
+            shutil.rmtree(
+                self.folder / EVENTS, ignore_errors=True
+            )  # of an earlier training; one that resumes sends all
         self.fits += 1
+        parameters = {**self.facts, "epochs": recipe.epochs, "seed": recipe.seed}
         sent = 0
         with ExitStack() as stack:
             with _answering(self.to, WorkError):
-                put = stack.enter_context(RUNS[self.to](self.folder, self.fits, {**self.facts, **parameters}))
+                put = stack.enter_context(RUNS[self.to](self.folder, self.fits, parameters))
 
             def report(history: Sequence[dict[str, float]]) -> None:
                 nonlocal sent
@@ -167,9 +128,9 @@ RUNS: dict[Track | None, Callable[[Path, int, dict[str, Any]], AbstractContextMa
 
 
 @contextmanager
-def _answering(to: Track | None, kind: type[Exception]) -> Iterator[None]:
-    """Raise an error of this kind where a service does not take what it is given."""
+def _answering(to: Track | None, error_type: type[Exception]) -> Iterator[None]:
+    """Raise an error of this type where a service does not take what it is given."""
     try:
         yield
     except Exception as error:
-        raise kind(f"--track {to}: expected it to take the figures, got {visible(named(error))}") from error
+        raise error_type(f"--track {to}: expected it to take the figures, got {visible(named(error))}") from error

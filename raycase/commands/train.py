@@ -1,0 +1,496 @@
+"""`raycase train SYSTEM`: the flags of each system, and from them to a model folder."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from raycase.commands.flags import Advanced, Hidden, PromptFlags, RayFlag
+from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note, visible
+from raycase.names import Activation, Compute, DropoutAt, Pooling, Track
+from raycase.training.losses import LEAST_PAIRS, Loss, nested_range
+from raycase.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from raycase.heads.condition_head import HeadConfig
+    from raycase.heads.projector import ProjectorConfig
+    from raycase.io.storage import Location
+    from raycase.models.configs import SystemConfig
+    from raycase.training.procedure import Trainer, Training
+
+EXAMPLE = "raycase train SYSTEM --train train.csv --validation validation.csv --output runs/SYSTEM"
+Ranges = dict[str, tuple[bool, str]]  # as `check_ranges` takes them
+MOST_NUMBER = 2**40  # of a distance: its products fit into float32
+OUTPUT_DIM, HIDDEN, DROPOUT = 512, 1024, 0.15  # of a projector, by default
+LEAST_DIM = 512  # of the vectors of condition pooling, by default
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainFlags(RayFlag, ABC):
+    """Flags of every system, and what `train` and a sweep ask of each.
+
+    A run that was stopped goes on at its last epoch where an encoder is trained, and begins again where none is.
+    """
+
+    workers: Advanced[int] = 1
+    """Number of data-parallel processes, among which each batch is divided."""
+    gpus_per_worker: Advanced[float | None] = None
+    """GPUs per process. Default: 1 if the cluster has GPUs, else 0."""
+    model: str = "minilm"
+    """Name in the table of encoders, Hugging Face id or local folder."""
+    compute: Advanced[Compute | None] = None
+    """Number format inside the encoder. Default: bfloat16 where the processor is faster with it, else float32."""
+    output: str
+    """Output folder, on this machine."""
+    cache: Advanced[str | None] = None
+    """Folder or URI of the vectors of embedded pairs and of the checkpoints of encoders. Default: `cache` beside the
+    output."""
+    overwrite: bool = False
+    """Replace an earlier result in the folder."""
+    track: Track | None = None
+    """Also report the figures of each epoch, and the parameters, to TensorBoard, MLflow or Weights & Biases."""
+    seed: Advanced[int] = 0
+    """Seed of random weights, order and dropout; the first seed of a sweep."""
+    train: str
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5)."""
+    validation: str
+    """Validation pairs, which select the best epoch; never trained on. Label -1: the condition does not apply."""
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    dropout: float | None
+
+    SYSTEM: ClassVar[str]  # its name in `raycase train`
+    RECIPE: ClassVar[Recipe]  # what of it is the system's
+    # flags that determine the weights, besides those of the data and the system, and the seed
+    SETTINGS: ClassVar[tuple[str, ...]] = ("learning_rate", "batch_size", "epochs")
+    SHARED_BY: ClassVar[Sequence[str]] = ("model",)  # flags that decide what the trials of a sweep share
+    NOT_SWEPT: ClassVar[Sequence[str]] = ()  # flags that are the same for all cells of a sweep
+
+    @abstractmethod
+    def config(self) -> SystemConfig:
+        """The system before it is trained. Raises RequestError."""
+
+    @abstractmethod
+    def training(self) -> Training:
+        """What it is trained by. Raises RequestError."""
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The arguments of every `Training`."""
+        schedule = {name: getattr(self, name) for name in (*TrainFlags.SETTINGS, "seed")}
+        return {
+            "start": self.config,
+            "recipe": replace(self.RECIPE, **schedule),
+            "settings": {name: getattr(self, name) for name in self.SETTINGS},
+            "compute": self.compute,
+            "cache": self.cache_location,
+            "train": self.train,
+            "validation": self.validation,
+        }
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.output).expanduser().absolute()
+
+    @property
+    def cache_uri(self) -> str:
+        return str(self.folder.parent / "cache") if self.cache is None else self.cache
+
+    @property
+    def cache_location(self) -> Location:
+        from raycase.io.storage import locate
+
+        return locate(self.cache_uri)
+
+    @property
+    def reads(self) -> dict[str, Any]:
+        """Files, folders and globs that are read, by flag."""
+        from raycase.encoder.prompts import prompt_file
+
+        prompt = getattr(self, "prompt", None)  # of the systems that have `TextFlags`
+        return {"--train": self.train, "--validation": self.validation, "--prompt": prompt_file(prompt)}
+
+    @property
+    def opens(self) -> dict[str, Any]:
+        """Names of models that are loaded, by flag."""
+        return {"--model": [self.model]}
+
+    @property
+    def ranges(self) -> Ranges:
+        """Whether each flag of `SETTINGS` is in its range, and what is expected."""
+        rate = (0 < self.learning_rate < float("inf"), "a number above 0")
+        size = (self.batch_size >= LEAST_PAIRS, f"at least {LEAST_PAIRS} with --loss pearson")
+        correlated = {"batch_size": size} if getattr(self, "loss", None) == Loss.PEARSON else {}
+        share = (self.dropout is None or 0 <= self.dropout < 1, "a share in [0, 1)")
+        return {"learning_rate": rate, **at_least(1, self, "batch_size", "epochs"), "dropout": share} | correlated
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a run that was stopped goes on."""
+        return not self.RECIPE.frozen
+
+    def check(self) -> None:
+        """Raise RequestError for flags out of their range, or that contradict each other or the system."""
+        check_ranges(self, self.ranges)
+        if not self.RECIPE.frozen:
+            self.config()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectorFlags(PromptFlags, TrainFlags):
+    """Fit a projector on a frozen encoder (CASE, section 3.2) and save a model folder.
+
+    The defaults are the paper's, but vectors are no longer than their input.
+    """
+
+    dim: Advanced[int | None] = None
+    """Output dimension of the projector. Default: 512, or its input dimension if that is smaller."""
+    layers: Advanced[Literal[0, 1, 2]] = 1
+    """0: linear; 1: linear and activation; 2: a hidden layer of 1,024 before them."""
+    activation: Advanced[Activation] = "leaky_relu"
+    """The non-linearity."""
+    dropout: Advanced[float | None] = None
+    """Dropout rate. Default: 0.15, and none for --layers 0."""
+    dropout_at: Advanced[DropoutAt] = "output"
+    """Dropout on the output of the projector, its input or both; between two layers in any case."""
+    bias: Advanced[bool] = False
+    """Linear layers with a bias; the paper has none."""
+    nested: Advanced[tuple[int, ...]] = ()
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
+    loss: Advanced[Loss] = Loss.SQUARED
+    """squared: mean squared error (the paper's); pearson: one minus the correlation over the batch."""
+    learning_rate: float = 1e-3
+    """Learning rate of Adam."""
+    batch_size: int = 512
+    """Rated pairs per step, over all workers."""
+    epochs: int = 60
+    """Maximum number of epochs."""
+
+    SYSTEM = "case"
+    RECIPE = Recipe(patience=10, frozen=True)
+    SETTINGS = (
+        *TrainFlags.SETTINGS, "dim", "layers", "activation", "dropout", "dropout_at", "bias", "nested", "loss",
+    )  # fmt: skip
+    SHARED_BY = ("prompt", "pooling", "subtract", "model", "compute")
+    NOT_SWEPT = ("nested",)
+
+    @property
+    def ranges(self) -> Ranges:
+        from raycase.heads.layers import MOST_WIDTH
+
+        return super().ranges | {
+            **at_least(1, self, "dim", most=MOST_WIDTH),
+            "layers": (self.layers in (0, 1, 2), "0, 1 or 2"),
+            "nested": nested_range(self.nested, self.dim or OUTPUT_DIM),
+        }
+
+    def check(self) -> None:
+        super().check()
+        _ = self.text_choices  # reads the prompt
+
+    def config(self) -> SystemConfig:
+        from raycase.training.projector import starting_system
+
+        return starting_system(self.model, self.text_choices, self.prompt, subtract=self.subtract)
+
+    def shape(self, input_dim: int) -> ProjectorConfig:
+        """That of g for vectors of `input_dim`. Raises RequestError for too large nested dimensions."""
+        from raycase.heads.projector import ProjectorConfig
+
+        dim = self.dim or min(OUTPUT_DIM, input_dim)
+        check_ranges(self, {"nested": nested_range(self.nested, dim)})
+        return ProjectorConfig(
+            input_dim=input_dim,
+            output_dim=dim,
+            layers=self.layers,
+            hidden=HIDDEN,
+            activation=self.activation,
+            dropout=DROPOUT * (self.layers > 0) if self.dropout is None else self.dropout,
+            dropout_at=self.dropout_at,
+            bias=self.bias,
+            nested=tuple(sorted(set(self.nested))),
+        )
+
+    def training(self) -> Training:
+        from raycase.training.projector import ProjectorTraining
+
+        return ProjectorTraining(**self.common, shape=self.shape, loss=self.loss)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConditionPoolingFlags(TrainFlags):
+    """Condition pooling: fit the head that lets a condition weigh a sentence's words, on a frozen encoder.
+
+    The trials of a sweep are fits without teachers.
+    """
+
+    train: str = ""
+    """Training pairs: .csv, .jsonl or .parquet with sentence1, sentence2, condition, label (1 to 5). Needed unless
+    there is --labelled."""
+    validation: str = ""
+    """Validation pairs, which select the best epoch; never trained on. Default: drawn from a fifth of the labelled
+    texts, which are then not trained on."""
+    labelled: tuple[str, ...] = ()
+    """Labelled texts: .csv, .jsonl or .parquet with a column `text` and one for each condition."""
+    labels: tuple[str, ...] = ()
+    """JSON files, each named after its table in --labelled: wordings, groups and answers (docs/training.md)."""
+    layers: Advanced[tuple[float, ...]] = (2 / 3, 1.0)
+    """Layers that the head reads, as fractions of the encoder's depth: 0 input of the first, 1 output of the last."""
+    heads: Advanced[int] = 8
+    """Number of attention distributions that are mixed."""
+    head_dim: Advanced[int] = 64
+    """Dimension of the queries and keys of each."""
+    dim: Advanced[int | None] = None
+    """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
+    activation: Advanced[Activation | None] = None
+    """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
+    dropout: Advanced[float] = 0.3
+    """Dropout on the states of words and conditions."""
+    gate: Hidden[bool] = True
+    """Whether the condition gates the dimensions of the vector."""
+    nested: Advanced[tuple[int, ...]] = ()
+    """Also train the first N dimensions, for each N given, so that vectors can be cut to them."""
+    loss: Advanced[Loss] = Loss.SQUARED
+    """squared is the mean squared error; pearson one minus the correlation over the batch."""
+    learning_rate: float = 1e-3
+    """Peak learning rate of AdamW."""
+    batch_size: int = 256
+    """Rated pairs per step, over all workers."""
+    epochs: int = 5
+    """Number of epochs, over which the learning rate falls to 0."""
+    teachers: int = 0
+    """Number of heads to fit first, with the next seeds. The final head also learns their mean scores for the same
+    sentences under other conditions."""
+    unconditional_share: Advanced[float] = 0.5
+    """Share of the unconditional vector in the vectors of sentences unlike the training data; 0: none."""
+    unconditional_rise: Advanced[tuple[float, float, float, float]] = (1.4, 2.0, 3.2, 4.0)
+    """Four distances of a sentence from the training data, in units of a typical sentence's. The share starts at the
+    first, is full at the second, rises again from the third, and is all from the fourth."""
+
+    pooling: Advanced[Pooling | None] = None
+    """Pooling of the vectors without a condition. Default: the encoder's."""
+    teacher_models: tuple[str, ...] = ()
+    """Trained models that read conditions, such as fine-tuned ones: the head learns the mean of their scores
+    and those of the --teachers heads, with equal weight."""
+
+    SYSTEM = "condition-pooling"
+    RECIPE = Recipe(patience=5, weight_decay=0.01, warmup=0.1, frozen=True)
+    SETTINGS = (
+        *TrainFlags.SETTINGS, "layers", "heads", "head_dim", "dim", "activation", "dropout", "gate", "nested", "loss",
+        "teachers", "unconditional_share", "unconditional_rise",
+    )  # fmt: skip
+    SHARED_BY = ("layers", "model", "compute")
+    NOT_SWEPT = ("nested", "teachers", "teacher_models", "unconditional_share", "unconditional_rise", "pooling")
+
+    @property
+    def ranges(self) -> Ranges:
+        from raycase.heads.layers import MOST_WIDTH
+
+        a, b, c, d = self.unconditional_rise
+        return super().ranges | {
+            **at_least(1, self, "heads", "dim", most=MOST_WIDTH),
+            **at_least(1, self, "head_dim", most=MOST_WIDTH // max(1, self.heads)),
+            "nested": nested_range(self.nested, self.dim or LEAST_DIM),
+            **at_least(0, self, "teachers"),
+            "unconditional_share": (0 <= self.unconditional_share < 1, "a share in [0, 1)"),
+            "unconditional_rise": (0 <= a < b <= MOST_NUMBER and 0 <= c < d <= MOST_NUMBER, "two pairs that rise"),
+        }
+
+    @property
+    def reads(self) -> dict[str, Any]:
+        rated = {"--train": self.train or None, "--validation": self.validation or None}
+        return super().reads | rated | {"--labelled": self.labelled, "--labels": self.labels}
+
+    @property
+    def opens(self) -> dict[str, Any]:
+        return super().opens | {"--teacher-models": self.teacher_models}
+
+    def check(self) -> None:
+        super().check()
+        if not (self.train or self.labelled) or (self.train and not self.validation):
+            raise RequestError("expected --train and --validation, or --labelled, or all three")
+        if (self.teachers or self.teacher_models) and not self.train:
+            raise RequestError("--train: expected rated pairs for --teachers and --teacher-models, got none")
+
+    def config(self) -> SystemConfig:
+        from raycase.models.condition_pooling import ConditionPoolingConfig
+
+        return ConditionPoolingConfig.untrained(self.model, self.pooling, self.layers)
+
+    def shape(self, states_dim: int) -> HeadConfig:
+        """That of the head for states of this dimension."""
+        from raycase.heads.condition_head import HeadConfig
+
+        return HeadConfig(
+            states_dim=states_dim,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            output_dim=self.dim or max(LEAST_DIM, states_dim // len(self.layers)),
+            activation=self.activation,
+            dropout=self.dropout,
+            gate=self.gate,
+            nested=tuple(sorted(set(self.nested))),
+        )
+
+    def training(self) -> Training:
+        from raycase.training.condition_head import HeadTraining
+
+        names = (
+            "labelled",
+            "labels",
+            "loss",
+            "teachers",
+            "teacher_models",
+            "unconditional_share",
+            "unconditional_rise",
+        )
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return HeadTraining(**self.common, **chosen, shape=self.shape, layers=len(self.layers))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatedFlags(TrainFlags):
+    """Fine-tune an encoder on rated pairs."""
+
+    learning_rate: float = 1e-4
+    """Peak learning rate of AdamW."""
+    batch_size: int = 32
+    """Rated pairs per batch, over all workers."""
+    dropout: Advanced[float | None] = None
+    """Dropout of every layer of the encoder. Default: as in its configuration."""
+    epochs: int = 3
+    """Maximum number of epochs, over which the learning rate falls to 0."""
+    loss: Advanced[Loss] = Loss.SQUARED
+    """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
+
+    RECIPE = Recipe(patience=3, weight_decay=0.1, warmup=0.1)
+    SETTINGS = (*TrainFlags.SETTINGS, "dropout", "loss")
+
+    def training(self) -> Training:
+        from raycase.training.fine_tune import PairTuning, rated_loss
+        from raycase.training.procedure import read_rated_parts
+
+        loss = partial(rated_loss, self.loss)
+        return PairTuning(**self.common, task="rated", dropout=self.dropout, read_pairs=read_rated_parts, loss=loss)
+
+
+class _Systems(Mapping[str, type[TrainFlags]]):
+    """The flags of each system: our own, and those of the papers, which are imported when they are asked for."""
+
+    own: ClassVar = {flags.SYSTEM: flags for flags in (ProjectorFlags, ConditionPoolingFlags)}
+
+    @property
+    def papers(self) -> dict[str, str]:
+        """The systems that papers add, each with its paper."""
+        table = import_module("raycase.papers").PAPERS
+        return {name: paper for paper, (_, names, _) in table.items() for name in names.split()}
+
+    def __getitem__(self, name: str) -> type[TrainFlags]:
+        if name in self.own:
+            return self.own[name]
+        flags: type[TrainFlags] = import_module(f"raycase.papers.{self.papers[name]}.train").FLAGS[name]
+        return flags
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.own, *self.papers))
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self.papers)
+
+
+TRAIN_FLAGS = _Systems()
+
+
+def check_request(flags: TrainFlags, reads: Mapping[str, str | None], written: Sequence[str]) -> None:
+    """Check the flags before anything is read. Raises RequestError.
+
+    reads: what is read besides, by flag; written: the names of what is written into the output folder.
+    """
+    from raycase.io.model_files import model_folder
+    from raycase.io.places import Folder, check_paths
+    from raycase.training.tracking import check_track
+
+    opens = {flag: [f for model in models if (f := model_folder(model))] for flag, models in flags.opens.items()}
+    writes = {"--output": Folder(flags.output, tuple(written), here=True), "--cache": Folder(flags.cache_uri)}
+    check_paths(reads={**flags.reads, **reads}, opens=opens, writes=writes)
+    gpus = flags.gpus_per_worker
+    ranges = at_least(0, flags, "seed", most=MOST_SEED) | at_least(1, flags, "workers")
+    check_ranges(flags, ranges | {"gpus_per_worker": (gpus is None or gpus >= 0, "0 or more")})
+    check_track(flags.track)
+    flags.check()
+
+
+def open_trainer(flags: TrainFlags) -> Trainer:
+    """What the fits run by, by the rule of `raycase.commands.place`. Raises RequestError."""
+    from raycase.commands.place import why_ray
+    from raycase.training.procedure import local_trainer
+
+    if not why_ray(flags.ray, f"--workers {flags.workers}" if flags.workers > 1 else ""):
+        return local_trainer(flags.gpus_per_worker)
+    from raycase.ray.train import ray_trainer
+
+    return ray_trainer(flags.workers, flags.gpus_per_worker, flags.cache_location)
+
+
+def train_model(flags: TrainFlags, open_trainer: Callable[[TrainFlags], Trainer] = open_trainer) -> dict[str, Any]:
+    """Read, fit, save a model folder; returns the contents of `metrics.json`. Raises RequestError and WorkError.
+
+    open_trainer: called after all checks, for it may start a cluster.
+    """
+    import time
+
+    from raycase.io.provenance import provenance
+    from raycase.io.storage import fingerprint
+    from raycase.models.model_folder import WRITTEN, open_model_folder
+    from raycase.training.procedure import data_metrics
+    from raycase.training.tracking import Tracker
+
+    began = time.time()
+    check_request(flags, {}, WRITTEN)
+    training = flags.training()
+    parts = training.read()
+    identity = training.identity(parts)
+    name = fingerprint(identity)
+    if done := open_model_folder(flags.folder, name, overwrite=flags.overwrite):
+        note(f"{flags.folder}: already trained; nothing to do")
+        return done
+    trainer = open_trainer(flags)
+    training = training.on(gpu=trainer.on_gpu)
+    data = training.data(training.share(parts, trainer.vectors))
+    embedded = time.time()
+    checkpoints = flags.cache_location / "fits" / fingerprint([name, str(flags.folder)])[:16]
+    if flags.overwrite:
+        checkpoints.remove()
+    facts = {"system": flags.SYSTEM, "model": flags.model, **training.settings}
+    fit = partial(trainer.fit, checkpoints=checkpoints, tracker=Tracker(flags.track, flags.folder, facts))
+    fitted = training.fit_all(fit, parts, data, trainer.vectors)
+    record = {
+        "fingerprint": name,
+        "unseeded": fingerprint(identity | {"seed": None}),  # equal for the seeds of one system
+        "seed": flags.seed,
+        "workers": flags.workers,
+        "seconds": round(time.time() - began, 1),
+        "embed_seconds": round(embedded - began, 1),
+        "on_gpu": trainer.on_gpu,
+        "recipe": training.settings,
+        "data": data_metrics(parts),
+        "provenance": provenance(),
+    }
+    metrics = training.save(flags.folder, data, fitted, record)
+    checkpoints.remove()
+    return metrics
+
+
+def train(flags: TrainFlags) -> dict[str, Any]:
+    """Train a head or a projector on a frozen encoder, or fine-tune an encoder."""
+    metrics = train_model(flags)
+    chosen = f"best epoch {metrics['best_epoch']}; " if "best_epoch" in metrics else ""
+    print(f"{chosen}the model is in {visible(flags.folder)}")
+    names = ("validation", "zero_shot", "best_epoch", "epochs", "seconds", "embed_seconds", "fingerprint")
+    return {name: metrics[name] for name in names if name in metrics} | {"output": str(flags.folder)}

@@ -1,0 +1,12 @@
+"""The names that flags of this paper take their values from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class DualCseForm(StrEnum):
+    """Number of encoders (section 3.2)."""
+
+    CROSS = "cross"  # one encoder: "[CLS] s [SEP] explicit" and "... implicit"
+    BI = "bi"  # two encoders
