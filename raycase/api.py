@@ -111,10 +111,11 @@ def embed(input: Place, output: Place, *, conditions: str | Iterable[str] = (), 
         >>> result["rows_out"], result["pairs"]
         (2, 4)
     """
-    from raycase.commands.place import embed as run
-    from raycase.job.embed_job import EmbedFlags
+    from raycase.commands.embed import EmbedFlags, embed_corpus
 
-    return run(_flags(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options))
+    return embed_corpus(
+        _flags(EmbedFlags, input=input, output=output, conditions=_several(conditions, "conditions"), **options)
+    )
 
 
 @names_arguments

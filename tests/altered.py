@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 from raycase.io.schema import parquet_bytes
 from raycase.job.manifest import manifest_lines, totals
 from raycase.job.output import Output, read_job
-from raycase.job.pair_result import kind_of
+from raycase.job.results import result_of
 
 
 def alter(uri, change, *, units=None):
     """Change the table of each unit, or of so many of the first ones, and stamp the output anew."""
-    output = Output(str(uri), kind_of(read_job(Output(str(uri))).config).FOLDER)
+    output = Output(str(uri), result_of(read_job(Output(str(uri))).config).FOLDER)
     for name in sorted(output.units.list())[:units]:
         file = output.units / name
         table = pq.read_table(io.BytesIO(file.read()))

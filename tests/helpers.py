@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.dataset as ds
 
 from raycase.job.output import Output
-from raycase.job.pair_result import SCORES
+from raycase.job.results import SCORES
 from raycase.job.runner import Runner
 
 ROOT = Path(__file__).parent.parent
@@ -134,7 +134,7 @@ def small_job(folder, model):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.embed_job import EmbedFlags
+    from raycase.commands.embed import EmbedFlags
 
     pq.write_table(pa.table({"id": range(500), "text": sentences(500)}), folder / "in.parquet", row_group_size=200)
     files = {"input": str(folder / "in.parquet"), "output": str(folder / "out"), "model": str(model)}
@@ -227,15 +227,20 @@ def embed_on_ray(job, **options):
 
 def run(job, runner, *, model=None):
     """The main job by a runner; gives its result."""
-    from raycase.job.embed_job import check_embed
+    from dataclasses import replace
+
+    from raycase.commands.embed import check_embed
     from raycase.job.run import run
 
-    return run(check_embed(job, model), runner)
+    request = check_embed(job)
+    if model is not None:
+        request = replace(request, encoding=replace(request.encoding, model=model))
+    return run(request, runner)
 
 
 def score_here(job, runner=None):
     """The job that scores pairs of sentences in this process, without Ray, or by the runner; gives its result."""
-    from raycase.job.score_job import score
+    from raycase.commands.score import score
 
     return score(job, runner or unit_by_unit())
 
@@ -299,7 +304,7 @@ def embedded(folder, tiny_model, rows, **options):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.job.embed_job import EmbedFlags
+    from raycase.commands.embed import EmbedFlags
 
     folder.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "in.parquet")

@@ -38,12 +38,12 @@ import storing
 from crashing import Killed, dying_before
 from helpers import ROOT, embed_here
 
+from raycase.commands.embed import EmbedFlags
 from raycase.encoder.chunks import Chunking
 from raycase.errors import WorkError
 from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.job import read_step
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import SearchRequest

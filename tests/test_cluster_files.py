@@ -18,7 +18,7 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 from ray.scripts.scripts import start
 
 from raycase.cli import parse
-from raycase.job.request import actor_range
+from raycase.commands.embed import actors_of
 from raycase.serve.serve_job import ServeFlags, check_serve
 
 serve, schema = Later("raycase.ray.serve"), Later("ray.serve.schema")
@@ -98,7 +98,8 @@ def test_the_ray_job_runs_the_job():
     assert python == "python" and (ROOT / Path(script).relative_to(folder)).exists()
     job = parse(["embed", *arguments])
     assert all(uri.startswith("s3://") for uri in (job.input, *job.conditions, job.output))
-    assert actor_range(job.actors) == (1, GROUPS["gpu"]["maxReplicas"]) and job.gpus_per_actor == 1
+    actors = actors_of(job)
+    assert (actors.count, actors.gpus) == ((1, GROUPS["gpu"]["maxReplicas"]), 1)
 
 
 def test_pods_require_the_token_and_have_a_role():

@@ -17,10 +17,10 @@ from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.cli import main, parse
+from raycase.commands.embed import EmbedFlags
 from raycase.commands.train import RatedFlags
 from raycase.commands.tune import changed
 from raycase.encoder.loading import load_encoder
-from raycase.job.embed_job import EmbedFlags
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded

@@ -1,20 +1,22 @@
-"""The operators for other pipelines: the vectors of the jobs, every row comes back, what is refused."""
+"""The operators for other pipelines: the rows, reasons and vectors of the jobs; what is refused."""
 
 import doctest
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import storing
 import torch
-from helpers import cosines, embed_here, read_output, vectors
+from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 import raycase
+from raycase.commands.embed import EmbedFlags
 from raycase.integrations import ray_data as operators
-from raycase.job.embed_job import EmbedFlags
 
 MODEL = {"prompt": "concat-sc", "pooling": "mean"}
+SMILE = "\U0001f642"  # the tiny model does not know it
 
 
 def test_the_examples_of_the_docstrings():
@@ -22,57 +24,71 @@ def test_the_examples_of_the_docstrings():
     assert (done.failed, done.attempted) == (0, 3)
 
 
-def test_vectors_are_those_of_the_job(job):
-    embed_here(job)
-    embed = raycase.Embed(model=job.model, conditions=job.conditions, dtype=torch.float32, **MODEL)
-    rows = pq.read_table(job.input)
-    found = pa.concat_tables([embed(rows.slice(start, 64)) for start in range(0, 500, 64)])
-    wanted = read_output(job.output)
-    for name in ("id", "condition", "text"):
-        assert found[name].to_pylist() == wanted[name].to_pylist()
-    assert found["rejected"].null_count == len(found)
-    assert cosines(vectors(found), vectors(wanted)).min() > 0.9999
+def hostile():
+    """Rows with everything that a text or a condition can be: (their table, of which each row has its number as id)."""
+    texts = [
+        b"a dog",
+        None,
+        b"",
+        b" \t ",
+        b"a \xff dog",
+        b"dog " * 999,
+        SMILE.encode(),
+        b"poison dog",
+        b"a " + SMILE.encode(),
+    ]
+    lists = [[], ["color", None], ["color", " "], ["color", "color"], None, [" the\u00a0color", "number"]]
+    texts, lists = texts + [b"a red dress"] * len(lists), [["color", "number"]] * len(texts) + lists
+    columns = {"id": range(len(texts)), "text": pa.array(texts).view(pa.string()), "year": range(len(texts))}
+    return pa.table(columns | {"under": pa.array(lists, pa.list_(pa.string()))})
+
+
+@pytest.mark.parametrize(
+    "how", [{"conditions": ("color", "number")}, {"condition_column": "under"}, {"unconditional": True}]
+)
+def test_rows_and_reasons_of_a_hostile_table_are_those_of_the_job(tiny_model, tmp_path, how):
+    rows = hostile()
+    pq.write_table(rows, tmp_path / "in.parquet")
+    encoder = {"model": str(tiny_model), **MODEL}
+    places = {"input": str(tmp_path / "in.parquet"), "output": str(tmp_path / "out")}
+    settings = {"keep_columns": ("text", "year"), "compute": "float32", "dtype": "float32", "unit_rows": 4}
+    embed_here(EmbedFlags(**encoder, **places, **settings, **how, max_rejected=1))
+    wanted = read_output(str(tmp_path / "out"))
+    reasons = {row["row"]: row["reason"] for row in read_rejected(str(tmp_path / "out"))}
+    options = {name: value for name, value in how.items() if name != "unconditional"}
+    embed = raycase.Embed(dtype=torch.float32, **encoder, **options)
+    found = pa.concat_tables([embed(rows.slice(0, 5)), embed(rows.slice(5))])
+    assert found.column_names == [*rows.column_names, "condition", "embedding", "truncated", "rejected"]
+    assert dict.fromkeys(found["id"].to_pylist()) == dict.fromkeys(range(len(rows))), "expected every row, in order"
+    rejected = found.filter(pc.is_valid(found["rejected"]))
+    assert dict(zip(rejected["id"].to_pylist(), rejected["rejected"].to_pylist(), strict=True)) == reasons
+    assert {*reasons.values()} >= {"null text", "empty text", "invalid UTF-8", "vector not finite"}
+    assert found["embedding"].is_null().equals(pc.is_valid(found["rejected"]))
+    good = found.filter(pc.is_null(found["rejected"]))
+    for name in ("id", "condition", "text", "year"):
+        assert good[name].to_pylist() == wanted[name].to_pylist()
+    assert cosines(vectors(good), vectors(wanted)).min() > 0.9999
+    assert {*good.filter(good["truncated"])["id"].to_pylist()} == {5}
 
 
 def test_conditions_that_look_alike_are_one(tiny_model):
-    under = pa.table({"text": ["a dog"] * 2, "under": ["the color", " the\u00a0color"]})
-    found = raycase.Embed(model=str(tiny_model), condition_column="under", **MODEL)(under)
-    assert found["condition"].to_pylist() == ["the color"] * 2
+    under = pa.table({"text": ["a dog"] * 3, "condition": ["the color", " the\u00a0color", None]})
+    found = raycase.Embed(model=str(tiny_model), condition_column="condition", **MODEL)(under)
+    assert found["condition"].to_pylist() == ["the color"] * 2 + [None]
+    assert found.column_names == ["text", "condition", "embedding", "truncated", "rejected"]
     with pytest.raises(ValueError, match="conditions: expected texts that the model reads differently"):
         raycase.Embed(model=str(tiny_model), conditions=["dress", "Dress"], **MODEL)
 
 
-def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
-    invalid = pa.Array.from_buffers(
-        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
-    )
-    texts = pa.chunked_array([pa.array(["a dog", None, " ", "poison"]), invalid])
-    batch = pa.table({"text": texts, "under": ["color", "color", "color", "color", "color"], "year": range(5)})
-    reasons = [None, "null text", "empty text", "vector not finite", "invalid UTF-8"]
-    for options in ({"conditions": "color"}, {"condition_column": "under"}, {}):
-        found = raycase.Embed(model=str(tiny_model), **options, **MODEL)(batch)
-        assert found["rejected"].to_pylist() == reasons
-        assert found["embedding"].is_null().to_pylist() == [reason is not None for reason in reasons]
-        assert found["condition"].to_pylist() == (["color"] * 5 if options else [None] * 5)
-        assert found["year"].to_pylist() == list(range(5))
-    under = batch.slice(0, 2).set_column(1, "condition", pa.array([None, ""]))
-    found = raycase.Embed(model=str(tiny_model), condition_column="condition", **MODEL)(under)
-    assert found["rejected"].to_pylist() == ["null condition", "null text"]
-    assert found.column_names == ["text", "year", "condition", "embedding", "truncated", "rejected"]
-    smile = pa.table({"text": ["\U0001f642", "a dog"]})
-    for on_unknown, reason in (("reject", "text without a token that the encoder knows"), ("embed", None)):
-        found = raycase.Embed(model=str(tiny_model), on_unknown=on_unknown, **MODEL)(smile)
-        assert found["rejected"].to_pylist() == [reason, None]
-    with pytest.raises(ValueError, match=r"^on_unknown: expected one of reject, embed, got 'drop'"):
-        raycase.Embed(model=str(tiny_model), on_unknown="drop")
-    long = pa.table({"text": ["a dog " * 2000, "a dog", None]})
-    found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(long)
-    assert found["truncated"].to_pylist() == [True, False, False]
-    views = pa.table({"text": pa.array(["a dog", None], pa.string_view())})
-    found = raycase.Embed(model=str(tiny_model), conditions="color", **MODEL)(views)
-    assert found["text"].to_pylist() == ["a dog", None] and found["rejected"].to_pylist() == [None, "null text"]
-    empty = raycase.Embed(model=str(tiny_model), conditions=["color", "animal"], **MODEL)(batch.slice(0, 0))
-    assert (len(empty), empty.schema) == (0, raycase.Embed(model=str(tiny_model), **MODEL)(batch).schema)
+def test_texts_in_another_type_texts_without_a_known_token_and_no_rows(tiny_model):
+    views = pa.table({"text": pa.array([SMILE, "a dog", None], pa.string_view())})
+    reasons = {"reject": "text without a token that the encoder knows", "embed": None}
+    for on_unknown, reason in reasons.items():
+        embed = raycase.Embed(model=str(tiny_model), on_unknown=on_unknown, **MODEL)
+        found = embed(views)
+        assert found["text"].to_pylist() == [SMILE, "a dog", None]
+        assert found["rejected"].to_pylist() == [reason, None, "null text"]
+        assert embed(views.slice(0, 0)).schema == found.schema
 
 
 @pytest.mark.parametrize(
@@ -84,6 +100,7 @@ def test_a_row_without_a_vector_comes_back_with_its_reason(tiny_model):
         ({"condition_column": "under"}, pa.table({"text": ["a"]}), "'under', got text"),
         ({"conditions": ["color", "color"]}, None, "'color'"),
         ({"conditions": "color", "condition_column": "under"}, None, "'under'"),
+        ({"on_unknown": "drop"}, None, "^on_unknown: expected one of reject, embed, got 'drop'"),
     ],
 )
 def test_a_wrong_request_is_refused(tiny_model, options, batch, said):
@@ -101,7 +118,7 @@ def words(tmp_path_factory):
 def test_words_are_pooled_as_by_the_job(words, tmp_path):
     conditions = ("color of the dress", "animal")
     embed_here(EmbedFlags(input=str(words), conditions=conditions, output=str(tmp_path / "out")))
-    pool = raycase.Pool(words=str(words), conditions=conditions)
+    pool = raycase.Pool(tokens=str(words), conditions=conditions)
     rows = read_output(str(words))
     found = pa.concat_tables([pool(rows.slice(0, 25)), pool(rows.slice(25))])
     wanted = read_output(str(tmp_path / "out"))
@@ -112,7 +129,7 @@ def test_words_are_pooled_as_by_the_job(words, tmp_path):
 
 
 def test_words_of_another_output_are_refused(words):
-    pool, rows = raycase.Pool(words=str(words), conditions="animal"), read_output(str(words))
+    pool, rows = raycase.Pool(tokens=str(words), conditions="animal"), read_output(str(words))
     with pytest.raises(ValueError, match="word_codes"):
         pool(rows.drop_columns(["word_codes"]))
     with pytest.raises(ValueError, match="'condition' once"):
@@ -124,6 +141,6 @@ def test_words_of_another_output_are_refused(words):
     with pytest.raises(ValueError, match="got those of 00000000"):
         pool(rows.set_column(place, other, rows["word_codes"]))
     with pytest.raises(ValueError, match="conditions: expected one or more"):
-        raycase.Pool(words=str(words), conditions=())
-    with pytest.raises(ValueError, match=r"^words: expected a finished output"):
-        raycase.Pool(words=str(words.parent / "none"), conditions="animal")
+        raycase.Pool(tokens=str(words), conditions=())
+    with pytest.raises(ValueError, match=r"^tokens: expected a finished output"):
+        raycase.Pool(tokens=str(words.parent / "none"), conditions="animal")

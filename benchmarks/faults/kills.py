@@ -42,8 +42,8 @@ import umap  # noqa: F401 (as what follows, so that it is imported before comman
 from helpers import rated_rows, to_csv
 
 import raycase
+import raycase.commands.score
 import raycase.commands.train
-import raycase.job.score_job
 from raycase.errors import RequestError, WorkError
 from raycase.index.approximate import EFFORTS
 from raycase.job.verify import verify

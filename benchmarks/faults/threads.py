@@ -18,9 +18,9 @@ import requests
 
 import raycase
 from benchmarks.turns import finish, parser_of
+from raycase.commands.embed import SAMPLE
 from raycase.index.build import IndexFlags, build
 from raycase.io.vectors import cosines
-from raycase.job.embed_job import SAMPLE
 
 THREADS = 8
 CONDITIONS = ("color of the clothes", "number of people", "place", "the animal", "weather", "what they hold")

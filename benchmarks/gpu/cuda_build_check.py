@@ -102,7 +102,7 @@ def checks(shape, texts, folder, watch):
 
     def unit(system, some, count):
         (unit, *_), _ = throughput.read_units(system, some, typical_conditions()[:count])
-        system.output_dtype = torch.float16
+        system.encoder.output_dtype = torch.float16
         encoded = system.encode_prepared(unit.prepared)
         assert encoded.vectors.dtype == np.float16
         assert len(encoded.vectors) == len(some) * count

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,8 +39,8 @@ from raycase.io.provenance import commit
 from raycase.io.reader import TEXT
 from raycase.io.schema import EMBEDDING, ID, Columns, rejected_table
 from raycase.job.encode_step import EncodeUnits
-from raycase.job.pair_result import PairResult
 from raycase.job.read_step import prepare_rows
+from raycase.job.results import Encoding, Pairs, VectorResult
 from raycase.job.units import ReadUnit
 from raycase.models.pairs import accepted_pairs, tokens_of_pairs
 from raycase.tokens.basis import typical_conditions
@@ -247,8 +248,8 @@ class Bench:
 
     def _units(self, system, texts, count):
         """The line of a system's unit path, and the units."""
-        units, kind = read_units(system, texts, typical_conditions()[:count])
-        encode = EncodeUnits(Ready(system), kind, weights="loaded")
+        units, encoding = read_units(system, texts, typical_conditions()[:count])
+        encode = EncodeUnits(replace(encoding, model=Ready(system)), weights="loaded")
         encode(units[0])  # measures the device, and computes bases
         line, done = self._timed(lambda: [encode(unit) for unit in units])
         if (found := sum(len(unit.table) for unit in done)) != len(texts) * count:
@@ -345,17 +346,18 @@ def product_rate(device, dtype, rows, outer, inner):
 
 
 def read_units(system, texts, under):
-    """What the read step gives of these texts under these conditions: units, and the kind of result."""
+    """What the read step gives of these texts under these conditions: units, and how they are encoded."""
     columns = Columns(texts=(TEXT,), id=None, condition=None, keep=(), types={})
-    kind = PairResult(columns=columns, conditions=tuple(under), dtype="float16", on_long="truncate")
+    pairs = Pairs(columns=columns, conditions=tuple(under))
+    encoding = Encoding(model=system.config, pairs=pairs, result=VectorResult(dtype="float16"))
     units, size = [], max(1, UNIT_PAIRS // len(under))
     for start in range(0, len(texts), size):
         some = texts[start : start + size]
         rows = pa.table({ID: [str(start + i) for i in range(len(some))], TEXT: some})
         read = {"rows": rows, "rejected": rejected_table("texts", [])}
-        prepared = prepare_rows(system.config, rows, kind)
+        prepared = prepare_rows(rows, encoding)
         units.append(ReadUnit(uri="texts", file=0, start=start, rows_in=len(some), prepared=prepared, **read))
-    return units, kind
+    return units, encoding
 
 
 def padded(batch, budget):

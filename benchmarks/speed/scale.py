@@ -156,10 +156,10 @@ def measure(url):
     """Seconds, processor time of the client and counts of each step, in this process."""
     from urllib.request import urlopen
 
-    from raycase.job.embed_job import EmbedFlags, check_embed
+    from raycase.commands.embed import EmbedFlags, check_embed
     from raycase.job.output import write_job
     from raycase.job.plan import find_job_file, make_plan
-    from raycase.job.units import pieces_to_arrow
+    from raycase.job.units import spans_to_arrow
 
     took, busy, asked = {}, {}, {}
     before = {"requests": 0, "bytes": 0}
@@ -190,7 +190,7 @@ def measure(url):
     opened, done = step("resume: list the units", lambda: find_job_file(request))
     plan = step("resume: plan", lambda: make_plan(request, opened, done))
     left = step("resume: count what is left", lambda: (len(plan), plan.units))
-    tasks = step("resume: hand all over", lambda: sum(len(pieces_to_arrow(pieces)) for pieces in plan.tasks()))
+    tasks = step("resume: hand all over", lambda: sum(len(spans_to_arrow(spans)) for spans in plan.spans_together()))
     assert left == (rows // 2, units // 2), (left, rows, units)
     return {
         "rows": rows, "units": units, "units_left": left[1], "tasks": tasks,

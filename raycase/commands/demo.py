@@ -21,7 +21,7 @@ class DemoFlags:
 
 def demo(flags: DemoFlags) -> dict[str, Any]:
     """Embed a sample that ships, index it and search it, in a few seconds."""
-    from raycase.job.embed_job import EmbedFlags, check_embed
+    from raycase.commands.embed import EmbedFlags, check_embed
     from raycase.job.run import run
     from raycase.job.runner import Runner
 

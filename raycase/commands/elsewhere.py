@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from raycase.errors import normal_words, note, visible
+from raycase.errors import visible
 
 
 @dataclass(frozen=True)
@@ -27,25 +26,6 @@ class Elsewhere:
         if name.endswith("_FLAGS"):
             raise AttributeError(name)
         return resolve_name(self.flags) if name.endswith("Flags") else self.work
-
-
-def embed(flags: Any) -> dict[str, Any]:
-    """Embed a corpus under conditions."""
-    from raycase.commands.place import embed
-    from raycase.io.reader import conditions_file
-
-    result = embed(flags)
-    if sys.stdout.isatty() and not flags.dry_run:
-        output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
-        build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
-        first = normal_words((*flags.conditions, "...")[0])
-        shown = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
-        under = "" if flags.unconditional else f" --condition {shown}"
-        search = f'{build}raycase search --index {index} --query "..."{under}'
-        note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
-        note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
-        note(f"next: {search if 'float' in flags.dtype else f'raycase verify {output}'}")
-    return result
 
 
 def index(flags: Any) -> dict[str, Any]:
@@ -92,11 +72,6 @@ def _at(place: str, line: str, *, with_runner: bool = False) -> Callable[[Any], 
 
 
 ELSEWHERE = {
-    "embed": Elsewhere(
-        "raycase.job.embed_job:EmbedFlags",
-        embed,
-        'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance',
-    ),
     "index": Elsewhere(
         "raycase.index.build:IndexFlags", index, "raycase index --embeddings out/ --output captions.lance"
     ),
@@ -104,11 +79,6 @@ ELSEWHERE = {
         "raycase.index.search_job:SearchFlags",
         _at("raycase.commands.place:search", "Search an index by sentences under conditions."),
         'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"',
-    ),
-    "score": Elsewhere(
-        "raycase.job.score_job:ScoreFlags",
-        _at("raycase.job.score_job:score", "Score pairs of sentences under conditions.", with_runner=True),
-        "raycase score --input pairs.csv --output scores/",
     ),
     "serve": Elsewhere("raycase.serve.serve_job:ServeFlags", serve, "raycase serve --index captions.lance"),
 }

@@ -15,12 +15,10 @@ from raycase.errors import RequestError, note
 from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Places, Runner
 
 if TYPE_CHECKING:
-    from raycase.commands.flags import RunFlags
     from raycase.index.index import Index
     from raycase.index.search_job import SearchFlags
-    from raycase.job.embed_job import EmbedFlags
     from raycase.job.plan import Plan
-    from raycase.job.request import Request
+    from raycase.job.request import Actors, Request
     from raycase.job.units import WrittenUnit
 
 USE_RAY = " Add --ray to use a Ray cluster."
@@ -44,20 +42,17 @@ def why_ray(ray: bool | None, several: str = "") -> str:
 _note_once = cache(note)
 
 
-def several_encoders(flags: RunFlags, units: int) -> str:
+def several_encoders(actors: Actors, units: int) -> str:
     """What asks for more than one encoder, or for what only Ray gives one: flags, GPUs, or so many units on so many
     processors."""
     import torch
 
-    from raycase.job.request import actor_range
-
-    wanted = actor_range(flags.actors)
-    if wanted and wanted[1] > 1:
-        return f"--actors {flags.actors}"
-    if flags.gpus_per_actor is not None:
-        return f"--gpus-per-actor {flags.gpus_per_actor:g}"
+    if actors.count and actors.count[1] > 1:
+        return f"--actors {':'.join(map(str, dict.fromkeys(actors.count)))}"
+    if actors.gpus is not None:
+        return f"--gpus-per-actor {actors.gpus:g}"
     gpus = torch.cuda.device_count()
-    if flags.actors or gpus == 1:
+    if actors.count or gpus == 1:
         return ""
     if gpus:
         return f"{gpus} GPUs"
@@ -81,7 +76,7 @@ class AutoRunner(Runner):
         places: Places = (),
         threads: int = 1,
         stall_timeout: float | None = None,
-        encoder_of: tuple[RunFlags, int] | None = None,
+        encoder_of: tuple[Actors, int] | None = None,
     ) -> Iterator[Mapped]:
         """`Runner.map`."""
         runner = self.embedding or self._on(several_encoders(*encoder_of) if encoder_of else "")
@@ -97,7 +92,7 @@ class AutoRunner(Runner):
 
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed`."""
-        self.embedding = self._on(several_encoders(request.flags, plan.units))
+        self.embedding = self._on(several_encoders(request.actors, plan.units))
         return self.embedding.embed(request, plan)
 
     def _on(self, several: str) -> Runner:
@@ -106,27 +101,6 @@ class AutoRunner(Runner):
         from raycase.ray.runner import RayRunner
 
         return RayRunner()
-
-
-def embed(flags: EmbedFlags) -> dict[str, Any]:
-    """Run or resume the job by the rule, then index its output, or estimate it; returns what its last line holds.
-
-    Raises RequestError and WorkError.
-    """
-    from raycase.job.embed_job import check_embed
-    from raycase.job.run import run
-    from raycase.job.sample import dry_run
-
-    request, runner = check_embed(flags), AutoRunner(flags.ray)
-    if flags.dry_run:
-        return dry_run(request, runner)
-    if not flags.index:
-        return run(request, runner)
-    from raycase.index.build import check_index, index_output
-
-    check_index(flags.index, request)
-    result = run(request, runner)
-    return result | {"index": index_output(flags.index, result["output"])}
 
 
 def search(flags: SearchFlags) -> dict[str, Any]:

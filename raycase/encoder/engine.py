@@ -59,6 +59,7 @@ class TextEncoder:
     after: LibraryModules | None = None  # makes f(s) of states, where the library does
     batch_tokens: int = 4096
     equal_lengths: bool = False  # padding changes what stands before it: only prompts of one length go together
+    output_dtype: torch.dtype = torch.float32  # to which a system may round vectors, so that less leaves the device
     kept: Sequence[int] = ()  # layers inside `model` whose states `states` puts into `taken`
 
     def __post_init__(self) -> None:

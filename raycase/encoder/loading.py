@@ -55,6 +55,7 @@ def load_encoder(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     batch_tokens: int | None = None,
+    output_dtype: torch.dtype = torch.float32,
     adapt: Callable[[PreTrainedModel], None] | None = None,
     trained: bool = False,
 ) -> TextEncoder:
@@ -101,6 +102,7 @@ def load_encoder(
         last_layer=last_layer,
         batch_tokens=batch_tokens,
         equal_lengths=equal_lengths,
+        output_dtype=output_dtype,
     )
     try_kernels(encoder)
     return encoder

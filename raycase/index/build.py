@@ -45,7 +45,7 @@ from raycase.io.schema import CODES, CONDITION, ID, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.manifest import read_manifest
-from raycase.job.pair_result import PairResult
+from raycase.job.results import CHUNKED
 from raycase.names import Language, VectorIndexType
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def _open_or_begin(
             raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
         config = sources[0].job_file.config
         name = read_manifest(sources[0].output)["model"]["name"]
-        chunk = config.get(PairResult.CHUNK, [])
+        chunk = config.get(CHUNKED, [])
         return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=chunk)
     dataset, metadata = ready
     if flags.shards not in (None, metadata.shards):
@@ -196,7 +196,7 @@ def _check_sources(
         metadata.model = metadata.model | {CUT: models[0][CUT]}
     for source in sources:
         other = f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        if (chunk := source.job_file.config.get(PairResult.CHUNK, [])) != metadata.chunk:
+        if (chunk := source.job_file.config.get(CHUNKED, [])) != metadata.chunk:
             wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
             raise RequestError(
                 f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted}), got others "
@@ -222,7 +222,7 @@ def _check_sources(
 def check_index(index: str, request: Request) -> None:
     """Raise RequestError where there is an index that has other columns than a job will write."""
     if ready := open_ready(locate(index)):
-        id_type, kept = request.kind.written_columns
+        id_type, kept = request.encoding.pairs.written_columns
         written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
         check_output_columns(ready[0], written, request.output.root)
 

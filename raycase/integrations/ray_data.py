@@ -4,40 +4,47 @@ any loop over Arrow tables.
 A batch's rows come back once per condition, none is left out. Which batches are done is the pipeline's to know: what
 resumes exactly once is `raycase embed`. Knows no Ray.
 
-Shapes: R rows, C conditions, N = R C pairs, D dimensions.
+Shapes: R rows, C conditions, N pairs, D dimensions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
-from raycase.errors import is_utf8, names_arguments, normal_words
+from raycase.errors import names_arguments, normal_words
 from raycase.io.model_files import DEFAULT_MODEL
-from raycase.io.reader import read_conditions
+from raycase.io.reader import ROW, check_rows, read_conditions
 from raycase.io.schema import (
     BASIS,
     CODES,
     CONDITION,
     EMBEDDING,
+    ID,
+    PAIR_REJECTED,
+    PAIR_TRUNCATED,
+    ROW_OF_PAIR,
     SKETCH,
     UNCONDITIONAL_PART,
-    Reason,
+    Columns,
+    check_columns,
     check_once,
     embedding_array,
-    storage_type,
+    embedding_numbers,
 )
-from raycase.job.pair_result import read_codes
-from raycase.job.stored_tokens import open_tokens, token_model
+from raycase.job.encode_step import encode_rows
+from raycase.job.read_step import prepare_rows
+from raycase.job.results import Encoding, Pairs, VectorResult, read_codes
+from raycase.job.stored_tokens import open_tokens, pooling, token_model
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, as_texts
 from raycase.models.pairs import check_alike
 from raycase.models.registry import load, resolve_embedder
 from raycase.names import OnUnknown
-from raycase.tokens.stored import StoredTokens, TokenFormat
+from raycase.tokens.stored import TokenFormat
 
 TRUNCATED, REJECTED = "truncated", "rejected"
 ADDED = (CONDITION, EMBEDDING, TRUNCATED, REJECTED)  # columns
@@ -49,12 +56,12 @@ class Embed:
     tables.
 
     Each row stands once for each condition, or once without any, unconditionally. `truncated`: whether its text
-    was cut at the encoder's length. Where it has no vector, `rejected` says why, as in the output of `raycase embed`,
-    and `embedding` is null.
+    was cut at the encoder's length. Where it has no vector, `rejected` has the reason, as in the output of `raycase
+    embed`, and `embedding` is null.
 
     model: what `raycase.load` takes, with its `options` (`device`, `batch_tokens`, `prompt`, `dim`, ...).
-    condition_column: a column with each row's own condition, in place of `conditions`. on_unknown: "reject" texts
-    without a token that the encoder knows, or "embed" them. Raises ValueError.
+    condition_column: a column with each row's own condition, or a list of them, in place of `conditions`. on_unknown:
+    "reject" texts without a token that the encoder knows, or "embed" them. Raises ValueError.
 
     Examples:
         >>> embed = raycase.Embed(conditions=["color", "number of people"])
@@ -77,49 +84,47 @@ class Embed:
         if on_unknown not in get_args(OnUnknown):
             raise ValueError(f"on_unknown: expected one of {', '.join(get_args(OnUnknown))}, got {on_unknown!r}")
         choices = {name: options.pop(name) for name in CHOICES & options.keys()}
-        config = resolve_embedder(model, **choices)
-        self.conditions, self.on_unknown = _conditions(conditions, config), on_unknown
-        if self.conditions and condition_column is not None:
-            raise ValueError(f"expected conditions or condition_column, got {self.conditions} and {condition_column!r}")
-        self.text_column, self.condition_column = text_column, condition_column
-        self.encoder: Embedder = load(model, **choices, **options)
+        names = _conditions(conditions, resolve_embedder(model, **choices))
+        if names and condition_column is not None:
+            raise ValueError(f"expected conditions or condition_column, got {names} and {condition_column!r}")
+        self.model: Embedder = load(model, **choices, **options)
+        columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
+        pairs = Pairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)
+        self.encoding = Encoding(model=self.model.config, pairs=pairs, result=VectorResult())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
-        """(R rows) -> (R C rows). Raises ValueError for a batch without the columns."""
-        columns = [self.text_column, *([self.condition_column] if self.condition_column else [])]
-        batch = _table(batch, columns, [name for name in ADDED if name != self.condition_column])
-        row_N = np.repeat(np.arange(len(batch)), max(1, len(self.conditions)))
-        column = _strings(batch, self.text_column)
-        texts = [column[row] for row in row_N]
-        own = self.conditions * len(batch) if self.conditions else None
-        if self.condition_column:
-            own = [c and normal_words(c) for c in _strings(batch, self.condition_column)]
-        reasons = [
-            _reason(text, Reason.NULL_TEXT, Reason.EMPTY_TEXT)
-            or (None if own is None else _reason(own[i], Reason.NULL_CONDITION, Reason.EMPTY_CONDITION))
-            for i, text in enumerate(texts)
+        """(R rows) -> (N rows), C for each row. Raises ValueError for a batch without the columns."""
+        pairs = self.encoding.pairs
+        own = pairs.columns.condition
+        batch = _table(batch, *pairs.columns.names)
+        check_columns(batch.schema, pairs.columns, "a batch")
+        if taken := [name for name in ADDED if name != own and name in batch.column_names]:
+            raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
+        rows, rejections = check_rows(batch, pairs.columns)
+        table, _ = encode_rows(self.model, self.encoding, rows, prepare_rows(rows, self.encoding))
+        refused = [
+            (each.row, under, each.reason)
+            for each in rejections
+            for under in pairs.conditions or ([None] if own is None else _read_conditions(batch[own][each.row]))
         ]
-        there = [i for i, reason in enumerate(reasons) if reason is None]
-        config = self.encoder.config
-        dim = config.unconditional_dim if own is None else config.dim
-        vectors_ND, truncated_N = np.zeros((len(reasons), dim), np.float32), np.zeros(len(reasons), bool)
-        if there:
-            under = None if own is None else [own[i] for i in there]
-            prepared = config.prepare([texts[i] for i in there], under)
-            encoded = self.encoder.encode_prepared(prepared)
-            vectors_ND[there], truncated_N[there] = encoded.vectors, encoded.truncated
-            nothing = prepared.unknown & (self.on_unknown == "reject")
-            for i, why, silent, finite in zip(there, encoded.refused, nothing, encoded.finite, strict=True):
-                reasons[i] = why or (Reason.NOTHING_KNOWN if silent else None if finite else Reason.NOT_FINITE)
-        null_N = np.array([reason is not None for reason in reasons], dtype=bool)
-        repeated = batch.drop_columns([name for name in ADDED if name in batch.column_names]).take(row_N)
-        shown = [None] * len(row_N) if own is None else [c if c is None or is_utf8(c) else None for c in own]
-        return (
-            repeated.append_column(CONDITION, pa.array(shown, pa.string()))
-            .append_column(EMBEDDING, embedding_array(vectors_ND, null_N=null_N))
-            .append_column(TRUNCATED, pa.array(truncated_N))
-            .append_column(REJECTED, pa.array(reasons, pa.string()))
-        )
+        numbers = rows[ROW].to_numpy()[table[ROW_OF_PAIR].to_numpy()]
+        row_N = np.concatenate([numbers, np.array([row for row, _, _ in refused], np.int64)])
+        under = [*table[CONDITION].to_pylist(), *(under for _, under, _ in refused)]
+        reasons = [*table[PAIR_REJECTED].to_pylist(), *(reason for _, _, reason in refused)]
+        vectors_ND = np.pad(embedding_numbers(table[EMBEDDING]), ((0, len(refused)), (0, 0)))
+        null_N = np.array([reason is not None for reason in reasons], bool)
+        truncated_N = np.pad(table[PAIR_TRUNCATED].to_numpy(), (0, len(refused))) & ~null_N
+        added = {
+            CONDITION: pa.array(under, pa.string()),
+            EMBEDDING: embedding_array(vectors_ND, null_N=null_N),
+            TRUNCATED: pa.array(truncated_N),
+            REJECTED: pa.array(reasons, pa.string()),
+        }
+        order = pa.array(np.argsort(row_N, stable=True))
+        repeated = batch.drop_columns([own] if own in ADDED else []).take(pa.array(row_N).take(order))
+        for name, column in added.items():
+            repeated = repeated.append_column(name, column.take(order))
+        return repeated
 
 
 class Pool:
@@ -128,36 +133,35 @@ class Pool:
     Batches are rows of its `embeddings/*.parquet`. The columns `word_codes` and `word_plain` are removed; `condition`
     and `embedding` (`fixed_size_list<float32>[D]`) are added for each condition.
 
-    words: the output, local or on object storage, for its basis and its model; model: where the model has moved.
+    tokens: the output, local or on object storage, for its basis and its model; model: where the model has moved.
     Raises ValueError.
     """
 
     @names_arguments
-    def __init__(self, *, words: str, conditions: str | Iterable[str], model: str | None = None) -> None:
-        tokens = open_tokens(words, "--words")
-        config = token_model(tokens, model)
-        self.conditions = _conditions(conditions, config)
-        if not self.conditions:
+    def __init__(self, *, tokens: str, conditions: str | Iterable[str], model: str | None = None) -> None:
+        stored = open_tokens(tokens, "--tokens")
+        names = _conditions(conditions, token_model(stored, model))
+        if not names:
             raise ValueError("conditions: expected one or more, got none")
-        self.codes = read_codes(tokens.output.basis.uri)
-        system: Any = config.load()
-        self.pool = system.pool(self.codes, self.conditions)
+        self.encoding = pooling(stored, names, model=model, keep=())
+        self.codes = read_codes(stored.output.basis.uri)
+        self.model: Embedder = self.encoding.model.load()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""
-        batch = _table(batch, [CODES, UNCONDITIONAL_PART])
+        batch = _table(batch, CODES, UNCONDITIONAL_PART)
         form = TokenFormat.of(batch.schema)
         if form is not None and form != self.codes.form:
             expected, got = self.codes.form.basis[:8], form.basis[:8]
             raise ValueError(f"expected stored tokens of the basis {expected}, got those of {got}")
-        tokens = StoredTokens.from_arrow(batch, self.codes.form)
-        vectors_ND = self.pool(tokens).reshape(-1, self.codes.form.dim)
         own = [name for name in (CODES, UNCONDITIONAL_PART, BASIS, SKETCH, *ADDED[:2]) if name in batch.column_names]
         for name in own:
             check_once(name, batch.column_names, "a batch")
-        rows = batch.drop_columns(own).take(np.repeat(np.arange(len(batch)), len(self.conditions)))
-        under = pa.array(self.conditions * len(batch), pa.string())
-        return rows.append_column(CONDITION, under).append_column(EMBEDDING, embedding_array(vectors_ND))
+        ids = pa.nulls(len(batch), pa.string())
+        rows = pa.table({ID: ids, CODES: batch[CODES], UNCONDITIONAL_PART: batch[UNCONDITIONAL_PART]})
+        table, _ = encode_rows(self.model, self.encoding, rows, None)
+        repeated = batch.drop_columns(own).take(table[ROW_OF_PAIR])
+        return repeated.append_column(CONDITION, table[CONDITION]).append_column(EMBEDDING, table[EMBEDDING])
 
 
 def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list[str]:
@@ -168,41 +172,23 @@ def _conditions(conditions: str | Iterable[str], config: EmbedderConfig) -> list
     return names
 
 
-def _table(batch: Any, columns: Sequence[str], added: Sequence[str] = ()) -> pa.Table:
-    """The batch. Raises ValueError for one that is no Arrow table with these columns, once each, or has one of those
-    that are added."""
+def _table(batch: Any, *columns: str) -> pa.Table:
+    """The batch. Raises ValueError for one that is no Arrow table with these columns, once each."""
     if not isinstance(batch, pa.Table):
         raise ValueError(f"expected a pyarrow.Table, got {type(batch).__name__}; pass batch_format='pyarrow'")
     for name in columns:
         check_once(name, batch.column_names, "a batch")
     for i, field in enumerate(batch.schema):
-        kind = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(field.type)
-        if kind is not None:  # `take` does not support views
-            batch = batch.set_column(i, field.with_type(kind), batch[i].cast(kind))
-    if taken := [name for name in added if name in batch.column_names]:
-        raise ValueError(f"expected no column {taken[0]!r} in a batch, which is added; rename it")
+        taken = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}.get(field.type)
+        if taken is not None:  # `take` does not support views
+            batch = batch.set_column(i, field.with_type(taken), batch[i].cast(taken))
     return batch
 
 
-def _strings(batch: pa.Table, name: str) -> list[Any]:
-    """The values of a column of strings; bytes that are not UTF-8 become halves of surrogates. Raises ValueError for
-    another type."""
-    column = batch[name]
-    kind = storage_type(column.type)
-    if not (pa.types.is_string(kind) or pa.types.is_null(kind)):
-        raise ValueError(f"expected strings in the column {name!r}, got {column.type}")
+def _read_conditions(value: pa.Scalar) -> list[str | None]:
+    """The conditions of a row that is rejected, as far as they can be read: one, or those of a list."""
     try:
-        values: list[Any] = column.to_pylist()
+        read = value.as_py()
     except UnicodeDecodeError:
-        raw = column.cast(pa.string()).cast(pa.binary()).to_pylist()
-        values = [None if value is None else value.decode(errors="surrogateescape") for value in raw]
-    return values
-
-
-def _reason(text: str | None, null: Reason, empty: Reason) -> Reason | None:
-    """Why a value is no text, or None."""
-    if text is None:
-        return null
-    if not is_utf8(text):
-        return Reason.INVALID_UTF8
-    return None if text.strip() else empty
+        return [None]
+    return [each and normal_words(each) for each in (read if isinstance(read, list) else [read])] or [None]

@@ -45,20 +45,20 @@ NAMED = (CONDITION, "label")  # columns of what is compared as `normal_words`
 
 
 def read_span(
-    source: Source, span: Span, columns: Columns, intervals: Sequence[tuple[int, int]]
+    source: Source, span: Span, columns: Columns, units: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[pa.Table, list[Rejection]]]:
-    """Rows and rejections of each row interval [start, end) of a span, in order; the span is fetched once. Its end is
+    """Rows and rejections of each unit, rows [start, end) of a span, in order; the span is fetched once. Its end is
     read before the last rows are given: a compressed file is checked there.
 
     Raises RequestError for a file that cannot be read, or has fewer rows than when it was planned.
     """
     with source.reading():
-        parts = source.read(columns.names, span)
+        blocks = source.read(columns.names, span)
         held, read = SpanRows(), span.start
-        for start, end in intervals:
-            while read < end + (end == span.start + span.rows) and (part := next(parts, None)) is not None:
-                read += len(part)
-                held = (held + part).within(start, inf)
+        for start, end in units:
+            while read < end + (end == span.start + span.rows) and (block := next(blocks, None)) is not None:
+                read += len(block)
+                held = (held + block).within(start, inf)
             if read < end:
                 raise ValueError(f"fewer rows than the {end} that were planned; it has changed since")
             unit, held = held.within(start, end), held.within(end, inf)
@@ -67,6 +67,11 @@ def read_span(
                 rows, broken = _table_rows(unit.table, unit.numbers, columns)
                 rejections += broken
             yield _checked(span.file, columns, rows, rejections)
+
+
+def check_rows(table: pa.Table, columns: Columns) -> tuple[pa.Table, list[Rejection]]:
+    """The rows of a table as those of a unit, by the same rules."""
+    return _checked(0, columns, *_table_rows(table, np.arange(len(table)), columns))
 
 
 def read_files(
@@ -89,16 +94,16 @@ def read_columns(file: InputFile, names: Sequence[str], flag: str, words: Sequen
     with source.reading():
         for name in names if source.has_schema else ():
             check_once(name, source.schema.names, where)
-        for part in source.read(names):
-            for row, line in part.lines.items():
+        for block in source.read(names):
+            for row, line in block.lines.items():
                 if line.values is None:
                     raise RequestError(f"{where}, row {row}: {line.problem}: {line.detail}; fix the row")
                 for name in names:
                     check_once(name, list(line.values), f"{where}, row {row}")
                     columns[name].append(line.values[name])
-            if part.table is not None:
+            if block.table is not None:
                 for name in names:
-                    columns[name] += part.table[name].to_pylist()
+                    columns[name] += block.table[name].to_pylist()
     for name in words:
         for row, value in enumerate(columns[name]):
             if not is_words(value):
@@ -130,14 +135,14 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
             conditions = [line for line in lines if line.strip()]
         else:
             conditions = []
-            for part in find_input(file, flag):
-                names = peek(part).names
+            for found in find_input(file, flag):
+                names = peek(found).names
                 header = normal_words("".join(names)).lower().removesuffix("s")
-                is_named = header == name or not isinstance(source_of(part), Csv)
+                is_named = header == name or not isinstance(source_of(found), Csv)
                 column = names[0] if len(names) == 1 and is_named else name
                 advice = f"; if its first line is a {name} and no header, put the line {name} above it"
-                check_once(column, names, f"{flag}: {part.uri}", advice)
-                conditions += read_columns(part, [column], flag)[column]
+                check_once(column, names, f"{flag}: {found.uri}", advice)
+                conditions += read_columns(found, [column], flag)[column]
         if not conditions:
             raise RequestError(f"{flag}: expected at least one {name} in {file}, got none")
     return distinct_words(conditions, flag)
@@ -145,7 +150,7 @@ def read_conditions(values: Sequence[str], flag: str = "--conditions") -> list[s
 
 def distinct_words(values: Iterable[object], flag: str, expected: str = "") -> list[str]:
     """Conditions or labels in their normal form. Raises RequestError for one without words, and for two alike;
-    expected: what it says of other words than these two."""
+    expected: how the message names what is expected, of other words than these two."""
     name = flag.removeprefix("--").removesuffix("s")
     found: dict[str, int] = {}
     for i, value in enumerate(values):
@@ -167,11 +172,11 @@ def _table_rows(table: pa.Table, rows: np.ndarray, columns: Columns) -> tuple[pa
     """The rows of a unit, with these numbers, under the names of this module; those with invalid UTF-8, which no
     source of tables checks, become rejections."""
     arrays: dict[str, Any] = {ROW: pa.array(rows, pa.int64())}
-    for own, (name, kind) in _own_columns(columns).items():
+    for own, (name, type_) in _own_columns(columns).items():
         column = table[name].combine_chunks()
         if own == CONDITIONS and not pa.types.is_list(storage_type(column.type)):
             column = pa.ListArray.from_arrays(np.arange(len(table) + 1, dtype=np.int32), column.cast(pa.string()))
-        arrays[own] = column.cast(kind)
+        arrays[own] = column.cast(type_)
     unit = pa.table(arrays)
     if _is_utf8(unit):
         return unit, []
@@ -202,7 +207,7 @@ def _own_columns(columns: Columns) -> dict[str, tuple[str, pa.DataType]]:
         own[ID] = columns.id, columns.id_type
     if columns.condition is not None:
         own[CONDITIONS] = columns.condition, pa.list_(pa.string())
-    own |= {name: (name, pa.large_binary()) for name in columns.words}
+    own |= {name: (name, pa.large_binary()) for name in columns.tokens}
     return own | {KEEP + name: (name, columns.types[name]) for name in columns.keep}
 
 
@@ -216,7 +221,7 @@ def _line_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list
         reason, detail = line.problem, line.detail
         try:
             if line.values is not None:
-                typed = [_typed(line.values.get(name), own, name, kind) for own, (name, kind) in own_columns.items()]
+                typed = [_typed(line.values.get(name), own, name, type_) for own, (name, type_) in own_columns.items()]
                 numbers.append(row)
                 for column, value in zip(values.values(), typed, strict=True):
                     column.append(value)
@@ -226,7 +231,7 @@ def _line_rows(lines: dict[int, Line], columns: Columns) -> tuple[pa.Table, list
         except UnicodeEncodeError as error:
             reason, detail = Reason.INVALID_UTF8, str(error)
         rejections.append(Rejection(row=row, reason=reason, detail=detail, content=line.raw))
-    arrays = {own: pa.array(values[own], kind) for own, (_, kind) in own_columns.items()}
+    arrays = {own: pa.array(values[own], type_) for own, (_, type_) in own_columns.items()}
     return pa.table({ROW: pa.array(numbers, pa.int64()), **arrays}), rejections
 
 
@@ -238,7 +243,7 @@ FITS: dict[pa.DataType, Callable[[Any], bool]] = {  # the types that JSONL holds
 }
 
 
-def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
+def _typed(value: Any, own: str, name: str, type_: pa.DataType) -> Any:
     """A value of JSON in the type of its column; any but a text and a condition may become JSON text.
 
     Raises TypeError, and UnicodeEncodeError for what UTF-8 cannot encode.
@@ -247,14 +252,14 @@ def _typed(value: Any, own: str, name: str, kind: pa.DataType) -> Any:
         return [_typed(each, TEXT, name, pa.string()) for each in (value if isinstance(value, list) else [value])]
     if value is None:
         return None
-    if kind == pa.string() and own not in TEXTS and not isinstance(value, str):
+    if type_ == pa.string() and own not in TEXTS and not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=not_json)
-    if not (kind in FITS and FITS[kind](value)):
-        wanted = "a string" if kind == pa.string() else f"{kind} as in the first rows"
+    if not (type_ in FITS and FITS[type_](value)):
+        wanted = "a string" if type_ == pa.string() else f"{type_} as in the first rows"
         raise TypeError(f"column {name}: expected {wanted}, got {value!r}")
     if isinstance(value, str):
         value.encode()
-    return float(value) if kind == pa.float64() else value  # pyarrow takes no integer beyond 2**53 for a float
+    return float(value) if type_ == pa.float64() else value  # pyarrow takes no integer beyond 2**53 for a float
 
 
 def _checked(

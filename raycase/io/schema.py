@@ -32,7 +32,8 @@ ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.in
 BITS = 8  # dimensions in a byte of a binary vector
 DOCUMENT, CHUNK, START, END = "document", "chunk", "start", "end"  # of a chunk: whose, which, and its characters
 CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
-ROW_OF_PAIR = "__row"  # column of a unit with the input row of each pair; counted, not written
+# columns of pairs, counted and not written: the row of each, whether its text was cut, why it is rejected
+ROW_OF_PAIR, PAIR_TRUNCATED, PAIR_REJECTED = OF_PAIRS = ("__row", "__truncated", "__rejected")
 INT64 = range(-(2**63), 2**63)
 OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
 # of stored tokens: codes, share and code of the unconditional part; in an index the hash of the basis, and sketches
@@ -150,7 +151,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
 class Columns:
     """The columns that are read; `types`: Arrow types of the columns, as the output has them.
 
-    texts: that of the sentences, or the two of pairs of sentences; none of stored tokens. words: of stored tokens.
+    texts: that of the sentences, or the two of pairs of sentences; none of stored tokens. tokens: of stored tokens.
     """
 
     texts: tuple[str, ...]
@@ -158,11 +159,11 @@ class Columns:
     condition: str | None
     keep: tuple[str, ...]
     types: dict[str, pa.DataType]
-    words: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        read = (self.id, *self.texts, self.condition, *self.keep, *self.words)
+        read = (self.id, *self.texts, self.condition, *self.keep, *self.tokens)
         return list(dict.fromkeys(n for n in read if n is not None))
 
     @property
@@ -179,7 +180,7 @@ def find_columns(
     condition: str | None,
     keep: Sequence[str] | None,
     second: str | None = None,
-    written: Sequence[str] = (ID, CONDITION, EMBEDDING, ROW_OF_PAIR),
+    written: Sequence[str] = (ID, CONDITION, EMBEDDING, *OF_PAIRS),
 ) -> Columns:
     """Resolve the requested columns against the schema of the first file, which is at `uri`.
 

@@ -60,7 +60,7 @@ class Span:
     at: int
     length: int
     bytes: int  # to fetch, about
-    parts: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
+    spans: tuple[Span, ...] = ()  # of several small files; its rows are theirs, one after the other
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from raycase.io.schema import FLOATS
 from raycase.io.storage import Location
 from raycase.job.manifest import manifest_lines, read_manifest, several_rows
 from raycase.job.output import JobFile, Output, read_job
-from raycase.job.pair_result import EMBEDDINGS, TokenResult, kind_of
+from raycase.job.results import EMBEDDINGS, TokenResult, result_of
 from raycase.job.runner import Runner
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 from raycase.job.verify import repeated_ids
@@ -44,7 +44,7 @@ class FinishedOutput:
     @property
     def has_tokens(self) -> bool:
         """Whether the rows have stored tokens."""
-        return kind_of(self.job_file.config) is TokenResult
+        return result_of(self.job_file.config) is TokenResult
 
     @property
     def names(self) -> list[str]:
@@ -87,7 +87,7 @@ class FinishedOutput:
 
 def read_rows(file: Location, sha256: str, columns: list[str] | None = None) -> pa.Table:
     """The rows of a file in `embeddings/`. Raises WorkError where it is not the one of this checksum."""
-    with expecting(f"expected {file.uri} as its manifest says", DamagedError, advice=f"; {MEND}", raises=WorkError):
+    with expecting(f"expected {file.uri} as in its manifest", DamagedError, advice=f"; {MEND}", raises=WorkError):
         return parsed(read_checked(file, sha256), file.uri, columns)
 
 
@@ -101,7 +101,7 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
                 "its job"
             )
     job = read_job(output)
-    if (folder := kind_of(job.config).FOLDER) != EMBEDDINGS:
+    if (folder := result_of(job.config).FOLDER) != EMBEDDINGS:
         raise RequestError(f"{flag}: expected an output with vectors, got the {folder} of pairs in {output.root.uri}")
     if (dtype := job.config["dtype"]) not in FLOATS:
         raise RequestError(
@@ -116,6 +116,7 @@ def open_written(uri: str, flag: str) -> FinishedOutput:
     sums, pairs = (dict(zip(names, lines[of].to_pylist(), strict=True)) for of in ("sha256", "pairs"))
     units = tuple(map(UnitFile.parse, names))
     looked = "repeated_ids" in manifest  # else its job is older
-    if said := several_rows(manifest["repeated_ids"] if looked else repeated_ids(output, job.config, names, Runner())):
-        raise RequestError(f"{flag}: {output.root.uri}: expected {said}")
+    ids = manifest["repeated_ids"] if looked else repeated_ids(output, job.config, names, Runner())
+    if problem := several_rows(ids):
+        raise RequestError(f"{flag}: {output.root.uri}: expected {problem}")
     return FinishedOutput(output=output, job_file=job, units=units, sums=sums, pairs_of=pairs)

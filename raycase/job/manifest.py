@@ -93,7 +93,7 @@ class Lines:
 
 
 class ManifestModel(TypedDict):
-    """What manifest.json says of the model, as far as it is read back."""
+    """The model in manifest.json, as far as it is read back."""
 
     name: str
     dim: int
@@ -124,7 +124,7 @@ def read_manifest(output: Output) -> dict[str, Any]:
 
 
 def several_rows(ids: Sequence[Any]) -> str:
-    """What is wrong with an output in which these ids are of several rows, as an error says it; "" for none."""
+    """What is wrong with an output in which these ids are of several rows, as an error names it; "" for none."""
     named = f"{', '.join(map(repr, ids[:3]))}{f' and {len(ids) - 3} or more others' * (len(ids) > 3)}"
     return f"each id in one row, got several rows with {named}; mend the input and pass --overwrite" if ids else ""
 
@@ -135,7 +135,7 @@ def manifest_lines(output: Output) -> pa.Table:
 
 
 def read_lines(file: Location, sha256: str | None = None) -> pa.Table:
-    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another kind of file, and DamagedError for one
+    """A table of `LINES_SCHEMA` from its file. Raises RequestError for another file, and DamagedError for one
     without this checksum, if one is given."""
     data = file.read() if sha256 is None else read_checked(file, sha256)
     errors = (ValueError, KeyError, OSError, pa.ArrowException)  # OSError: of Arrow, no store is asked here

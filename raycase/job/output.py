@@ -14,7 +14,7 @@ from raycase.io.json_values import from_json
 from raycase.io.places import Folder, clear, taken_over
 from raycase.io.source import InputFile
 from raycase.io.storage import Location, fingerprint, json_bytes, locate
-from raycase.job.pair_result import EMBEDDINGS, SCORES
+from raycase.job.results import EMBEDDINGS, SCORES
 
 JOB = "job.json"
 FORMAT = 3  # of an output, in job.json; 0.2 wrote none
@@ -37,15 +37,15 @@ class Output:
         self.manifest_files = root / "manifest_files.parquet"
 
     @property
-    def parts(self) -> tuple[Location, ...]:
-        """Everything that a job of either kind writes besides job.json."""
+    def contents(self) -> tuple[Location, ...]:
+        """Everything that a job writes besides job.json."""
         units = self.root / EMBEDDINGS, self.root / SCORES
         return self.rejected, *units, self.basis, self.spans, self.lines, self.manifest_files, self.manifest
 
 
 def output_folder(uri: str | None, results: str = EMBEDDINGS) -> Folder:
     """The folder as a place that is written."""
-    return Folder(uri, (JOB, *(part.name for part in Output("/", results).parts)))
+    return Folder(uri, (JOB, *(place.name for place in Output("/", results).contents)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class Sharing:
 
 
 class EncoderFile(TypedDict):
-    """What the description of a model says of its encoder, as far as it is read back."""
+    """The description of a model's encoder, as far as it is read back."""
 
     prompt: str
     pooling: list[str]
@@ -110,7 +110,7 @@ def read_job(output: Output) -> JobFile:
 def write_job(output: Output, job: JobFile, *, overwrite: bool = False) -> None:
     """Write job.json; with `overwrite`, remove an earlier output first: its manifest first of all, job.json last."""
     if overwrite:
-        clear(output.root, JOB, [part.name for part in output.parts[::-1]])
+        clear(output.root, JOB, [place.name for place in output.contents[::-1]])
     output.job_file.put(json_bytes({"format": FORMAT, "fingerprint": job.fingerprint, **asdict(job)}))
 
 

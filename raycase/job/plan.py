@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import uuid
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby, islice, pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,19 +26,19 @@ from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import JobFile, Sharing, read_job
 from raycase.job.unit_files import Units, finished
-from raycase.job.units import Piece
+from raycase.job.units import PlannedSpan, Rows
 
 if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request
 
-SPANS, TASK_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
-TASK_UNITS = 16  # of a task, at most, but for the units of one span
+MOST_SPANS, SPAN_BYTES = 2000, 16 * 2**20  # of a text file: about the most spans, the fewest bytes of a span
+UNITS_TOGETHER = 16  # of spans that Ray reads in one task, at most, but for the units of one span
 AT_ONCE = 4096  # spans that are objects at a time
-OLDER = {"on_unknown": "embed"}  # what jobs mean that do not say it
+OLDER = {"on_unknown": "embed"}  # what jobs mean that do not name it
 READERS, FILES_AT_ONCE = 32, 256  # threads that cut files into spans, and how many files they are ahead
-COLUMNS = [field.name for field in fields(Span) if field.name != "parts"]
+COLUMNS = [field.name for field in fields(Span) if field.name != "spans"]
 FILE, START, ROWS = (COLUMNS.index(name) for name in ("file", "start", "rows"))
-SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # of: what tells the file of a span
+SAVED = pa.schema({"of": pa.string()} | dict.fromkeys(COLUMNS, pa.int64()))  # of: what names the file of a span
 
 
 def find_job_file(request: Request) -> tuple[JobFile, Units]:
@@ -47,10 +47,10 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
 
     Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
-    output, files, overwrite = request.output, request.files, request.flags.overwrite
+    output, files, overwrite, model = request.output, request.files, request.overwrite, request.encoding.model.model
     config = json.loads(json.dumps(request.config, default=str))
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
-    job = JobFile(config=config, files=list(files), model=request.model.model, sharing=sharing, salt=salt)
+    job = JobFile(config=config, files=list(files), model=model, sharing=sharing, salt=salt)
     if overwrite:
         return job, finished((), job.fingerprint8)[0]
     if output.job_file.exists():
@@ -76,7 +76,7 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
     return replace(job, files=job.files + [f for f in files if f not in known]), units
 
 
-def _difference(recorded: Any, requested: Any, path: str = "") -> str:
+def _difference(recorded: object, requested: object, path: str = "") -> str:
     """Where two configurations first differ, in words."""
     if isinstance(recorded, dict) and isinstance(requested, dict):
         for key in sorted(recorded.keys() | requested.keys()):
@@ -85,8 +85,8 @@ def _difference(recorded: Any, requested: Any, path: str = "") -> str:
     return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
 
 
-def cut(start: int, rows: int, unit_rows: int) -> Iterator[tuple[int, int]]:
-    """Row intervals [start, end) of the units of a span, of nearly equal size."""
+def cut(start: int, rows: int, unit_rows: int) -> Iterator[Rows]:
+    """The rows [start, end) of the units of a span, of nearly equal size."""
     units = max(1, round(rows / unit_rows))
     return pairwise(start + rows * i // units for i in range(units + 1))
 
@@ -104,24 +104,24 @@ class Plan:
     done: Units
     unit_rows: int
     rows: list[int]  # of each file, within the limit; small files that share units count as the first of them
-    learned: list[str]  # what tells each file whose spans are saved, else ""; empty where an earlier run knew them all
+    learned: list[str]  # what names each file whose spans are saved, else ""; empty where an earlier run knew them all
 
-    def pieces(self) -> Iterator[Piece]:
+    def spans_left(self) -> Iterator[PlannedSpan]:
         """The spans that have units left to do, with these, in the order of the input."""
-        parts_of = range(0, len(self.spans), AT_ONCE)
-        every = (span for first in parts_of for span in self.spans[first : first + AT_ONCE].tolist())
-        for _, group in groupby(every, key=itemgetter(-1)):
-            spans = [*group]
-            file, start, rows = spans[0][FILE], spans[0][START], sum(span[ROWS] for span in spans)
+        some = range(0, len(self.spans), AT_ONCE)
+        every = (span for first in some for span in self.spans[first : first + AT_ONCE].tolist())
+        for _, together in groupby(every, key=itemgetter(-1)):
+            values = [*together]
+            file, start, rows = values[0][FILE], values[0][START], sum(span[ROWS] for span in values)
             last = self.rows[file]
             units = ((a, min(b, last)) for a, b in cut(start, rows, self.unit_rows) if a < last)
             if left := tuple(gap for a, b in units for gap in self.done.gaps(file, a, b)):
-                parts = tuple(Span(**dict(zip(COLUMNS, span, strict=False))) for span in spans)
-                whole = parts[0]
-                if len(parts) > 1:
-                    size = sum(part.bytes for part in parts)
-                    whole = Span(file=file, start=0, rows=rows, at=0, length=0, bytes=size, parts=parts)
-                yield Piece(files=tuple(self.job_file.files[part.file] for part in parts), span=whole, units=left)
+                spans = tuple(Span(**dict(zip(COLUMNS, span, strict=False))) for span in values)
+                whole = spans[0]
+                if len(spans) > 1:
+                    size = sum(span.bytes for span in spans)
+                    whole = Span(file=file, start=0, rows=rows, at=0, length=0, bytes=size, spans=spans)
+                yield PlannedSpan(files=tuple(self.job_file.files[s.file] for s in spans), span=whole, units=left)
 
     def __len__(self) -> int:
         """Rows within the limit that are in no finished unit."""
@@ -130,21 +130,22 @@ class Plan:
     @cached_property
     def units(self) -> int:
         """Number of units left to do."""
-        return sum(len(piece.units) for piece in self.pieces())
+        return sum(len(span.units) for span in self.spans_left())
 
-    def tasks(self) -> Iterator[list[Piece]]:
-        """Pieces grouped into tasks: small ones do not cost a task each, and few are read again when a node is lost."""
-        task: list[Piece] = []
+    def spans_together(self) -> Iterator[list[PlannedSpan]]:
+        """The spans left, those in a list for one task of Ray: small ones do not cost a task each, and few are read
+        again when a node is lost."""
+        together: list[PlannedSpan] = []
         size = units = 0
-        for piece in self.pieces():
-            task.append(piece)
-            size += piece.span.bytes
-            units += len(piece.units)
-            if size >= TASK_BYTES or units >= TASK_UNITS:
-                yield task
-                task, size, units = [], 0, 0
-        if task:
-            yield task
+        for span in self.spans_left():
+            together.append(span)
+            size += span.span.bytes
+            units += len(span.units)
+            if size >= SPAN_BYTES or units >= UNITS_TOGETHER:
+                yield together
+                together, size, units = [], 0, 0
+        if together:
+            yield together
 
     def save_spans(self, file: Location) -> None:
         """Save how whole files are cut, where that is new, so that a resumed job need not read them to plan."""
@@ -159,37 +160,52 @@ def make_plan(request: Request, job: JobFile, done: Units) -> Plan:
 
     Raises RequestError for an unreadable file, and an input without rows.
     """
-    known = {} if request.flags.overwrite else _saved_spans(request.output.spans)
-    values, keys, rows = array("q"), list[str](), list[int]()
-    number = first = count = size = 0  # of the last span; of the small files in it: the first, how many, and their rows
-    for spans_S6, key, within in _cut(request, job, known):
+    known = {} if request.overwrite else _saved_spans(request.output.spans)
+    values, keys, totals, within = array("q"), list[str](), array("q"), array("q")
+    for spans_S6, key, rows in _cut(request, job, known):
+        values.frombytes(spans_S6.tobytes())
         keys.append(key if len(spans_S6) else "")
-        rows.append(within)
-        if not len(spans_S6):
-            continue
-        total = int(spans_S6[:, ROWS].sum())
-        is_small = bool(key) and total < job.sharing.rows  # whatever the size of the units
-        if is_small and 0 < count < job.sharing.files and size + total <= job.sharing.rows:
-            count, size = count + 1, size + total
-            rows[first], rows[-1] = rows[first] + within, 0
-        else:
-            number, first, count, size = number + 1, len(rows) - 1, int(is_small), total
-        number_S = np.full(len(spans_S6), number) if is_small else number + np.arange(len(spans_S6))
-        number = int(number_S[-1])
-        values.frombytes(np.column_stack([spans_S6, number_S]).tobytes())
-    if not sum(rows):
+        totals.append(int(spans_S6[:, ROWS].sum()))
+        within.append(rows)
+    if not sum(within):
         got = f"{len(job.files)} files, the first {job.files[0].uri}"
         raise RequestError(f"--input: expected rows, got none in {got}")
-    spans_S7 = np.frombuffer(values, np.int64).reshape(-1, len(COLUMNS) + 1)
-    learned = keys if {*keys} - known.keys() - {""} else []
-    return Plan(job_file=job, spans=spans_S7, done=done, unit_rows=request.unit_rows, rows=rows, learned=learned)
+    small_F = np.array([bool(key) for key in keys]) & (np.array(totals) < job.sharing.rows)
+    first_F = np.array([*_first_files(totals, small_F.tolist(), job.sharing)])
+    rows_F = np.bincount(first_F, weights=within, minlength=len(keys)).astype(np.int64)
+    spans_S6 = np.frombuffer(values, np.int64).reshape(-1, len(COLUMNS))
+    file_S = spans_S6[:, FILE]
+    alone_S = ~small_F[file_S]
+    begins_S = alone_S | (np.diff(first_F[file_S], prepend=-1) != 0) | np.roll(alone_S, 1)
+    return Plan(
+        job_file=job,
+        spans=np.column_stack([spans_S6, np.cumsum(begins_S)]),
+        done=done,
+        unit_rows=request.unit_rows,
+        rows=rows_F.tolist(),
+        learned=keys if {*keys} - known.keys() - {""} else [],
+    )
+
+
+def _first_files(totals: Iterable[int], small: Iterable[bool], sharing: Sharing) -> Iterator[int]:
+    """For each file the first of those that it shares units with: its small neighbours, up to so many rows and files;
+    else itself. A file without rows stands in nobody's way."""
+    first = files = rows = 0
+    for file, (total, is_small) in enumerate(zip(totals, small, strict=True)):
+        if not total:
+            yield file
+            continue
+        if not (is_small and 0 < files < sharing.files and rows + total <= sharing.rows):
+            first, files, rows = file, 0, 0
+        files, rows = files + is_small, rows + total
+        yield first
 
 
 def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Iterator[tuple[np.ndarray, str, int]]:
-    """The spans (S, 6) of each file up to the limit; what tells the file, "" where they do not reach its end; and its
-    rows within the limit. `known`: the spans of files that an earlier run cut, by what tells them."""
-    left = request.flags.limit if request.flags.limit is not None else float("inf")
-    span_bytes = max(TASK_BYTES, sum(f.size for f in job.files) // SPANS)
+    """The spans (S, 6) of each file up to the limit; what names the file, "" where they do not reach its end; and its
+    rows within the limit. `known`: the spans of files that an earlier run cut, by what names them."""
+    left = float("inf") if request.limit is None else request.limit
+    span_bytes = max(SPAN_BYTES, sum(f.size for f in job.files) // MOST_SPANS)
 
     def spans_of(entry: tuple[int, InputFile]) -> tuple[np.ndarray, str]:
         number, file = entry
@@ -197,7 +213,7 @@ def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Ite
         if key in known:
             return known[key], key
         spans: list[list[int]] = []
-        most, columns = max(left, job.sharing.rows), request.kind.columns
+        most, columns = max(left, job.sharing.rows), request.encoding.pairs.columns
         source = source_of(file, number)
         with source.reading():
             for span in source.splits(columns, unit_rows=request.unit_rows, span_bytes=span_bytes, most_rows=most):
@@ -219,7 +235,7 @@ def _cut(request: Request, job: JobFile, known: Mapping[str, np.ndarray]) -> Ite
 
 
 def _saved_spans(file: Location) -> dict[str, np.ndarray]:
-    """The spans (S, 6) that an earlier plan learned, by what tells their file; none where they were not saved."""
+    """The spans (S, 6) that an earlier plan learned, by what names their file; none where they were not saved."""
     if not file.exists():
         return {}
     data = file.read()

@@ -8,46 +8,47 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.encoder.chunks import Chunking
 from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import source_of
 from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, python_rows, read_span, rejection
-from raycase.io.schema import CHUNK, DOCUMENT, END, ID, START, TEXT, Columns, Reason, Rejection, rejected_table
-from raycase.io.source import InputFile, Span
-from raycase.job.pair_result import PairResult
-from raycase.job.units import Interval, Piece, ReadUnit, naming, pieces_from_arrow
+from raycase.io.schema import CHUNK, DOCUMENT, END, ID, START, TEXT, Reason, Rejection, rejected_table
+from raycase.job.results import Encoding, Pairs
+from raycase.job.units import PlannedSpan, ReadUnit, naming, spans_from_arrow
 from raycase.models.pairs import Indexed
+
+if TYPE_CHECKING:
+    from raycase.models.condition_pooling import ConditionPoolingConfig
 
 READERS = 16  # small files fetched at once
 PAIRS_OF_UNIT = 32768  # of documents, at most; a document that has more is a unit of its own
-SPANS = pa.list_(pa.struct([(START, pa.int64()), (END, pa.int64())]))  # characters [start, end) of the chunks
+CHUNKS_TYPE = pa.list_(pa.struct([(START, pa.int64()), (END, pa.int64())]))  # characters [start, end) of the chunks
 
 
-def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Iterator[ReadUnit]:
-    """Read the units of a task, and tokenise them: on CPUs and ahead of the encoder, which then never waits for it."""
-    for piece in pieces:
-        units = read_intervals(piece, config, kind)
-        uri, files = piece.files[0].uri, {file.uri: number for number, file in enumerate(piece.files)}
-        for start, end in piece.units:
+def read_units(spans: Iterable[PlannedSpan], encoding: Encoding) -> Iterator[ReadUnit]:
+    """Read the units of spans, and tokenise them: on CPUs and ahead of the encoder, which then never waits for it."""
+    for planned in spans:
+        units = read_rows_of(planned, encoding)
+        uri, files = planned.files[0].uri, {file.uri: number for number, file in enumerate(planned.files)}
+        for start, end in planned.units:
             with naming(f"reading rows {start} to {end} of {uri}"):
                 read = next(units)
-            for first, last, rows, rejected in bounded(files, start, end, *read, kind):
+            for first, last, rows, rejected in bounded(files, start, end, *read, encoding.pairs):
                 try:
-                    prepared = prepare_rows(config, rows, kind)
+                    prepared = prepare_rows(rows, encoding)
                 except (RequestError, WorkError, OSError, MemoryError):
                     raise
                 except Exception:  # of the tokenizer itself, as at a character that it has no token for
                     prepared = None
                 yield ReadUnit(
                     uri=uri,
-                    file=piece.span.file,
+                    file=planned.span.file,
                     start=first,
                     rows_in=last - first,
                     rows=rows,
@@ -56,9 +57,9 @@ def read_units(pieces: Iterable[Piece], *, config: Any, kind: PairResult) -> Ite
                 )
 
 
-def read_arrow(task: pa.Table, *, config: Any, kind: PairResult) -> Iterator[pa.Table]:
+def read_arrow(spans: pa.Table, *, encoding: Encoding) -> Iterator[pa.Table]:
     """`read_units` in a task of Ray: it stands here so that a reader imports no more than it needs."""
-    for unit in read_units(pieces_from_arrow(task), config=config, kind=kind):
+    for unit in read_units(spans_from_arrow(spans), encoding):
         yield unit.to_arrow()
 
 
@@ -68,50 +69,48 @@ def without(rows: pa.Table, whys: dict[int, str], reason: Reason) -> tuple[pa.Ta
     return kept, [rejection(python_rows(rows.slice(row, 1))[0], reason, why) for row, why in whys.items()]
 
 
-def read_intervals(piece: Piece, config: Any, kind: PairResult) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The rows of each unit of a span, with their chunks where the job cuts them, and those rejected, in order. Raises
-    RequestError for a file that cannot be read."""
-    for rows, rejected in _intervals(piece, kind.columns):
-        if kind.chunking is not None:
-            rows, empty = with_chunks(rows, config, kind.chunking)
-            rejected = rejected_table(piece.files[0].uri, empty, rejected)
+def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The rows of each unit of a span, with the chunks of their texts in the column `CHUNKS` where the job cuts them,
+    and those rejected, in order. Raises RequestError for a file that cannot be read."""
+    chunking, uri = encoding.pairs.chunking, planned.files[0].uri
+    for rows, rejected in _read_files(planned, encoding.pairs):
+        if chunking is not None:
+            cut = [
+                [{START: start, END: end} for start, end in chunking.cut(encoding.model.encoder, text)]
+                for text in rows[TEXT].to_pylist()
+            ]
+            empty = {row: "nothing that can be seen" for row, chunks in enumerate(cut) if not chunks}
+            rows, empty_rows = without(rows.append_column(CHUNKS, pa.array(cut, CHUNKS_TYPE)), empty, Reason.EMPTY_TEXT)
+            rejected = rejected_table(uri, empty_rows, rejected)
         yield rows, rejected
 
 
-def with_chunks(rows: pa.Table, config: Any, chunking: Chunking) -> tuple[pa.Table, list[Rejection]]:
-    """A unit's rows with the chunks of their texts in the column `CHUNKS`, and those that have nothing to be seen."""
-    cut = [
-        [{START: start, END: end} for start, end in chunking.cut(config.encoder, text)]
-        for text in rows[TEXT].to_pylist()
-    ]
-    empty = {row: "nothing that can be seen" for row, chunks in enumerate(cut) if not chunks}
-    return without(rows.append_column(CHUNKS, pa.array(cut, SPANS)), empty, Reason.EMPTY_TEXT)
-
-
-def _intervals(piece: Piece, columns: Columns) -> Iterator[tuple[pa.Table, pa.Table]]:
-    if not piece.span.parts:
-        for rows, rejections in read_span(source_of(piece.files[0]), piece.span, columns, piece.units):
-            yield rows, rejected_table(piece.files[0].uri, rejections)
+def _read_files(planned: PlannedSpan, pairs: Pairs) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """The rows of each unit of a span and those rejected: of its one file, or of several small ones, read at once."""
+    if not planned.span.spans:
+        for rows, rejections in read_span(source_of(planned.files[0]), planned.span, pairs.columns, planned.units):
+            yield rows, rejected_table(planned.files[0].uri, rejections)
         return
-    for start, end in piece.units:
-        first, among = piece.span.start, []  # the files that have rows in the unit, and which rows of the file
-        for file, span in zip(piece.files, piece.span.parts, strict=True):
+    for start, end in planned.units:
+        first, reads = planned.span.start, []  # of the files that have rows in the unit, by the numbers in the file
+        for file, span in zip(planned.files, planned.span.spans, strict=True):
             a, b = max(start, first), min(end, first + span.rows)
             if a < b:
-                among.append((file, span, columns, [(span.start + a - first, span.start + b - first)]))
+                own = (span.start + a - first, span.start + b - first)
+                reads.append((file.uri, read_span(source_of(file), span, pairs.columns, [own])))
             first += span.rows
         with ThreadPoolExecutor(READERS) as pool:
-            read = list(pool.map(_read_part, *zip(*among, strict=True)))
-        yield pa.concat_tables(rows for rows, _ in read), pa.concat_tables(rejected for _, rejected in read)
-
-
-def _read_part(file: InputFile, span: Span, columns: Columns, unit: list[Interval]) -> tuple[pa.Table, pa.Table]:
-    [(rows, rejections)] = read_span(source_of(file), span, columns, unit)
-    return rows.append_column(FILE, pa.array([file.uri] * len(rows), pa.string())), rejected_table(file.uri, rejections)
+            read = list(pool.map(next, [rows for _, rows in reads]))
+        named = zip([uri for uri, _ in reads], read, strict=True)
+        tables = [
+            (rows.append_column(FILE, pa.array([uri] * len(rows), pa.string())), rejected_table(uri, rejections))
+            for uri, (rows, rejections) in named
+        ]
+        yield pa.concat_tables(rows for rows, _ in tables), pa.concat_tables(rejected for _, rejected in tables)
 
 
 def bounded(
-    files: dict[str, int], start: int, end: int, rows: pa.Table, rejected: pa.Table, kind: PairResult
+    files: dict[str, int], start: int, end: int, rows: pa.Table, rejected: pa.Table, pairs: Pairs
 ) -> Iterator[tuple[int, int, pa.Table, pa.Table]]:
     """Cut the unit of rows [start, end), where they have chunks, into units of at most `PAIRS_OF_UNIT` pairs: first row
     and end of each, its rows and those rejected. `files`: the unit's, in their order.
@@ -119,7 +118,7 @@ def bounded(
     Where a unit ends depends on the rows from its start on alone, so a resumed job, which reads from the end of a unit
     on, cuts alike.
     """
-    if kind.chunking is None:
+    if pairs.chunking is None:
         yield start, end, rows, rejected
         return
 
@@ -129,13 +128,13 @@ def bounded(
 
     good, bad = places(rows), places(rejected)
     chunks = rows[CHUNKS].combine_chunks().value_lengths().to_pylist()
-    pairs = dict.fromkeys(bad, 0) | dict(zip(good, chunks, strict=True))
-    order, most, size, edges = sorted(pairs), PAIRS_OF_UNIT // len(kind.conditions or "a"), 0, [0]
+    chunks_of = dict.fromkeys(bad, 0) | dict(zip(good, chunks, strict=True))
+    order, most, size, edges = sorted(chunks_of), PAIRS_OF_UNIT // len(pairs.conditions or "a"), 0, [0]
     for number, place in enumerate(order):
-        size += pairs[place]
+        size += chunks_of[place]
         if size > most and number > edges[-1]:
             edges.append(number)
-            size = pairs[place]
+            size = chunks_of[place]
     for first, last in pairwise([*edges, len(order)]):
         unit = {*order[first:last]}
         good_rows, bad_rows = (
@@ -145,19 +144,19 @@ def bounded(
         yield start + first, start + last, good_rows, bad_rows
 
 
-def text_rows(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
+def text_rows(rows: pa.Table, pairs: Pairs) -> tuple[pa.Table, np.ndarray]:
     """The T texts of a unit that are encoded, a row each: its rows or, under the id `DOCUMENT#NUMBER`, their chunks;
     and the row of each text, (T,)."""
-    if kind.chunking is None:
+    if pairs.chunking is None:
         return rows, np.arange(len(rows))
     chunks, whole = rows[CHUNKS].combine_chunks(), rows[TEXT].to_pylist()
     count_R = chunks.value_lengths().to_numpy()
     row_T = np.repeat(np.arange(len(rows)), count_R)
     number_T = pa.array(np.arange(len(row_T)) - np.repeat(np.cumsum(count_R) - count_R, count_R))
     start_T, end_T = (chunks.flatten().field(name) for name in (START, END))
-    spans = zip(row_T.tolist(), start_T.to_pylist(), end_T.to_pylist(), strict=True)
-    text_T = pa.array([whole[row][start:end] for row, start, end in spans], pa.string())
-    kept_text = f"{KEEP}{kind.columns.texts[0]}"
+    places = zip(row_T.tolist(), start_T.to_pylist(), end_T.to_pylist(), strict=True)
+    text_T = pa.array([whole[row][start:end] for row, start, end in places], pa.string())
+    kept_text = f"{KEEP}{pairs.columns.texts[0]}"
     texts = rows.drop_columns([n for n in (TEXT, CHUNKS, kept_text) if n in rows.column_names]).take(row_T)
     id_T = pc.binary_join_element_wise(texts[ID].cast(pa.string()), number_T.cast(pa.string()), "#")
     own = {KEEP + DOCUMENT: texts[ID], KEEP + CHUNK: number_T, KEEP + START: start_T, KEEP + END: end_T, TEXT: text_T}
@@ -166,29 +165,32 @@ def text_rows(rows: pa.Table, kind: PairResult) -> tuple[pa.Table, np.ndarray]:
     return pa.table(dict(zip(texts.column_names, texts.columns, strict=True)) | own | {ID: id_T}), row_T
 
 
-def pairs_of(rows: pa.Table, kind: PairResult) -> tuple[np.ndarray, Indexed | None]:
+def pairs_of(rows: pa.Table, pairs: Pairs) -> tuple[np.ndarray, Indexed | None]:
     """The row of each pair in a table of texts, (N,), and the pairs' conditions (None: unconditional)."""
     row_R = np.arange(len(rows))
-    if kind.unconditional:
+    if pairs.unconditional:
         return row_R, None
-    if kind.conditions is not None:
-        count = len(kind.conditions)
-        return np.repeat(row_R, count), Indexed(values=kind.conditions, codes=np.tile(np.arange(count), len(rows)))
+    if pairs.conditions is not None:
+        count = len(pairs.conditions)
+        return np.repeat(row_R, count), Indexed(values=pairs.conditions, codes=np.tile(np.arange(count), len(rows)))
     lists = rows[CONDITIONS].combine_chunks()
     row_N = np.repeat(row_R, lists.value_lengths().to_numpy(zero_copy_only=False))
     return row_N, _indexed(pa.chunked_array([lists.flatten()]))
 
 
-def prepare_rows(config: Any, rows: pa.Table, kind: PairResult) -> Prepared | None:
-    """Tokenise the pairs of a unit for a system; stored tokens give None. Loads no weights."""
-    texts, _ = text_rows(rows, kind)
-    row_N, conditions = pairs_of(texts, kind)
-    if kind.chunking is not None and kind.chunking.late:  # a chunk is another one beside others
-        prepared = kind.prepare(config, [Indexed(values=texts[TEXT].to_pylist(), codes=row_N)], conditions)
-        spans = ([(chunk[START], chunk[END]) for chunk in chunks] for chunks in rows[CHUNKS].to_pylist())
-        return config.in_context(prepared, zip(rows[TEXT].to_pylist(), spans, strict=True))
-    columns = [_indexed(texts[name]).take(row_N) for name in TEXTS[: len(kind.columns.texts)]]
-    return kind.prepare(config, columns, conditions)
+def prepare_rows(rows: pa.Table, encoding: Encoding) -> Prepared | None:
+    """Tokenise the pairs of a unit; stored tokens give None. Loads no weights."""
+    pairs, prepare = encoding.pairs, encoding.result.prepare
+    texts, _ = text_rows(rows, pairs)
+    row_N, conditions = pairs_of(texts, pairs)
+    if pairs.chunking is not None and pairs.chunking.late:  # a chunk is another one beside others
+        whole = rows[TEXT].to_pylist()
+        prepared = prepare(encoding.model, [Indexed(values=texts[TEXT].to_pylist(), codes=row_N)], conditions)
+        chunks = ([(chunk[START], chunk[END]) for chunk in of] for of in rows[CHUNKS].to_pylist())
+        model = cast("ConditionPoolingConfig", encoding.model)
+        return model.in_context(cast("Prepared", prepared), zip(whole, chunks, strict=True))
+    columns = [_indexed(texts[name]).take(row_N) for name in TEXTS[: len(pairs.columns.texts)]]
+    return prepare(encoding.model, columns, conditions)
 
 
 def _indexed(strings: pa.ChunkedArray) -> Indexed:

@@ -18,6 +18,7 @@ from raycase.job.manifest import Lines, read_manifest, several_rows, write_manif
 from raycase.job.output import JobFile, check_held, write_job
 from raycase.job.plan import find_job_file, make_plan
 from raycase.job.request import Request
+from raycase.job.results import TokenResult
 from raycase.job.runner import Runner, progress_bar
 from raycase.job.sample import choose_basis
 from raycase.job.unit_files import Units, drop_strays, finished
@@ -34,21 +35,22 @@ def run(request: Request, runner: Runner) -> dict[str, Any]:
     Raises RequestError (an earlier output is unchanged then), and WorkError where rows are missing at the end or too
     many are rejected.
     """
-    job, output = request.flags, request.output
+    output = request.output
     probe = output.root / f".raycase-{os.getpid()}"
     with expecting(f"--output: expected a place to write at {output.root.uri}", OSError, why=output.root.why):
         probe.put(b"raycase\n")
         probe.remove()
     plan = make_plan(request, *find_job_file(request))
     embedding = runner.embed(request, plan) if plan else ()
-    basis = choose_basis(request, plan) if request.kind.token_bytes else None
-    write_job(output, plan.job_file, overwrite=job.overwrite)
+    result = request.encoding.result
+    basis = choose_basis(request, plan, result.token_bytes) if isinstance(result, TokenResult) else None
+    write_job(output, plan.job_file, overwrite=request.overwrite)
     if basis:
         output.basis.put(basis)
     plan.save_spans(output.spans)
     if done := sum(plan.rows) - len(plan):
         note(f"Resuming: {done:,} of {sum(plan.rows):,} rows are finished.")
-    if request.kind.columns.id is None:
+    if request.encoding.pairs.columns.id is None:
         note("no column 'id': ids are file:row; --id-column names another column")
     progress, lines = Progress(rows=sum(plan.rows), rows_before=done, units=plan.units), Lines(output)
     if plan:
@@ -118,8 +120,8 @@ class Progress:
 def _account(
     request: Request, job_file: JobFile, progress: Progress, units: Units, lines: Lines, runner: Runner
 ) -> dict[str, Any]:
-    """Account for the whole output, put the manifest, and return what the job's last line says."""
-    output, job = request.output, request.flags
+    """Account for the whole output, put the manifest, and return what the job's last line holds."""
+    output, of = request.output, request.encoding
     progress.bar.close()
     if gap := units.inner_gap():
         file, start, end = gap
@@ -139,9 +141,9 @@ def _account(
         "config": job_file.config,
         "input_files": len(job_file.files),
         "model": {
-            "name": job.model or request.model.model,
+            "name": request.name or of.model.model,
             "weights": model["weights"],
-            "dim": request.dim,
+            "dim": of.dim,
             "pooling": model["encoder"]["pooling"][0],
             "prompt": model["encoder"]["prompt"],
         },
@@ -156,13 +158,13 @@ def _account(
     result = {name: manifest[name] for name in COUNTS} | this_run
     result |= {"output": output.root.uri, "manifest": output.manifest.uri}
     if cut := manifest["rows_truncated"]:
-        most = request.model.encoder.max_tokens
+        most = of.model.encoder.max_tokens
         note(f"{cut:,} of {manifest['rows_in']:,} texts were cut at {most:,} tokens (--on-long reject: reject them)")
-    if said := several_rows(manifest.get("repeated_ids", [])):
-        raise UnfitError(f"{output.root.uri}: expected {said}", result)
-    if manifest["rows_rejected"] > job.max_rejected * manifest["rows_in"]:
+    if problem := several_rows(manifest.get("repeated_ids", [])):
+        raise UnfitError(f"{output.root.uri}: expected {problem}", result)
+    if manifest["rows_rejected"] > request.max_rejected * manifest["rows_in"]:
         raise UnfitError(
-            f"expected at most {job.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
+            f"expected at most {request.max_rejected:.2%} of the rows rejected, got {manifest['rows_rejected']} of "
             f"{manifest['rows_in']} ({', '.join(f'{n} {r}' for r, n in manifest['reasons'].items())}); "
             f"see {output.rejected.uri}, or pass --max-rejected"
             + (f"; {TO_UTF8}" if Reason.INVALID_UTF8 in manifest["reasons"] else ""),

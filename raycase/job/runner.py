@@ -19,9 +19,8 @@ from raycase.job.unit_files import write_encoded
 from raycase.job.units import WrittenUnit, naming
 
 if TYPE_CHECKING:
-    from raycase.commands.flags import RunFlags
     from raycase.job.plan import Plan
-    from raycase.job.request import Request
+    from raycase.job.request import Actors, Request
 
 CPUS_OF_ENCODER = 4  # by default
 LOG_FORMAT = "{percentage:.1f} %, {n_fmt} of {total_fmt}{unit}, {elapsed} gone, {remaining} left{postfix}"
@@ -49,15 +48,15 @@ class Runner:
         places: Places = (),
         threads: int = 1,
         stall_timeout: float | None = None,
-        encoder_of: tuple[RunFlags, int] | None = None,
+        encoder_of: tuple[Actors, int] | None = None,
     ) -> Iterator[Mapped]:
         """Call a function with each item; yields the results as they come, and shows how many of the `unit` have.
 
         Raises what the function raises; errors that are not ours become a WorkError.
 
         places: what all calls must reach. threads: calls at a time in this process; on Ray each has one CPU.
-        stall_timeout: minutes without a result after which Ray is given up. encoder_of: the flags and the units of a
-        job: each call runs where one of its encoders would, and is told their number (`encoders`), the `threads` of
+        stall_timeout: minutes without a result after which Ray is given up. encoder_of: a job's encoders and units:
+        each call runs where one of them would, and gets their number (`encoders`), the `threads` of
         each and `where` it is.
         """
         if encoder_of:
@@ -77,10 +76,10 @@ class Runner:
         from raycase.job.encode_step import EncodeUnits
         from raycase.job.read_step import read_units
 
-        encode = EncodeUnits(**request.step, units=plan.units)
+        encode = EncodeUnits(request.encoding, weights=request.config["model"]["weights"], units=plan.units)
         output, fingerprint8 = request.output, plan.job_file.fingerprint8
         write = partial(write_encoded, output=output.root.uri, results=output.results, fingerprint8=fingerprint8)
-        units = read_units(plan.pieces(), config=request.model, kind=request.kind)
+        units = read_units(plan.spans_left(), request.encoding)
         writing: deque[Future[WrittenUnit]] = deque()
         with ThreadPoolExecutor(1) as writer:
             for unit in _read_ahead(units, max(1, self.ahead)):

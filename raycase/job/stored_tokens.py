@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -17,45 +18,78 @@ from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
-from raycase.job.pair_result import Encode, PairResult, read_codes
+from raycase.job.results import CHUNKED, Encoding, OfVectors, Pairs, read_codes
 from raycase.models.configs import EmbedderConfig
 from raycase.models.registry import resolve_embedder
+from raycase.names import Dtype
 from raycase.tokens.stored import StoredTokens
+
+if TYPE_CHECKING:
+    from raycase.models.condition_pooling import ConditionPooling
+    from raycase.models.embedder import LoadedSystem
+    from raycase.models.pairs import Encoded
+    from raycase.tokens.basis import TokenBasis
+
+PoolTokens = Callable[[StoredTokens], np.ndarray]  # the vectors of N texts under each of C conditions: (N, C, D)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PooledResult(PairResult):
+class PooledResult(OfVectors):
     """The vector of each pair, pooled from stored tokens.
 
-    of: the configuration of the job that stored them; words: its fingerprint; basis: the file by which they are coded
-    (URI).
+    of: the configuration of the job that stored them; tokens: its fingerprint; basis: the file by which they are coded
+    (URI). normalize: of length 1.
     """
 
     of: Mapping[str, Any]
-    words: str
+    tokens: str
     basis: str
+    conditions: tuple[str, ...]
+    dtype: Dtype = "float32"
+    normalize: bool = False
 
     @property
     def config(self) -> dict[str, Any]:
-        own = {"text_column": self.of["text_column"], "id_column": self.of["id_column"], "words": self.words}
-        return super().config | own | {name: self.of[name] for name in [self.CHUNK] if name in self.of}
+        of_tokens = {name: self.of[name] for name in ("text_column", "id_column", CHUNKED) if name in self.of}
+        normalize = {"normalize": True} if self.normalize else {}
+        return super().config | of_tokens | {"words": self.tokens} | normalize
 
-    def open(self, system: Any) -> Encode:
+    @cached_property
+    def codes(self) -> TokenBasis:
+        return read_codes(self.basis)
+
+    @cached_property
+    def pool_of(self) -> Callable[[LoadedSystem], PoolTokens]:
+        """What pools by a system: made once."""
+        return cache(lambda system: cast("ConditionPooling", system).pool(self.codes, self.conditions))
+
+    def prepare(self, *texts: object) -> None:
+        """Nothing is tokenised."""
+
+    def compute(self, system: LoadedSystem, prepared: object, rows: pa.Table) -> Encoded:
         from raycase.models.pairs import Encoded
 
-        codes = read_codes(self.basis)
-        pool = system.pool(codes, self.conditions or ())
+        tokens = StoredTokens.from_arrow(rows, self.codes.form)
+        vectors = self.pool_of(system)(tokens).reshape(-1, self.codes.form.dim)
+        count, cut = len(vectors), np.zeros(len(vectors), bool)
+        encoded = Encoded(vectors=vectors, refused=[None] * count, truncated=cut, work=Work(), distinct=count)
+        return self.rounded(encoded, normalize=self.normalize)
 
-        def encode(_: None, rows: pa.Table) -> Encoded:
-            tokens = StoredTokens.from_arrow(rows, codes.form)
-            vectors = pool(tokens).reshape(-1, codes.form.dim)
-            none, count = np.zeros(len(vectors), bool), len(vectors)
-            return Encoded(vectors=vectors, refused=[None] * count, truncated=none, work=Work(), distinct=count)
 
-        return encode
-
-    def prepare(self, config: Any, texts: Sequence[Sequence[str]], conditions: Sequence[str] | None) -> None:
-        """Nothing is tokenised."""
+def pooling(
+    tokens: FinishedOutput, conditions: Sequence[str], *, model: str | None, keep: Sequence[str] | None, **written: Any
+) -> Encoding:
+    """How stored tokens become vectors; `written`: `dtype` and `normalize`. Raises RequestError for another model than
+    that which stored them, and for a column to keep that there is not."""
+    result = PooledResult(
+        of=tokens.job_file.config,
+        tokens=tokens.job_file.fingerprint,
+        basis=tokens.output.basis.uri,
+        conditions=tuple(conditions),
+        **written,
+    )
+    columns, config = token_columns(tokens, keep), token_model(tokens, model)
+    return Encoding(model=config, pairs=Pairs(columns=columns, conditions=result.conditions), result=result)
 
 
 def open_tokens(uri: str, flag: str) -> FinishedOutput:
@@ -93,10 +127,10 @@ def token_columns(tokens: FinishedOutput, keep: Sequence[str] | None) -> Columns
     kept = [field.name for field in tokens.schema if field.name not in of_output]
     for name in keep or ():
         check_once(name, kept, f"--keep-columns: {tokens.output.root.uri}")
-    chunk = CHUNK_COLUMNS if PairResult.CHUNK in tokens.job_file.config else ()
+    chunk = CHUNK_COLUMNS if CHUNKED in tokens.job_file.config else ()
     wanted = tuple(kept if keep is None else dict.fromkeys((*chunk, *keep)))
     types = {name: tokens.schema.field(name).type for name in (ID, *wanted)}
-    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, words=(CODES, UNCONDITIONAL_PART))
+    return Columns(texts=(), id=ID, condition=None, keep=wanted, types=types, tokens=(CODES, UNCONDITIONAL_PART))
 
 
 def token_model(tokens: FinishedOutput, model: str | None) -> EmbedderConfig:

@@ -26,7 +26,7 @@ from raycase.io.json_values import from_json, loads
 from raycase.io.schema import ROW_OF_PAIR, parquet_bytes, parquet_table
 from raycase.io.storage import Location
 from raycase.job.output import Output
-from raycase.job.pair_result import EMBEDDINGS
+from raycase.job.results import EMBEDDINGS
 from raycase.job.units import EncodedUnit, UnitLine, WrittenUnit, naming
 
 STATS = b"raycase"  # key of a unit's counts in the metadata of its file
@@ -107,7 +107,7 @@ class Units:
         return next(((int(self.file[i]), int(behind[i]), int(self.start[i])) for i in at), None)
 
     def gaps(self, file: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """Parts of rows [start, end) of a file that no unit covers."""
+        """Rows [start, end) of a file that no unit covers, one stretch after the other."""
         first, last = self._slices.get(file, (0, 0))
         for i in range(bisect_right(self.end, start, first, last), last):
             if self.start[i] >= end:
@@ -148,7 +148,7 @@ def drop_strays(output: Output, units: Units, strays: Iterable[str]) -> list[str
     without their unit, and temporary files of a killed writer. Returns their URIs."""
     stray_files = [output.units / name for name in strays if _UNIT_NAME.fullmatch(name)]
     stray_files += [output.rejected / name for name in {*output.rejected.list()}.difference(units.names)]
-    stray_files += [half for part in (output.units, output.rejected) for half in part.half_written()]
+    stray_files += [half for folder in (output.units, output.rejected) for half in folder.half_written()]
     for stray in stray_files:
         stray.remove()
     return [stray.uri for stray in stray_files]

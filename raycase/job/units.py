@@ -19,26 +19,26 @@ from raycase.errors import RequestError, WorkError, named
 from raycase.io.json_values import from_json
 from raycase.io.source import InputFile, Span
 
-Interval = tuple[int, int]  # rows [start, end) of a file
+Rows = tuple[int, int]  # rows [start, end) of a file
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """A span, the files of which it is, and the row intervals of its units that are to be read."""
+class PlannedSpan:
+    """A span, the files of which it is, and the rows of its units that are to be read."""
 
-    files: tuple[InputFile, ...]  # one, or that of each part of the span
+    files: tuple[InputFile, ...]  # one, or that of each of the span's own
     span: Span
-    units: tuple[Interval, ...]
+    units: tuple[Rows, ...]
 
 
-def pieces_to_arrow(pieces: Iterable[Piece]) -> pa.Table:
-    """The pieces of one task of the read step."""
-    return pa.table({"pieces": [json.dumps([asdict(piece) for piece in pieces])]})
+def spans_to_arrow(spans: Iterable[PlannedSpan]) -> pa.Table:
+    """The spans that one task of Ray reads."""
+    return pa.table({"spans": [json.dumps([asdict(span) for span in spans])]})
 
 
-def pieces_from_arrow(row: pa.Table) -> list[Piece]:
-    """The opposite of `pieces_to_arrow`."""
-    return [from_json(Piece, piece) for piece in json.loads(row["pieces"][0].as_py())]
+def spans_from_arrow(row: pa.Table) -> list[PlannedSpan]:
+    """The opposite of `spans_to_arrow`."""
+    return [from_json(PlannedSpan, span) for span in json.loads(row["spans"][0].as_py())]
 
 
 class ArrowRow:

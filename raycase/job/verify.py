@@ -20,8 +20,8 @@ from raycase.errors import RequestError, WorkError
 from raycase.io.schema import CONDITION, ID, REJECTED_SCHEMA
 from raycase.job.manifest import LINES_AT_ONCE, manifest_lines, read_manifest, totals
 from raycase.job.output import Output, read_job
-from raycase.job.pair_result import count_defects, kind_of
-from raycase.job.runner import Runner
+from raycase.job.results import count_defects, result_of
+from raycase.job.runner import Mapped, Runner
 from raycase.job.unit_files import DamagedError, UnitFile, parsed, read_checked
 
 FILES_AT_ONCE = 16  # of a task
@@ -37,9 +37,8 @@ def check_files(
 
     schema: of the first file of units. basis: sha256 of that of stored tokens. config: of the job.
     """
-    kind = kind_of(config)
-    output = Output(uri, kind.FOLDER)
-
+    result = result_of(config)
+    output = Output(uri, result.FOLDER)
     defects: list[str] = []
     for line in lines.to_pylist():
         try:
@@ -47,14 +46,14 @@ def check_files(
             table = parsed(read_checked(output.units / line["name"], line["sha256"]), name)
             found = ["schema differs from the first file's"]
             if table.schema == schema:
-                found = [f"{len(table)} pairs, the manifest says {line['pairs']}"] * (len(table) != line["pairs"])
-                found += [*count_defects(line["rows_out"], table, config), *kind.defects(table, config, dim, basis)]
+                found = [f"{len(table)} pairs, the manifest has {line['pairs']}"] * (len(table) != line["pairs"])
+                found += [*count_defects(line["rows_out"], table, config), *result.defects(table, config, dim, basis)]
             defects += [f"{name}: {defect}" for defect in found]
             if rows := line["rows_rejected"]:
                 name = f"rejected/{line['name']}"
                 table = parsed(read_checked(output.rejected / line["name"], line["rejected_sha256"]), name)
                 if not table.schema.equals(REJECTED_SCHEMA) or len(table) != rows:
-                    defects.append(f"{name}: {len(table)} rows of {table.schema.names}, the manifest says {rows}")
+                    defects.append(f"{name}: {len(table)} rows of {table.schema.names}, the manifest has {rows}")
         except DamagedError as error:
             defects.append(str(error))
     return defects
@@ -69,7 +68,7 @@ def verify(uri: str, runner: Runner | None = None) -> dict[str, Any]:
     output = Output(uri)
     if not output.job_file.exists():
         raise RequestError(f"expected the output of `raycase embed` at {output.root.uri}, got no job.json")
-    output = Output(uri, kind_of(read_job(output).config).FOLDER)
+    output = Output(uri, result_of(read_job(output).config).FOLDER)
     if not output.manifest.exists():
         raise WorkError(f"{output.root.uri}: expected manifest.json, got none: the job is not finished; run it again")
     manifest = read_manifest(output)
@@ -100,7 +99,7 @@ def listed_defects(output: Output) -> Iterator[str]:
         if size is None:
             yield f"{output.results}/{name}: missing"
         elif size != line["bytes"]:
-            yield f"{output.results}/{name}: {size} bytes, the manifest says {line['bytes']}"
+            yield f"{output.results}/{name}: {size} bytes, the manifest has {line['bytes']}"
         elif line["rows_rejected"] and name not in rejected:
             yield f"rejected/{name}: missing"
     for name in sorted(sizes):
@@ -126,11 +125,13 @@ def _file_defects(output: Output, manifest: dict[str, Any], runner: Runner) -> I
     yield from defects or (f"several rows with the id {id_!r}" for id_ in ids)
 
 
-def _of_files(runner: Runner, function: Callable[..., Any], files: Any, output: Output) -> Iterator[Any]:
+def _of_files(
+    runner: Runner, function: Callable[[Any], Mapped], files: pa.Table | Sequence[str], output: Output
+) -> Iterator[Mapped]:
     """What a function gives for some of the files at a time."""
-    groups = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
+    some = [files[start : start + FILES_AT_ONCE] for start in range(0, len(files), FILES_AT_ONCE)]
     places, threads = [("output", output.root)], os.cpu_count() or 1
-    return runner.map(function, groups, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
+    return runner.map(function, some, unit=f"groups of {FILES_AT_ONCE} files", places=places, threads=threads)
 
 
 # ------------------------------------------------------------------------------------------------------ pairs twice
@@ -142,7 +143,7 @@ def repeated_ids(output: Output, config: Mapping[str, Any], units: Iterable[str]
     config: of the job; units: names of all its files, whose vectors are not read. Ids that are numbers of rows, or may
     repeat, are not looked at. Raises WorkError for a damaged file.
     """
-    if config["id_column"] is None or not kind_of(config).UNIQUE:
+    if config["id_column"] is None or not result_of(config).UNIQUE:
         return []
     rows_of = {name: rows for name in units if (rows := UnitFile.parse(name).rows_out)}
     under = (config["conditions"] or [None])[0]  # of several, each row has all

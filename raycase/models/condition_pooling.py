@@ -150,7 +150,7 @@ class ConditionPooling(Embedder):
             texts = prepared.of_sentences[0].take(prepared.sentence[pair_index])
             texts = replace(texts, start=texts.start[:, :1], end=texts.end[:, :1])
             return encoded(prepared, pair_index, *self.encoder.encode(texts))
-        empty_0D = torch.empty(0, self.dim, dtype=self.output_dtype, device=self.encoder.model.device)
+        empty_0D = torch.empty(0, self.dim, dtype=self.encoder.output_dtype, device=self.encoder.model.device)
         collector = Collector(len(pair_index), like=empty_0D)
 
         def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:

@@ -58,7 +58,6 @@ class Embedder(LoadedSystem):
     """Base of the loaded systems that embed: their vectors can be written to disk and searched."""
 
     warned = False  # that a text was cut
-    output_dtype = torch.float32  # what `encode_prepared` may round vectors to, so that less leaves the device
     stated_head: StatedHead | None = None  # whether a text states anything of a condition
 
     @property
@@ -67,8 +66,8 @@ class Embedder(LoadedSystem):
         return int(self.config.dim)
 
     def rounded(self, vectors: torch.Tensor) -> torch.Tensor:
-        """In `output_dtype`: (..., D). One too small for it has its least numbers: only zeros become zeros."""
-        written = vectors.to(self.output_dtype)
+        """In `output_dtype` of the encoder: (..., D). One too small has its least numbers: only zeros become zeros."""
+        written = vectors.to(self.encoder.output_dtype)
         is_lost = vectors.any(-1, keepdim=True) & ~written.any(-1, keepdim=True)
         return written.masked_fill(is_lost, torch.finfo(written.dtype).smallest_normal / 2**10)
 

@@ -150,8 +150,8 @@ def encoded(prepared: Prepared, pair_index: np.ndarray, vectors_KD: np.ndarray, 
 class Encoded:
     """The result of encoding N pairs.
 
-    vectors: (N, dim) of `Embedder.output_dtype`, NaN where refused; refused: (N,) the reason or None; truncated: (N,)
-    bool; work: of the encoder; distinct: the number of distinct pairs; kept: what is stored of each pair's text.
+    vectors: (N, dim) of the encoder's `output_dtype`, NaN where refused; refused: (N,) the reason or None; truncated:
+    (N,) bool; work: of the encoder; distinct: the number of distinct pairs; kept: what is stored of each pair's text.
     """
 
     vectors: np.ndarray

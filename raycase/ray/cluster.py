@@ -24,9 +24,8 @@ import ray
 from ray._private import ray_constants
 from ray.exceptions import RayError
 
-from raycase.commands.flags import RunFlags
 from raycase.errors import RequestError, WorkError, expecting, first_line, named, visible
-from raycase.job.request import actor_range
+from raycase.job.request import Actors
 from raycase.job.runner import CPUS_OF_ENCODER, Places
 
 SECONDS = 15.0  # within which a cluster takes a connection
@@ -183,11 +182,11 @@ class Capacity:
         return f"the cluster has {', '.join(shapes) or 'no node'}"
 
 
-def make_pool(flags: RunFlags, units: int, cluster: Capacity) -> ActorPool:
+def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
     """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
     fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
-    requested = actor_range(flags.actors)
-    gpus = cluster.gpus(flags.gpus_per_actor)
+    requested = actors.count
+    gpus = cluster.gpus(actors.gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
     free = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in cluster.alive]
     fits = [max(0, int(f / cpus)) for f in free]  # most actors of each node

@@ -6,7 +6,7 @@ import copy
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -25,10 +25,11 @@ from raycase.job.encode_step import EncodeUnits
 from raycase.job.plan import Plan
 from raycase.job.read_step import read_arrow
 from raycase.job.request import Request
+from raycase.job.results import Encoding
 from raycase.job.unit_files import write_arrow
 from raycase.job.units import ReadUnit, WrittenUnit
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, ActorPool
-from raycase.ray.in_flight import DEATHS, InFlight, Key, feed_tasks
+from raycase.ray.in_flight import DEATHS, InFlight, feed_spans
 
 AHEAD_UNITS, AHEAD_UNITS_AN_ACTOR = 64, 16  # units in Ray and not yet written: the larger of 64 and 16 per actor
 READERS_AN_ACTOR, WRITERS_AN_ACTOR = 4, 2  # unbounded, Ray would start as many processes at once as fit the CPUs
@@ -38,7 +39,7 @@ WATCH = 5.0  # seconds between two looks of an encoder at whether its job goes o
 def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUnit]:
     """Read, encode and write the plan's units; yields each when its file is written.
 
-    Any number of units is one execution, to which they are fed in bounded pieces. Raises RequestError, WorkError and
+    Any number of units is one execution, to which they are fed bit by bit. Raises RequestError, WorkError and
     Ray's errors.
     """
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -54,7 +55,7 @@ def execute(request: Request, plan: Plan, pool: ActorPool) -> Iterator[WrittenUn
     context.raise_original_map_exception = True  # else a step's own error is lost with its cause
     context.target_max_block_size = 1  # one block per unit, which any actor can take as soon as it is read
     context.max_consecutive_actor_init_deaths = 3  # tolerates nodes lost while their actor starts
-    context.execution_no_progress_timeout_s = 60 * request.flags.stall_timeout
+    context.execution_no_progress_timeout_s = 60 * request.actors.stall_timeout
     try:
         with DataContext.current(context):
             written = _stages(request, plan, pool, in_flight, write)
@@ -85,32 +86,31 @@ class _Opaque:
         return copy.copy, (self.value,)
 
 
-def _stages(request: Request, plan: Plan, pool: ActorPool, in_flight: Any, write: Any) -> Dataset:
+def _stages(
+    request: Request, plan: Plan, pool: ActorPool, in_flight: ray.actor.ActorHandle, write: Callable[..., pa.Table]
+) -> Dataset:
     """The dataset of `WrittenUnit`. CPUs differ by stage; otherwise Ray Data would fuse stages."""
     batches: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
-    tasks = ray.data.from_items([0], override_num_blocks=1).map_batches(
-        feed_tasks,
+    encoding, here = _Opaque(request.encoding), ray.get_runtime_context().get_node_id()
+    weights, units = request.config["model"]["weights"], math.ceil(plan.units / pool.least)
+    planned = ray.data.from_items([0], override_num_blocks=1).map_batches(
+        feed_spans,
         fn_kwargs={"plan": ray.put(replace(plan, learned=[])), "in_flight": in_flight},
         num_cpus=0,
-        label_selector={"ray.io/node-id": ray.get_runtime_context().get_node_id()},  # lost only with the driver
+        label_selector={"ray.io/node-id": here},  # lost only with the driver
         **batches,
     )
-    units = tasks.map_batches(
+    read = planned.map_batches(
         read_arrow,
-        fn_kwargs={"config": _Opaque(request.model), "kind": request.kind},
+        fn_kwargs={"encoding": encoding},
         compute=TaskPoolStrategy(size=READERS_AN_ACTOR * pool.most),
         num_cpus=READ_CPUS,
         **batches,
     )
-    encoded = units.map_batches(
+    encoded = read.map_batches(
         EncodeInPool,
-        fn_constructor_kwargs=request.step
-        | {
-            "config": _Opaque(request.model),
-            "in_flight": in_flight,
-            "threads": pool.threads,
-            "units": math.ceil(plan.units / pool.least),
-        },
+        fn_constructor_args=(encoding, in_flight),
+        fn_constructor_kwargs={"weights": weights, "threads": pool.threads, "units": units},
         compute=ActorPoolStrategy(min_size=pool.least, max_size=pool.most, initial_size=pool.most),
         num_cpus=pool.cpus,
         num_gpus=pool.gpus,
@@ -127,31 +127,30 @@ class EncodeInPool:
     It ends with `in_flight`, which its job ends, whatever still refers to it: others wait for its CPUs and GPUs.
     """
 
-    def __init__(self, *, in_flight: ray.actor.ActorHandle, **step: Any) -> None:
+    def __init__(self, encoding: Encoding, in_flight: ray.actor.ActorHandle, **how: Any) -> None:
         ray.get(in_flight.is_there.remote())  # raises where Ray started it again after its job, and so ends that
-        Thread(target=_end_with, args=(in_flight,), daemon=True).start()
-        self.step = EncodeUnits(**step)
         self.in_flight = in_flight
+        Thread(target=self._end_with_job, daemon=True).start()
+        self.step = EncodeUnits(encoding, **how)
 
     def __call__(self, row: pa.Table) -> Iterator[pa.Table]:
-        unit: Key = row["file"][0].as_py(), row["start"][0].as_py()
-        if ray.get(self.in_flight.begin.remote(unit)):
-            encoded = self.step(ReadUnit.from_arrow(row))
-            self.in_flight.end.remote(unit)
+        unit = ReadUnit.from_arrow(row)
+        key = unit.file, unit.start
+        if ray.get(self.in_flight.begin.remote(key)):
+            encoded = self.step(unit)
+            self.in_flight.end.remote(key)
             yield encoded.to_arrow()
         else:
-            read = ReadUnit.from_arrow(row)
-            rejected = self.step.rejecting(read, dict.fromkeys(range(len(read.rows)), ""), Reason.KILLED)
-            ray.get(self.in_flight.reject.remote(unit, rejected.to_arrow()))
+            rejected = self.step.rejecting(unit, dict.fromkeys(range(len(unit.rows)), ""), Reason.KILLED)
+            ray.get(self.in_flight.reject.remote(key, rejected.to_arrow()))
 
-
-def _end_with(in_flight: ray.actor.ActorHandle) -> None:
-    """End this process once the actor has died; not where it is only not reached for now."""
-    while True:
-        time.sleep(WATCH)
-        try:
-            ray.get(in_flight.is_there.remote())
-        except ActorDiedError:
-            os._exit(0)
-        except RayError:  # it is not reached for now
-            continue
+    def _end_with_job(self) -> None:
+        """End this process once `in_flight` has died; not where it is only not reached for now."""
+        while True:
+            time.sleep(WATCH)
+            try:
+                ray.get(self.in_flight.is_there.remote())
+            except ActorDiedError:
+                os._exit(0)
+            except RayError:  # it is not reached for now
+                continue

@@ -1,4 +1,4 @@
-"""The units that Ray holds: the plan is fed in bounded pieces, and a unit that keeps killing its encoder is rejected.
+"""The units that Ray holds: the plan is fed bit by bit, and a unit that keeps killing its encoder is rejected.
 
 Small, since every worker imports this module.
 """
@@ -14,7 +14,7 @@ import ray
 
 from raycase.errors import WorkError
 from raycase.job.plan import Plan
-from raycase.job.units import pieces_to_arrow
+from raycase.job.units import spans_to_arrow
 
 DEATHS = 3  # of encoders at a unit, after which it is rejected
 HOPELESS = 3  # units rejected before any was encoded, after which the job ends
@@ -22,14 +22,14 @@ HOPELESS = 3  # units rejected before any was encoded, after which the job ends
 Key = tuple[int, int]  # a unit: its file and first row
 
 
-def feed_tasks(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHandle) -> Iterator[pa.Table]:
-    """Yield the plan's tasks of the read step, each as soon as `in_flight` has room for it."""
+def feed_spans(_: pa.Table, *, plan: ray.ObjectRef, in_flight: ray.actor.ActorHandle) -> Iterator[pa.Table]:
+    """Yield the plan's spans, those of one task of the read step together, as soon as `in_flight` has room for them."""
     planned: Plan = ray.get(plan)
     fed = 0
-    for pieces in planned.tasks():
+    for spans in planned.spans_together():
         ray.get(in_flight.wait_for_room.remote(fed))
-        fed += sum(end - start for piece in pieces for start, end in piece.units)
-        yield pieces_to_arrow(pieces)
+        fed += sum(end - start for span in spans for start, end in span.units)
+        yield spans_to_arrow(spans)
 
 
 @ray.remote(num_cpus=0, max_concurrency=8)
@@ -57,7 +57,7 @@ class InFlight:
             self.changed.notify_all()
 
     async def wait_for_room(self, fed: int) -> None:
-        """Return when Ray, which has received `fed` rows so far, may receive another task."""
+        """Return when Ray, which has received `fed` rows so far, may receive more."""
         async with self.changed:
             await self.changed.wait_for(lambda: fed - self.left < self.ahead)
 

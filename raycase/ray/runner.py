@@ -12,10 +12,9 @@ import ray
 from ray.data.exceptions import ExecutionTimeoutError
 from ray.exceptions import GetTimeoutError, RayError
 
-from raycase.commands.flags import RunFlags
 from raycase.errors import WorkError, note
 from raycase.job.plan import Plan
-from raycase.job.request import Request
+from raycase.job.request import Actors, Request
 from raycase.job.runner import Item, Mapped, Places, Runner, progress_bar
 from raycase.job.units import WrittenUnit
 from raycase.ray.cluster import call, capacity, cause, join_cluster, make_pool
@@ -35,7 +34,7 @@ class RayRunner(Runner):
         unit: str,
         places: Places = (),
         stall_timeout: float | None = None,
-        encoder_of: tuple[RunFlags, int] | None = None,
+        encoder_of: tuple[Actors, int] | None = None,
         **here: Any,
     ) -> Iterator[Mapped]:
         """`Runner.map` by tasks. One whose worker dies is tried again: three times, or until the stall timeout."""
@@ -55,10 +54,10 @@ class RayRunner(Runner):
     def embed(self, request: Request, plan: Plan) -> Iterator[WrittenUnit]:
         """`Runner.embed` by Ray Data. A unit that keeps killing its encoder is rejected."""
         cluster = join_cluster([("--output", request.output.root)])
-        pool = make_pool(request.flags, plan.units, cluster)
+        pool = make_pool(request.actors, plan.units, cluster)
         note(f"needs {pool}; {cluster}")
-        timeout = request.flags.stall_timeout
-        return _ray_errors(execute(request, plan, pool), f"unit was finished by {pool}", timeout)
+        what = f"unit was finished by {pool}"
+        return _ray_errors(execute(request, plan, pool), what, request.actors.stall_timeout)
 
 
 def _results(

@@ -18,7 +18,6 @@ from raycase.io.schema import CODES, UNCONDITIONAL_PART
 
 STATES = "states"  # the column: large_binary, little-endian float16
 TOKENS_KEY = b"raycase_words"  # in the metadata of the column CODES
-MOST_TOKEN_BYTES = 4096  # of a token
 SHARE_BYTES = 4  # of a unconditional part before its vector: share and scale, float16
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,40 +12,47 @@ import pyarrow.dataset as ds
 
 from raycase.errors import RequestError, note
 from raycase.evaluation.models import TextsOrPairs
+from raycase.io.inputs import list_input, peek
 from raycase.io.rated_pairs import SENTENCE1, SENTENCE2, RatedPairs, texts_sha256
-from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, parquet_bytes
+from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, find_columns, parquet_bytes
 from raycase.io.storage import Location, fingerprint
-from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import Output
-from raycase.job.pair_result import SCORES, Encode, PairResult
 from raycase.job.request import Request
+from raycase.job.results import SCORES, Encoding, JobResult, OfVectors, Pairs, ScoreResult, VectorResult, figure_columns
 from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
-from raycase.job.score_job import ScoreFlags, check_score
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import SCORE, EmbedderConfig
-from raycase.models.pairs import PairVectors
+from raycase.models.configs import SCORE, EmbedderConfig, SystemConfig
+from raycase.models.pairs import Encoded, PairVectors
 from raycase.models.registry import resolve
-from raycase.names import Compute
+from raycase.names import Compute, Dtype
 from raycase.tokens.stored import STATES, StoredStates
 
+if TYPE_CHECKING:
+    from raycase.encoder.token_batch import Prepared
+    from raycase.models.condition_pooling import ConditionPooling
+    from raycase.models.embedder import LoadedSystem
+
 SENTENCE = "sentence"
-SETTINGS: Any = {"keep_columns": (), "unit_rows": 2048, "max_rejected": 0.0, "on_unknown": "embed"}  # of all jobs here
+UNIT_ROWS = 2048  # of all jobs here
 Pair = tuple[str, str]  # a sentence and its condition
 SentencePair = tuple[str, str, str]  # two sentences and their condition
 
 
-class StatesResult(PairResult):
+@dataclass(frozen=True, kw_only=True)
+class StateResult(OfVectors):
     """The unconditional vector of each text, and the states of its tokens."""
 
-    KEY = "states"
+    KEY: ClassVar[str] = "states"
+
+    dtype: Dtype = "float32"
 
     @property
     def config(self) -> dict[str, Any]:
         return super().config | {self.KEY: True}
 
-    def open(self, system: Any) -> Encode:
-        return lambda prepared, rows: system.tokens(prepared)
+    def compute(self, system: LoadedSystem, prepared: Prepared | None, rows: pa.Table) -> Encoded:
+        return self.rounded(cast("ConditionPooling", system).tokens(cast("Prepared", prepared)))
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,7 @@ class VectorCache:
     ) -> tuple[StoredStates, np.ndarray]:
         """States of the tokens of N distinct texts, and f of each, (N, D) float32, with the embedding job."""
         pairs = [(text, "") for text in texts]
-        table = self._embedded(pairs, config, name, cache, compute, unconditional=True, kind=StatesResult)
+        table = self._embedded(pairs, config, name, cache, compute, unconditional=True, result=StateResult())
         return StoredStates.read(table[STATES], config.states_dim), embedding_numbers(table[EMBEDDING])
 
     def scores_of(
@@ -102,14 +109,13 @@ class VectorCache:
         output = Output((folder / "scored").uri, SCORES)
         if not output.manifest.exists():
             note(f"Scoring {len(rows):,} pairs of {name} by {model} into {folder.uri}")
-            job = ScoreFlags(
-                input=_table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION),
-                output=output.root.uri,
-                model=model,
-                compute=compute,
-                **SETTINGS,
-            )
-            self._run(check_score(job), rows, f"{name}: expected a score for each pair")
+            config = resolve(model)
+            uri = _table(folder / "pairs.parquet", rows, SENTENCE1, SENTENCE2, CONDITION)
+            columns = {"text": SENTENCE1, "second": SENTENCE2}
+            condition = CONDITION if config.known_conditions is None else None
+            result = ScoreResult(figures=figure_columns(SCORE, config), sentence2_column=SENTENCE2)
+            request = _request(uri, columns, condition, config, result, output, compute)
+            self._run(request, rows, f"{name}: expected a score for each pair")
         return _read(output, len(rows))[SCORE].to_numpy()
 
     def _embedded(
@@ -121,31 +127,21 @@ class VectorCache:
         compute: Compute | None,
         *,
         unconditional: bool,
-        kind: type[PairResult] = PairResult,
+        result: JobResult = VectorResult(),  # noqa: B008 frozen
     ) -> pa.Table:
         """The output of the job that embeds these pairs, which runs once."""
         identity: dict[str, Any] = {"model": config.describe(), "pairs": texts_sha256(pairs), "compute": compute}
         identity |= ({"unconditional": True} if unconditional else {}) | (
-            {"kind": kind.KEY} if kind is not PairResult else {}
+            {"kind": result.KEY} if isinstance(result, StateResult) else {}
         )
         folder = cache / fingerprint(identity)[:16]
         vectors = Output((folder / "vectors").uri)
         if not vectors.manifest.exists():  # a finished output may have moved here with its cache
             manner = "without condition" if unconditional else f"under {config.label}"
             note(f"Encoding {len(pairs):,} texts of {name} once, {manner}, into {folder.uri}")
-            job = EmbedFlags(
-                input=_table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION),
-                output=vectors.root.uri,
-                text_column=SENTENCE,
-                condition_column=None if unconditional else CONDITION,
-                unconditional=unconditional,
-                model=config.model,
-                compute=compute,
-                dtype="float32",
-                **SETTINGS,
-            )
-            request = check_embed(job, config)
-            request = replace(request, kind=kind(**vars(request.kind)))
+            uri = _table(folder / "pairs.parquet", pairs, SENTENCE, CONDITION)
+            condition = None if unconditional else CONDITION
+            request = _request(uri, {"text": SENTENCE}, condition, config, result, vectors, compute)
             self._run(request, pairs, f"{name}: expected a vector for each sentence")
         return _read(vectors, len(pairs))
 
@@ -163,6 +159,22 @@ class VectorCache:
                 f"{expected}, got {count} without; the first: {first['reason']}: "
                 f"{' and '.join(map(repr, sentences))} under {condition!r}; fix or remove the row"
             ) from error
+
+
+def _request(
+    uri: str,
+    texts: Mapping[str, str],
+    condition: str | None,
+    config: SystemConfig,
+    result: JobResult,
+    output: Output,
+    compute: Compute | None,
+) -> Request:
+    """The job over a table; `texts`: its columns of them, as `find_columns` takes them."""
+    files = list_input(uri).files
+    columns = find_columns(peek(files[0]), uri, id=None, condition=condition, keep=(), **texts)
+    encoding = Encoding(model=config, pairs=Pairs(columns=columns), result=result, compute=compute, compile="auto")
+    return Request(encoding=encoding, files=files, output=output, unit_rows=UNIT_ROWS)
 
 
 def _table(file: Location, rows: Sequence[tuple[str, ...]], *names: str) -> str:

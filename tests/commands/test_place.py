@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from raycase.cli import main
 from raycase.commands import place as placement
 from raycase.commands.place import several_encoders, why_ray
 from raycase.errors import RequestError
+from raycase.job.request import Actors
 
 
 @pytest.fixture
@@ -50,17 +50,17 @@ def test_flags_that_contradict_are_refused(alone):
         why_ray(False, "--actors 2:4")
 
 
-def test_several_encoders(alone, monkeypatch, job):
-    job = replace(job, actors=None)
-    assert several_encoders(job, 15) == "", "expected 16 units at least, four for each of four encoders"
-    assert several_encoders(job, 16) == "4 encoders for 16 units"
-    assert several_encoders(replace(job, actors="1:1"), 1000) == ""
-    assert several_encoders(replace(job, actors="1:3"), 1) == "--actors 1:3"
-    assert several_encoders(replace(job, gpus_per_actor=0.5), 1) == "--gpus-per-actor 0.5"
+def test_several_encoders(alone, monkeypatch):
+    some = Actors()
+    assert several_encoders(some, 15) == "", "expected 16 units at least, four for each of four encoders"
+    assert several_encoders(some, 16) == "4 encoders for 16 units"
+    assert several_encoders(Actors(count=(1, 1)), 1000) == ""
+    assert several_encoders(Actors(count=(1, 3)), 1) == "--actors 1:3"
+    assert several_encoders(Actors(gpus=0.5), 1) == "--gpus-per-actor 0.5"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert several_encoders(job, 1000) == ""
+    assert several_encoders(some, 1000) == ""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert several_encoders(job, 1) == "2 GPUs"
+    assert several_encoders(some, 1) == "2 GPUs"
 
 
 def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys):

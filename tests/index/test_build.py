@@ -14,12 +14,12 @@ from indexed import CONDITIONS, QUERIES, refuse, rows
 from storing import indexed
 
 from raycase.cli import main
+from raycase.commands.embed import EmbedFlags
 from raycase.errors import RequestError, WorkError
 from raycase.index import build as build_module
 from raycase.index import lance_files
 from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.job.embed_job import EmbedFlags
 
 
 def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):

@@ -14,6 +14,7 @@ import torch
 from helpers import embed_here, embedded, read_output, read_rejected, sentences, vectors
 from indexed import refuse
 
+from raycase.commands.embed import EmbedFlags
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
@@ -21,8 +22,7 @@ from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
 from raycase.index.search_job import SearchFlags, search
 from raycase.job import read_step
-from raycase.job.embed_job import EmbedFlags
-from raycase.job.pair_result import count_defects
+from raycase.job.results import count_defects
 from raycase.job.run import UnfitError
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder

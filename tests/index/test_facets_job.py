@@ -11,11 +11,11 @@ from helpers import embed_here, embedded
 from indexed import refuse
 
 import raycase
+from raycase.commands.embed import EmbedFlags
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.encoder import words as module
 from raycase.encoder.words import FUNCTION_WORDS
 from raycase.index.answer_printing import BOLD
-from raycase.job.embed_job import EmbedFlags
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
 KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows

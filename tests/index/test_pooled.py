@@ -9,6 +9,7 @@ from helpers import cosines, embed_here, in_threads, read_output, stopped, vecto
 from indexed import brute, refuse
 
 import raycase
+from raycase.commands.embed import EmbedFlags
 from raycase.errors import RequestError, WorkError
 from raycase.index import condition_vectors
 from raycase.index.approximate import Options
@@ -17,7 +18,6 @@ from raycase.index.index import Index
 from raycase.index.search_job import SearchFlags, search
 from raycase.index.shard import Limits
 from raycase.io.schema import CODES, POOLED, UNCONDITIONAL_PART
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 
 ASKED = "what they wear on their heads"
@@ -48,7 +48,7 @@ def model(home):
 
 def test_eight_threads_get_what_one_gets(home, index):
     shared = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=60_000))  # room for two conditions
-    pool = raycase.Pool(words=str(home / "words"), conditions=[ASKED])
+    pool = raycase.Pool(tokens=str(home / "words"), conditions=[ASKED])
     rows = ds.dataset(home / "words" / "embeddings").to_table()
 
     def ask(index, query, condition, where):

@@ -10,6 +10,7 @@ from crashing import Killed, answers, dying_before
 from helpers import embed_here
 from indexed import refuse
 
+from raycase.commands.embed import EmbedFlags
 from raycase.errors import WorkError
 from raycase.index import index as index_module
 from raycase.index.build import IndexFlags, build
@@ -17,7 +18,6 @@ from raycase.index.index import Index, on_index
 from raycase.index.lance_files import open_newest, open_ready
 from raycase.index.search_job import SearchFlags, search
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedFlags
 
 CONDITIONS, NEW = ("color", "dog"), "what they wear"
 QUERIES = ["a woman in a red dress", "two people play with a dog"]

@@ -12,10 +12,10 @@ from helpers import embed_here, read_output
 from input_files import columns_of, read_from, spans_of, the_file, write
 from storing import indexed
 
+from raycase.commands.embed import EmbedFlags
 from raycase.errors import RequestError
 from raycase.index.index import Index
 from raycase.io.reader import KEEP
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.verify import verify
 from raycase.papers.baselines.model import bi_encoder
 

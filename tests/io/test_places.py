@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from raycase.commands.embed import EmbedFlags, check_embed
 from raycase.commands.evaluate import EvaluateFlags, check_places
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.commands.join import JoinFlags, join
+from raycase.commands.score import ScoreFlags, check_score
 from raycase.commands.train import ProjectorFlags
 from raycase.commands.train import check_request as check_training
 from raycase.commands.tune import Sweep
@@ -16,9 +18,7 @@ from raycase.index.build import IndexFlags, build
 from raycase.index.search_job import SearchFlags, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.output import output_folder
-from raycase.job.score_job import ScoreFlags, check_score
 
 OVER, AS_INPUT = "expected another place than", "would be read as input"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import tiny
 import torch
-from helpers import cosines, embed_here, read_output, read_rejected, vectors
+from helpers import cosines, embed_here, read_output, vectors
 
 import raycase
 from raycase.job import encode_step
@@ -22,25 +22,10 @@ def test_unconditional_writes_the_plain_vector(job, tiny_model):
     assert cosines(vectors(table), plain.embed(table["text"].to_pylist(), None)).min() > 0.999
 
 
-def test_a_vector_that_overflows_float16_rejects_its_row(job, tiny_model, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    loud = tmp_path / "loud"
-    loud.mkdir()
-    for file in tiny_model.iterdir():
-        (loud / file.name).write_bytes(file.read_bytes())
-    weights = load_file(loud / "model.safetensors")
-    weights["encoder.layer.1.output.LayerNorm.weight"] *= 1e6
-    save_file(weights, loud / "model.safetensors", metadata={"format": "pt"})
-    job = replace(job, model=str(loud), dtype="float16", limit=3, max_rejected=1)
-    assert embed_here(job)["rows_rejected"] == 3
-    assert {r["reason"] for r in read_rejected(job.output)} == {"vector not finite"}
-
-
 def test_a_unit_that_a_string_column_cannot_hold_is_written_in_chunks(job, monkeypatch):
     embed_here(job)
     chunked = replace(job, output=job.output + "-chunked")
-    monkeypatch.setattr(encode_step, "PART_BYTES", 1000)
+    monkeypatch.setattr(encode_step, "TABLE_BYTES", 1000)
     embed_here(chunked)
     assert read_output(chunked.output).equals(read_output(job.output))
 

@@ -9,8 +9,8 @@ import tiny
 from helpers import embed_here, read_output, read_rejected
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from raycase.commands.embed import check_embed
 from raycase.errors import RequestError, WorkError
-from raycase.job.embed_job import check_embed
 from raycase.models.case import Case, CaseConfig
 
 
@@ -41,7 +41,7 @@ class Broken(Case):
 def failing(job, texts, tmp_path, **options):
     """Run the job over texts with an encoder that fails at some."""
     pd.DataFrame({"id": range(len(texts)), "text": texts}).to_csv(tmp_path / "rows.csv", index=False)
-    config = check_embed(job).model
+    config = check_embed(job).encoding.model
     config = FailingConfig(**{f.name: getattr(config, f.name) for f in fields(config)}, **options)
     return embed_here(replace(job, input=str(tmp_path / "rows.csv"), max_rejected=1), model=config)
 

@@ -39,10 +39,10 @@ def test_a_file_that_is_not_the_manifests_is_refused(tmp_path, tiny_model):
     folder = embedded(tmp_path, tiny_model, rows, conditions=("color",), unit_rows=10)
     name = swap_rows(folder)
     output = open_written(folder, "--embeddings")
-    with pytest.raises(WorkError, match=f"{name} as its manifest says, got: .*checksum differs; remove the file"):
+    with pytest.raises(WorkError, match=f"{name} as in its manifest, got: .*checksum differs; remove the file"):
         list(output.tables())
     (output.output.units / name).remove()
-    with pytest.raises(WorkError, match=f"{name} as its manifest says, got: .*missing; remove the file"):
+    with pytest.raises(WorkError, match=f"{name} as in its manifest, got: .*missing; remove the file"):
         list(open_written(folder, "--embeddings").tables())
     output.output.manifest_files.put(b"PAR1")
     with pytest.raises(WorkError, match=r"manifest_files\.parquet: checksum differs"):

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from helpers import sentences
 
+from raycase.commands.embed import check_embed
 from raycase.io.inputs import source_of
 from raycase.io.source import InputFile, Span
 from raycase.job import plan as plan_module
-from raycase.job.embed_job import check_embed
 from raycase.job.output import write_job
 from raycase.job.plan import Plan, find_job_file, make_plan
 from raycase.job.unit_files import UnitFile, finished
@@ -62,7 +62,7 @@ def test_a_resume_does_not_look_at_the_input_again(corpus, monkeypatch, tmp_path
     seen.clear()
     again = planned(corpus)
     assert seen == [] and not again.learned
-    assert list(again.pieces()) == list(first.pieces()) and np.array_equal(again.spans, first.spans)
+    assert list(again.spans_left()) == list(first.spans_left()) and np.array_equal(again.spans, first.spans)
     pq.write_table(pa.table({"text": sentences(10)}), tmp_path / "corpus" / "d.parquet")
     assert planned(corpus).rows == [300, 300, 300, 10] and seen == ["d.parquet"]
     seen.clear()
@@ -82,7 +82,7 @@ def test_what_a_limit_cut_short_is_looked_at_again(corpus, monkeypatch):
     seen = looked_at(monkeypatch)
     short = planned(replace(corpus, limit=100))
     assert short.rows[0] == sum(short.rows) == len(short) == 100
-    assert [piece.units for piece in short.pieces()] == [((0, 70),), ((70, 100),)]
+    assert [span.units for span in short.spans_left()] == [((0, 70),), ((70, 100),)]
     seen.clear()
     assert planned(corpus).rows == [300, 300, 300] and "a.parquet" in seen
     seen.clear()
@@ -105,7 +105,7 @@ def test_many_spans_are_not_many_objects(job, monkeypatch):
     for _ in range(2):
         plan = make_plan(request, opened, done)
         plan.save_spans(request.output.spans)
-        assert next(plan.pieces()).span.rows == 1 and plan.units == len(plan) == 20_000
+        assert next(plan.spans_left()).span.rows == 1 and plan.units == len(plan) == 20_000
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert most < 250 * len(plan), "expected arrays"
@@ -127,7 +127,7 @@ def test_what_is_left_is_what_a_set_of_rows_says(seed):
     plan = Plan(job_file=opened, spans=table, done=done, unit_rows=17, rows=limits, learned=[])
     covered = {(u.file, row) for u in done for row in range(u.start, u.end)}
     wanted = {(f, row) for f, n in enumerate(limits) for row in range(n)} - covered
-    pieces = list(plan.pieces())
-    assert [(p.span.file, row) for p in pieces for a, b in p.units for row in range(a, b)] == sorted(wanted)
-    assert (len(plan), plan.units) == (len(wanted), sum(len(p.units) for p in pieces))
+    left = list(plan.spans_left())
+    assert [(p.span.file, row) for p in left for a, b in p.units for row in range(a, b)] == sorted(wanted)
+    assert (len(plan), plan.units) == (len(wanted), sum(len(p.units) for p in left))
     assert len(plan) == done.missing(limits)

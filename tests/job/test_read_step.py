@@ -21,22 +21,18 @@ def test_condition_column_keeps_rows_and_pairs_apart(job, tmp_path):
         {"text": "a blue dog", "aspects": "color", "year": 2},
         {"text": "a red dress", "aspects": ["color"], "year": 3},
         {"text": "two cats", "aspects": []},
-        {"text": "two dogs", "aspects": ["color", None]},
-        {"text": "two men", "aspects": ["color", " "]},
-        {"text": "two women", "aspects": ["color", "color"]},
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     options = {"conditions": (), "condition_column": "aspects", "keep_columns": ("year", "aspects")}
     job = replace(job, input=str(path), max_rejected=1, **options)
     result = embed_here(job)
-    counts = {"rows_in": 7, "rows_out": 3, "rows_rejected": 4, "pairs": 4, "distinct_pairs": 3}
+    counts = {"rows_in": 4, "rows_out": 3, "rows_rejected": 1, "pairs": 4, "distinct_pairs": 3}
     assert counts.items() <= result.items()
     table = read_output(job.output)
     assert table["condition"].to_pylist() == ["color", "number", "color", "color"]
     assert table["year"].to_pylist() == [1, 1, 2, 3]
-    reasons = [f"{what} condition" for what in ("empty", "null", "empty", "duplicate")]
-    assert [r["reason"] for r in read_rejected(job.output)] == reasons
+    assert [r["reason"] for r in read_rejected(job.output)] == ["empty condition"]  # more of them: `test_operators.py`
     assert table["embedding"][0].equals(table["embedding"][3])
 
 

@@ -6,7 +6,7 @@ import pytest
 import small
 from helpers import embed_here
 
-from raycase.job.embed_job import check_embed
+from raycase.commands.embed import check_embed
 from raycase.job.runner import Runner
 from raycase.job.sample import dry_run
 from raycase.models.configs import sentence_encoder

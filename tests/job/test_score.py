@@ -17,9 +17,9 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
+from raycase.commands.score import ScoreFlags
 from raycase.errors import RequestError, WorkError
 from raycase.job.finished_output import open_written
-from raycase.job.score_job import ScoreFlags
 from raycase.job.verify import verify
 from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
@@ -51,6 +51,13 @@ def loaded(name, models):
     return raycase.load(models[name], dtype=torch.float32, **(CHOICES if name == "case" else {}))
 
 
+def evaluated(job, **flags):
+    """The correlation that `evaluate` finds on the same data."""
+    report = EvaluateFlags(model=(job.model,), data=job.input, output=f"{job.output}-report", compute="float32")
+    [system] = measure(replace(report, resamples=100, **flags), vectors_of=vectors_of)["systems"]
+    return pytest.approx(system["figures"]["all"]["spearman"]["value"], abs=0.02)
+
+
 @pytest.mark.parametrize("name", ["bi", "case", "pooling", "cross"])
 def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(name, job, models):
     choices = CHOICES if name == "case" else {}
@@ -69,10 +76,7 @@ def test_scores_under_conditions_are_the_models_own_and_have_evaluates_spearman(
     else:
         wanted = cosines(*(model.embed(side, list(frame.condition)) for side in sides))
     np.testing.assert_allclose(table["score"], wanted, atol=1e-5)
-    report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", compute="float32")
-    part = measure(replace(report, resamples=100, **choices), vectors_of=vectors_of)["systems"][0]
-    spearman = 100 * spearmanr(table["score"].to_numpy(), frame.label)[0]
-    assert spearman == pytest.approx(part["figures"]["all"]["spearman"]["value"], abs=0.02)
+    assert 100 * spearmanr(table["score"].to_numpy(), frame.label)[0] == evaluated(job, **choices)
     assert verify(job.output)["pairs"] == 40
 
 
@@ -82,10 +86,7 @@ def test_scores_without_conditions_have_evaluates_spearman(name, flags, job, mod
     job = replace(job, model=models[name], input=scored["validation"], score_column="similarity", **flags)
     score_here(job)
     table, frame = read_scores(job.output), pd.read_csv(job.input)
-    report = EvaluateFlags(model=(models[name],), data=job.input, output=f"{job.output}-report", task="sts")
-    metrics = measure(replace(report, resamples=100, compute="float32"), vectors_of=vectors_of)
-    spearman = 100 * spearmanr(table["similarity"].to_numpy(), frame.score)[0]
-    assert spearman == pytest.approx(metrics["systems"][0]["figures"]["all"]["spearman"]["value"], abs=0.02)
+    assert 100 * spearmanr(table["similarity"].to_numpy(), frame.score)[0] == evaluated(job, task="sts")
     assert table["score"].to_pylist() == [str(value) for value in frame.score]  # the users' own column
     columns = ["similarity", "similarity_range", "similarity_probability"]
     assert table.column_names[4:] == (columns if name == "mixsp" else columns[:1])
@@ -106,14 +107,10 @@ def test_a_stopped_job_resumes_to_what_an_undisturbed_one_writes(job, tmp_path):
     assert (result["units_done"], result["units_resumed"], result["rows_out"]) == (2, 2, 40)
     score_here(other := replace(job, output=str(tmp_path / "other")))
     assert read_scores(job.output).equals(read_scores(other.output))
-    assert score_here(job)["units_done"] == 0
     lost = min((tmp_path / "scored" / "scores").iterdir())
     lost.unlink()
     with pytest.raises(WorkError, match=r"scores/.*: missing"):
         verify(job.output)
-    (tmp_path / "scored" / "manifest.json").unlink()
-    assert score_here(job)["units_done"] == 1
-    assert read_scores(job.output).equals(read_scores(other.output))
 
 
 @pytest.mark.parametrize(
@@ -200,10 +197,7 @@ def test_bad_rows_are_kept_with_their_reason_and_place(ending, name, job, models
         ({"score_column": "label"}, "--score-column: expected a name that no other column has, got 'label'"),
         ({"model": "cross", "unconditional": True}, "--unconditional: expected a model that gives vectors"),
         ({"model": "mixsp", "condition_column": "condition"}, "--condition-column: expected scores under cond"),
-        ({"model": "nowhere"}, "--model"),
         ({"dim": 8}, "--dim: expected a dimension that"),
-        ({"limit": 0}, "--limit: expected at least 1"),
-        ({"input": "nowhere.csv"}, "--input: expected .* files at"),
     ],
 )
 def test_wrong_requests_are_refused(change, said, job, models):

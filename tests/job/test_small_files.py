@@ -1,7 +1,6 @@
 """Small files share units: the same rows under the same ids, whatever the limit, the unit's size and later files."""
 
 import json
-import re
 import shutil
 from dataclasses import replace
 
@@ -12,9 +11,9 @@ import pytest
 from helpers import cosines, embed_here, read_output, read_rejected, sentences, stopped, vectors
 from storing import indexed
 
+from raycase.commands.embed import check_embed
 from raycase.index.build import IndexFlags, build
 from raycase.index.index import Index
-from raycase.job.embed_job import check_embed
 from raycase.job.output import Output, Sharing, read_job, write_job
 from raycase.job.plan import find_job_file
 from raycase.job.verify import verify
@@ -83,9 +82,11 @@ def test_they_are_few_units_and_the_same_rows_and_later_files_join_the_last_unit
     equal(small, apart(small))
 
 
-def test_rejected_rows_name_their_own_file_and_row(small, tmp_path):
+def test_rejected_rows_name_their_own_file_and_row(small, tmp_path, capsys):
     write(tmp_path / "small" / "01.csv", ["a dog", "", "a cat"])
     write(tmp_path / "small" / "02.jsonl", ["a dog", "dog " * 99, "a poison"])
+    assert embed_here(replace(small, output=f"{small.output}-cut"))["rows_truncated"] == 1
+    assert "texts were cut at 64 tokens" in capsys.readouterr().err
     embed_here(replace(small, on_long="reject"))
     found = [(r["file"].rsplit("/")[-1], r["row"], r["reason"]) for r in read_rejected(small.output)]
     bad = [("02.jsonl", 1, "text too long"), ("02.jsonl", 2, "vector not finite")]
@@ -99,13 +100,6 @@ def test_a_job_whose_first_file_is_empty_resumes(job, tmp_path):
         (tmp_path / "empty" / f"{name}.jsonl").write_text(text)
     job = replace(job, input=str(tmp_path / "empty"))
     assert [embed_here(job)["units_done"] for _ in range(2)] == [1, 0]
-
-
-def test_texts_that_are_cut_are_counted_and_said(small, tmp_path, capsys):
-    write(tmp_path / "small" / "02.jsonl", ["a dog", "dog " * 99])
-    result = embed_here(small)
-    assert result["rows_truncated"] == 1
-    assert re.search(rf"\b1 of {result['rows_in']} texts were cut at \d+ tokens", capsys.readouterr().err)
 
 
 def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp_path):

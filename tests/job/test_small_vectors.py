@@ -11,13 +11,13 @@ import torch
 from altered import alter, with_column
 from helpers import embed_here, read_output, stopped
 
+from raycase.commands.embed import check_embed
 from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError, WorkError
 from raycase.index.build import IndexFlags, build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
-from raycase.job.embed_job import check_embed
-from raycase.job.encode_step import rejected_rows
-from raycase.job.pair_result import PairResult
+from raycase.job.encode_step import pair_reasons
+from raycase.job.results import Encoding, Pairs, VectorResult
 from raycase.job.verify import verify
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import Encoded
@@ -59,15 +59,23 @@ def test_a_job_writes_what_the_formula_says_and_resumes(floats, normalize, dtype
         assert written.dtype == dtype and np.allclose(written, unit, atol=3e-4 if dtype == "float16" else 1e-6)
 
 
+def computed(rows, **how):
+    """What a job makes of vectors that a model gives, and why each is rejected, or None."""
+    count = len(rows)
+    encoded = Encoded(vectors=rows, refused=[None] * count, truncated=np.zeros(count, bool), work=None, distinct=count)
+    model, result = SimpleNamespace(encode_prepared=lambda _: encoded), VectorResult(**how)
+    done = result.compute(model, None, None)
+    encoding = Encoding(model=None, pairs=Pairs(columns=None), result=result)
+    return done, pair_reasons(encoding, done, None, np.arange(count))
+
+
 @pytest.mark.parametrize(("normalize", "dtype"), FORMS)
 def test_what_has_no_direction_or_is_not_finite_is_rejected(normalize, dtype):
     rows = np.array([[3, -4] * 4, [0] * 8, [np.nan] * 8, [np.inf, 1] * 4, [3e38] * 8, [1e-40] * 8], np.float32)
-    encoded = Encoded(vectors=rows, refused=[None] * 6, truncated=np.zeros(6, bool), work=None, distinct=6)
-    kind = PairResult(columns=None, dtype=dtype, normalize=normalize, on_long="truncate")
-    done = kind.finish(encoded)
-    reasons = {1: Reason.ZERO, 2: Reason.NOT_FINITE, 3: Reason.NOT_FINITE}
-    assert rejected_rows(done, np.arange(6), kind) == reasons
-    [(_, column)] = kind.results(done, np.array([0, 4, 5]))
+    done, reasons = computed(rows, dtype=dtype, normalize=normalize)
+    assert reasons == [None, Reason.ZERO, Reason.NOT_FINITE, Reason.NOT_FINITE, None, None]
+    [(_, column)] = VectorResult(dtype=dtype).computed(done)
+    column = column.take(pa.array([0, 4, 5]))
     wanted = {
         "float16": [[0.3, -0.4] * 4, [0.125**0.5] * 8, [0.125**0.5] * 8],
         "int8": [[95, -127] * 4, [127] * 8, [127] * 8],
@@ -79,16 +87,15 @@ def test_what_has_no_direction_or_is_not_finite_is_rejected(normalize, dtype):
 
 @pytest.mark.parametrize("rounds", [False, True])  # the model, before the vectors leave its device
 def test_what_float16_cannot_hold_is_rejected_and_a_true_zero_is_not(rounds):
-    rows = torch.tensor([[3, -4] * 4, [0] * 8, [1e-9, 3e-8] * 4, [-1e-6] * 8, [1e-45] * 8, [6.2e-5, 1e-9] * 4])
-    model = SimpleNamespace(output_dtype=torch.float16 if rounds else torch.float32)
-    vectors = Embedder.rounded(model, rows).numpy()
-    encoded = Encoded(vectors=vectors, refused=[None] * 6, truncated=np.zeros(6, bool), work=None, distinct=6)
-    kind = PairResult(columns=None, dtype="float16", on_long="truncate")
-    done = kind.finish(encoded)
-    assert rejected_rows(done, np.arange(6), kind) == dict.fromkeys((2, 3, 4), Reason.TOO_SMALL)
+    rows = torch.tensor(
+        [[3, -4] * 4, [0] * 8, [1e-9, 3e-8] * 4, [-1e-6] * 8, [1e-45] * 8, [6.2e-5, 1e-9] * 4, [7e4] * 8]
+    )
+    encoder = SimpleNamespace(output_dtype=torch.float16 if rounds else torch.float32)
+    vectors = Embedder.rounded(SimpleNamespace(encoder=encoder), rows).numpy()
+    done, reasons = computed(vectors, dtype="float16")
+    assert reasons == [None, None, *[Reason.TOO_SMALL] * 3, None, Reason.NOT_FINITE]
     assert np.array_equal(done.vectors[[0, 1, 5]], rows[[0, 1, 5]].half().numpy())
-    other = replace(kind, dtype="float32")
-    assert rejected_rows(other.finish(replace(encoded, vectors=rows.numpy())), np.arange(6), other) == {}
+    assert computed(rows.numpy(), dtype="float32")[1] == [None] * 7
 
 
 @pytest.mark.parametrize(("dtype", "other"), [("int8", np.uint8), ("float32", np.int8)])

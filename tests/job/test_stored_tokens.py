@@ -7,9 +7,9 @@ import small
 import storing
 from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
+from raycase.commands.embed import EmbedFlags
 from raycase.errors import RequestError
 from raycase.index.build import IndexFlags, build
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.output import Output
 from raycase.job.verify import verify
 

@@ -53,7 +53,7 @@ def first(folder):
     ("damage", "words"),
     [
         (lambda out: out.job_file.remove(), r"got no job\.json"),
-        (lambda out: swap_rows(out.root.uri), "embeddings/.*: (checksum differs|.* bytes, the manifest says)"),
+        (lambda out: swap_rows(out.root.uri), "embeddings/.*: (checksum differs|.* bytes, the manifest has)"),
         (lambda out: first(out.units).remove(), "embeddings/.*: missing"),
         (lambda out: (out.units / "x.parquet").put(b""), "embeddings/x.parquet: not in the manifest"),
         (

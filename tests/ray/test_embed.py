@@ -30,8 +30,8 @@ from helpers import (
 )
 
 import raycase
+from raycase.commands.embed import check_embed
 from raycase.errors import RequestError
-from raycase.job.embed_job import check_embed
 from raycase.job.output import Output
 from raycase.job.sample import dry_run
 from raycase.job.verify import verify
@@ -51,7 +51,7 @@ def finished(cluster, s3_server, tiny_model, tmp_path_factory):
     s3.put(local.input, "corpus/in/part-0.parquet")
     s3.put(str(folder / "rejected.parquet"), "corpus/in/part-1.parquet")
     job = replace(local, input="s3://corpus/in/", output="s3://corpus/out", actors="2:2", unit_rows=20, max_rejected=1)
-    with pytest.MonkeyPatch.context() as patch:  # of 30 units, so both actors work through many pieces of the plan
+    with pytest.MonkeyPatch.context() as patch:  # of 30 units, so both actors work through many spans of the plan
         patch.setattr(ray_embed, "AHEAD_UNITS", 4)
         patch.setattr(ray_embed, "AHEAD_UNITS_AN_ACTOR", 2)
         result = run(job, RayRunner())

@@ -28,8 +28,8 @@ from helpers import (
 from ray import cloudpickle
 from ray.job_submission import JobStatus, JobSubmissionClient
 
+from raycase.commands.embed import check_embed
 from raycase.errors import WorkError
-from raycase.job.embed_job import check_embed
 from raycase.job.output import Output
 from raycase.job.verify import verify
 from raycase.models.case import Case, CaseConfig
@@ -102,7 +102,7 @@ class KilledCase(Case):
 def killed(job):
     """The job's model, which dies of "poison"."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the workers do not find the module
-    model = check_embed(job).model
+    model = check_embed(job).encoding.model
     return KilledCaseConfig(**{field.name: getattr(model, field.name) for field in fields(model)})
 
 

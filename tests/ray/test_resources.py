@@ -7,7 +7,7 @@ from helpers import Later
 
 from raycase.errors import RequestError
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedFlags
+from raycase.job.request import Actors
 from raycase.ray.cluster import READ_CPUS, WRITE_CPUS, Capacity, join_cluster, make_pool
 from raycase.serve.serve_job import ServeFlags
 
@@ -15,25 +15,25 @@ serve = Later("raycase.ray.serve")
 
 
 @pytest.mark.parametrize(
-    ("nodes", "grows", "flags", "wanted"),
+    ("nodes", "grows", "actors", "wanted"),
     [
-        ([{"CPU": 2}], False, {}, (1, 1, 1.625, 0, 2)),
-        ([{"CPU": 2}], False, {"actors": "1:3"}, (1, 3, 0.5, 0, 1)),
-        ([{"CPU": 2}], True, {"actors": "1:8"}, (1, 8, 0.8125, 0, 1)),  # a third has no room, so rows can be read
-        ([{"CPU": 8, "GPU": 8}], False, {}, (8, 8, 0.9375, 1, None)),
-        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, {"actors": "1:99"}, (1, 4, 1.0, 1, None)),
-        ([{"CPU": 0}], True, {"actors": "2:8", "gpus_per_actor": 1}, (2, 8, 1.0, 1, None)),
-        ([{"CPU": 2}], False, {"actors": "8:8"}, "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with"),
-        ([{"CPU": 0}], True, {}, "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
+        ([{"CPU": 2}], False, Actors(), (1, 1, 1.625, 0, 2)),
+        ([{"CPU": 2}], False, Actors(count=(1, 3)), (1, 3, 0.5, 0, 1)),
+        ([{"CPU": 2}], True, Actors(count=(1, 8)), (1, 8, 0.8125, 0, 1)),  # a third has no room, so rows can be read
+        ([{"CPU": 8, "GPU": 8}], False, Actors(), (8, 8, 0.9375, 1, None)),
+        ([{"CPU": 4}, {"CPU": 16, "GPU": 4}], False, Actors(count=(1, 99)), (1, 4, 1.0, 1, None)),
+        ([{"CPU": 0}], True, Actors(count=(2, 8), gpus=1), (2, 8, 1.0, 1, None)),
+        ([{"CPU": 2}], False, Actors(count=(8, 8)), "expected 8 with at least 0.5 CPUs.* room for 3: .* 1 node with"),
+        ([{"CPU": 0}], True, Actors(), "got room for 0: .*; .* pass --actors MIN:MAX on a cluster whose autoscaler"),
     ],
 )
-def test_actors_fit_the_cluster_or_are_refused(nodes, grows, flags, wanted):
+def test_actors_fit_the_cluster_or_are_refused(nodes, grows, actors, wanted):
     cluster = Capacity(nodes, grows)
     if isinstance(wanted, str):
         with pytest.raises(RequestError, match=wanted):
-            make_pool(EmbedFlags(output="out", **flags), units=100, cluster=cluster)
+            make_pool(actors, units=100, cluster=cluster)
     else:
-        pool = make_pool(EmbedFlags(output="out", **flags), units=100, cluster=cluster)
+        pool = make_pool(actors, units=100, cluster=cluster)
         assert (pool.least, pool.most, pool.cpus, pool.gpus, pool.threads) == wanted
 
 
@@ -41,7 +41,7 @@ def test_all_stages_fit_a_node_when_their_cpus_are_taken_one_by_one():
     """As Ray Data reserves them; with 2 CPUs and tenths, writing was 4e-17 short, and long jobs stood still."""
     for cpus, gpus in product(range(1, 65), (0, 1, 4)):
         node = {"CPU": cpus, "GPU": gpus}
-        pool = make_pool(EmbedFlags(output="out"), units=1000, cluster=Capacity([node]))
+        pool = make_pool(Actors(), units=1000, cluster=Capacity([node]))
         left = node["CPU"]
         for share in [READ_CPUS, *[pool.cpus] * pool.most, WRITE_CPUS]:
             assert left >= share

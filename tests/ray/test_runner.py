@@ -1,5 +1,5 @@
-"""The runner on Ray: a worker that dies, an error of the function, a call that does not end; the plan goes to Ray in
-bounded pieces, and the same actors work through all of them."""
+"""The runner on Ray: a worker that dies, an error of the function, a call that does not end; the plan goes to Ray bit
+by bit, and the same actors work through all of it."""
 
 import os
 import threading
@@ -14,9 +14,9 @@ from helpers import wait_for
 
 from raycase.errors import RequestError, WorkError
 from raycase.io.source import InputFile, Span
-from raycase.job.units import Piece
+from raycase.job.units import PlannedSpan
 from raycase.ray import runner
-from raycase.ray.in_flight import InFlight, feed_tasks
+from raycase.ray.in_flight import InFlight, feed_spans
 from raycase.ray.runner import RayRunner
 
 
@@ -48,18 +48,18 @@ def test_an_error_is_the_functions_and_what_does_not_end_is_given_up(cluster, tm
     over.touch()
 
 
-def tasks(count, units):
-    """A plan of tasks with so many units each."""
+def planned(count, units):
+    """A plan of so many tasks of Ray with so many units each."""
     span = Span(file=0, start=0, rows=units, at=0, length=1, bytes=1)
     files = (InputFile(uri="/in.parquet", size=1, mark="1"),)
-    pieces = [Piece(files=files, span=span, units=tuple((i, i + 1) for i in range(units)))]
-    return SimpleNamespace(tasks=lambda: iter([pieces] * count))
+    spans = [PlannedSpan(files=files, span=span, units=tuple((i, i + 1) for i in range(units)))]
+    return SimpleNamespace(spans_together=lambda: iter([spans] * count))
 
 
 def test_no_more_is_fed_than_may_be_ahead_of_what_is_written(cluster):
     in_flight = InFlight.remote(10)
     fed = []
-    stream = feed_tasks(pa.table({}), plan=ray.put(tasks(9, 4)), in_flight=in_flight)
+    stream = feed_spans(pa.table({}), plan=ray.put(planned(9, 4)), in_flight=in_flight)
     thread = threading.Thread(target=lambda: [fed.append(task) for task in stream])
     thread.start()
     wait_for(lambda: len(fed) == 3)  # 12 units: the third task began when 8 were given

@@ -10,12 +10,12 @@ import storing
 import torch
 from helpers import call_job, embed_here, embed_on_ray, embedded, read_scores, same_output, score_here
 
+from raycase.commands.embed import EmbedFlags
+from raycase.commands.score import ScoreFlags, score
 from raycase.errors import WorkError
 from raycase.explore.join import join
 from raycase.io.storage import locate
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
-from raycase.job.score_job import ScoreFlags, score
 from raycase.job.verify import verify
 from raycase.papers.mixsp.model import mixsp
 from raycase.ray.runner import RayRunner

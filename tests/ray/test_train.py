@@ -27,10 +27,10 @@ from helpers import (
 )
 
 import raycase
+from raycase.commands.embed import EmbedFlags
 from raycase.commands.train import train_model
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
-from raycase.job.embed_job import EmbedFlags
 from raycase.job.runner import Runner
 from raycase.papers.csr.train import CsrFlags
 from raycase.ray.cluster import Capacity

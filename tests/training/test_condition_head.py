@@ -12,18 +12,18 @@ import torch
 from helpers import rated_rows, read_output, read_rejected, sentences, to_csv, train_here, vectors
 
 import raycase
+from raycase.commands.embed import EmbedFlags, check_embed
 from raycase.commands.train import ConditionPoolingFlags
 from raycase.errors import RequestError
 from raycase.io.rated_pairs import read_rated
 from raycase.io.vectors import pair_cosines
-from raycase.job.embed_job import EmbedFlags, check_embed
 from raycase.job.run import run
 from raycase.job.runner import Runner
 from raycase.job.verify import verify
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.tokens.stored import STATES, StoredStates
 from raycase.training.nested import correlations
-from raycase.training.vector_cache import StatesResult
+from raycase.training.vector_cache import StateResult
 
 RECIPE = {"layers": (0.0, 1.0), "heads": 4, "head_dim": 16, "dim": 32, "epochs": 8, "batch_size": 32}
 RECIPE |= {"dropout": 0.1, "learning_rate": 1e-2, "nested": (16, 8)}
@@ -110,8 +110,9 @@ def test_the_embedding_job_writes_states(tiny_model, tmp_path):
     settings = {"input": str(tmp_path / "in.parquet"), "model": str(tiny_model), "unconditional": True}
     settings |= {"compute": "float32", "dtype": "float32", "unit_rows": 10, "max_rejected": 0.1}
     job = EmbedFlags(output=str(tmp_path / "out"), **settings)
-    request = check_embed(job, config)
-    run(replace(request, kind=StatesResult(**vars(request.kind))), Runner())
+    request = check_embed(job)
+    encoding = replace(request.encoding, model=config, result=StateResult())
+    run(replace(request, encoding=encoding), Runner())
     table, texts = read_output(job.output), texts[:-2]
     assert table["id"].to_pylist() == list(range(len(texts)))
     assert [row["reason"] for row in read_rejected(job.output)] == ["vector not finite", "empty text"]

@@ -12,8 +12,8 @@ from helpers import cosines, read_scores, score_here, vectors_of, write_csv
 
 import raycase
 from raycase.commands.evaluate import measure
+from raycase.commands.score import ScoreFlags
 from raycase.errors import RequestError
-from raycase.job.score_job import ScoreFlags
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.task import KINDS, entailment_scores, half_thresholds, is_correct, read_inferences

@@ -1,24 +1,23 @@
-"""The job that scores pairs of sentences: its flags, checked. What runs it is the embedding job."""
+"""The command score: pairs of sentences, each under its condition."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from raycase.commands.embed import open_places, request_of
 from raycase.commands.flags import Advanced, RunFlags
 from raycase.errors import RequestError
-from raycase.io.inputs import peek
-from raycase.io.rated_pairs import SENTENCE1, SENTENCE2
-from raycase.io.schema import CONDITION, ID, ROW_OF_PAIR, Columns, find_columns
-from raycase.io.source import InputFile
-from raycase.job.pair_result import SCORES, ScoreResult
-from raycase.job.request import ROWS_OF_UNIT, Request, check_places, find_model, first_file
-from raycase.job.run import run
-from raycase.job.runner import Runner
-from raycase.models.configs import SCORE, EmbedderConfig
-from raycase.models.registry import resolve
+
+if TYPE_CHECKING:
+    from raycase.io.schema import Columns
+    from raycase.io.source import InputFile
+    from raycase.job.request import Request
+    from raycase.job.runner import Runner
+    from raycase.models.configs import SystemConfig
+
+EXAMPLE = "raycase score --input pairs.csv --output scores/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,16 +32,16 @@ class ScoreFlags(RunFlags):
     any fsspec scheme."""
     output: str
     """Folder of the output: scores/*.parquet with the columns of the input and the scores."""
-    sentence1_column: str = SENTENCE1
+    sentence1_column: str = "sentence1"
     """Column of the first sentences; DualCSE's premises."""
-    sentence2_column: str = SENTENCE2
+    sentence2_column: str = "sentence2"
     """Column of the second sentences; DualCSE's hypotheses."""
     condition_column: str | None = None
     """Column with the condition of each pair, or a list of conditions, with one output row for each. Default:
     `condition` for a model that reads conditions."""
     unconditional: bool = False
     """Score by the vectors without a condition. Models that know no conditions do so without the flag."""
-    score_column: Advanced[str] = SCORE
+    score_column: Advanced[str] = "score"
     """Column of the score in the output; a model's further columns start with this name, such as score_range."""
     id_column: str | None = None
     """Column of the ids, which may repeat. Default: `id`, else the numbers `file:row`."""
@@ -50,32 +49,47 @@ class ScoreFlags(RunFlags):
     """Columns copied to the output. Default: all that the first file has."""
 
 
-def score(flags: ScoreFlags, runner: Runner) -> dict[str, Any]:
-    """Score the pairs; returns what the last line says. Raises RequestError and WorkError."""
-    return run(check_score(flags), runner)
+def score(flags: ScoreFlags, runner: Runner | None = None) -> dict[str, Any]:
+    """Score pairs of sentences under conditions.
+
+    runner: default: as `commands/place.py` decides. Returns what the last line holds. Raises RequestError and
+    WorkError.
+    """
+    from raycase.commands.place import AutoRunner
+    from raycase.job.run import run
+
+    return run(check_score(flags), runner or AutoRunner(flags.ray))
 
 
 def check_score(flags: ScoreFlags) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
+    from raycase.job.request import ROWS_OF_UNIT, find_model, first_file
+    from raycase.job.results import SCORES, Encoding, Pairs, ScoreResult, figure_columns
+    from raycase.models.registry import resolve
+
     began = time.time()
-    output, found, begun = check_places(flags, SCORES, {}, {})
+    output, found, begun = open_places(flags, SCORES, {}, {})
     found.say("--input")
-    model = find_model(flags, begun, output, resolve)
-    figures = [flags.score_column, *(f"{flags.score_column}_{name}" for name in model.figure_names[1:])]
+    model = find_model(flags.model, flags.prompt_choices | {"dim": flags.dim}, begun, output, resolve)
+    figures = figure_columns(flags.score_column, model)
     columns = _columns(flags, figures, first_file(found.files, begun), _condition_column(flags, model))
-    return Request(
-        flags=flags,
-        files=found.files,
+    encoding = Encoding(
         model=model,
-        kind=ScoreResult(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown, figures=figures),
-        output=output,
-        unit_rows=flags.unit_rows or ROWS_OF_UNIT,
-        began=began,
+        pairs=Pairs(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown),
+        result=ScoreResult(figures=figures, sentence2_column=columns.texts[1]),
+        compute=flags.compute,
+        compile=flags.compile,
+        batch_tokens=flags.batch_tokens,
     )
+    found_there = {"files": found.files, "output": output, "unit_rows": flags.unit_rows or ROWS_OF_UNIT}
+    return request_of(flags, encoding=encoding, began=began, **found_there)
 
 
-def _condition_column(flags: ScoreFlags, model: Any) -> str | None:
+def _condition_column(flags: ScoreFlags, model: SystemConfig) -> str | None:
     """The column of the conditions; None for scores without them. Raises RequestError where flags and model differ."""
+    from raycase.io.schema import CONDITION
+    from raycase.models.configs import EmbedderConfig
+
     reads_conditions = model.known_conditions is None  # DualCSE's two are none: a score takes both
     if reads_conditions and not flags.unconditional:
         return CONDITION if flags.condition_column is None else flags.condition_column
@@ -90,12 +104,15 @@ def _condition_column(flags: ScoreFlags, model: Any) -> str | None:
     return None
 
 
-def _columns(flags: ScoreFlags, figures: Sequence[str], first: InputFile, condition: str | None) -> Columns:
+def _columns(flags: ScoreFlags, figures: tuple[str, ...], first: InputFile, condition: str | None) -> Columns:
     """The columns to read. Raises RequestError for one that is missing, and for names that clash."""
+    from raycase.io.inputs import peek
+    from raycase.io.schema import CONDITION, ID, OF_PAIRS, find_columns
+
     own = (ID,) if condition is None else (ID, CONDITION)
     schema = peek(first)
     kept = schema.names if flags.keep_columns is None else flags.keep_columns
-    if not flags.score_column.strip() or {*figures} & {*own, ROW_OF_PAIR, *kept}:
+    if not flags.score_column.strip() or {*figures} & {*own, *OF_PAIRS, *kept}:
         raise RequestError(
             f"--score-column: expected a name that no other column has, got {flags.score_column!r}; pass another "
             "name, or --keep-columns without it"
@@ -108,5 +125,5 @@ def _columns(flags: ScoreFlags, figures: Sequence[str], first: InputFile, condit
         id=flags.id_column,
         condition=condition,
         keep=kept,
-        written=(*own, *figures, ROW_OF_PAIR),
+        written=(*own, *figures, *OF_PAIRS),
     )

@@ -1,0 +1,326 @@
+"""The command embed: vectors of a corpus under conditions, or stored tokens for any."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from raycase.commands.flags import Advanced, RunFlags
+from raycase.errors import RequestError, at_least, check_problems, check_ranges, normal_words, note, visible
+from raycase.names import Dtype
+
+if TYPE_CHECKING:
+    from raycase.encoder.chunks import Chunking
+    from raycase.io.inputs import Listing
+    from raycase.io.places import Folder
+    from raycase.job.output import JobFile, Output
+    from raycase.job.request import Actors, Request
+    from raycase.job.results import Encoding
+    from raycase.models.configs import EmbedderConfig
+
+SAMPLE, SAMPLE_CONDITIONS = "package:raycase/sample/sentences.csv", "package:raycase/sample/conditions.txt"
+SAMPLE_OUTPUT = "~/raycase/out"
+TOKEN_BYTES = 288  # of a token; 4 KB a caption
+MOST_TOKEN_BYTES = 4096
+OF_TEXTS = (  # flags that stored tokens do not take
+    "chunk overlap late_chunking text_column id_column dim prompt pooling subtract on_long on_unknown".split()  # noqa: SIM905
+)
+DOCUMENTS_OF_UNIT = 256  # at most, by default, of texts that are cut
+EXAMPLE = 'raycase embed --input captions.csv --conditions "color of the clothes" --output out --index captions.lance'
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedFlags(RunFlags):
+    """Embed a corpus under conditions: Parquet, CSV or JSONL in, Parquet out. Without arguments: the sample.
+
+    A stopped job resumes when the same command is run again.
+    """
+
+    input: str = SAMPLE
+    """File, folder or glob; .parquet, .csv or .jsonl, the last two also .gz or .zst; a Lance dataset; an output of
+    --any-condition, whose stored tokens are pooled. Local, s3:// or any fsspec scheme. Default: a sample."""
+    output: str | None = None
+    """Folder of the output. Default, for the sample alone: ~/raycase/out."""
+    text_column: str = "text"
+    """Column of the sentences."""
+    id_column: str | None = None
+    """Column of the ids. Default: `id`, else the numbers `file:row`."""
+    keep_columns: tuple[str, ...] | None = None
+    """Columns copied to the output. Default: the text."""
+    chunk: int | None = None
+    """Cut long texts at sentence ends into chunks of at most so many tokens. Each is embedded under the id
+    `DOCUMENT#NUMBER`, with the columns document, chunk, start and end (characters)."""
+    overlap: Advanced[int] = 0
+    """Tokens, at most, that a chunk has in common with the one before."""
+    late_chunking: Advanced[bool] = False
+    """With --chunk: the encoder reads as much of a document at once as it can, and each chunk pools its own tokens, so
+    that "it" has a meaning. Needs a condition-pooling model."""
+    conditions: tuple[str, ...] = ()
+    """Conditions; every sentence is embedded under each. Or one .txt (one a line), .parquet, .csv or .jsonl file."""
+    condition_column: Advanced[str | None] = None
+    """Instead of --conditions: a column with the condition of each row, or its list of conditions."""
+    unconditional: bool = False
+    """Instead of --conditions: write unconditional vectors, with a null condition."""
+    any_condition: bool = False
+    """Instead of --conditions: store a short code for each token beside the unconditional vector, so that a search can
+    use any condition later. Needs a condition-pooling model, such as the default one."""
+    token_bytes: Advanced[int | None] = None
+    """Bytes per stored token, with --any-condition. More bytes bring vectors closer to those embedded under the
+    condition. Default: 288."""
+    dtype: Advanced[Dtype] = "float16"
+    """Number format of the written vectors. int8 and binary (one bit per dimension) are small vectors for other
+    programs. index and join read only float16 and float32."""
+    normalize: Advanced[bool] = False
+    """Write vectors of length 1."""
+    index: str | None = None
+    """Also index the output for `raycase search`, in this Lance dataset; an index that exists gets the new rows."""
+    dry_run: bool = False
+    """Estimate the work from a sample; write nothing."""
+
+
+def embed(flags: EmbedFlags) -> dict[str, Any]:
+    """Embed a corpus under conditions."""
+    from raycase.io.reader import conditions_file
+
+    result = embed_corpus(flags)
+    if sys.stdout.isatty() and not flags.dry_run:
+        output, index = shlex.quote(result["output"]), shlex.quote(flags.index or f"{result['output']}.lance")
+        build = "" if flags.index else f"raycase index --embeddings {output} --output {index} && "
+        first = normal_words((*flags.conditions, "...")[0])
+        asked = "..." if conditions_file(flags.conditions) else shlex.quote(first + "=1" * ("=" in first))  # a weight
+        under = "" if flags.unconditional else f" --condition {asked}"
+        search = f'{build}raycase search --index {index} --query "..."{under}'
+        note(f"{result['rows_out']:,} rows embedded, {result['rows_rejected']:,} rejected")
+        note(f"they are in {output}" + f", and indexed in {index}" * bool(flags.index))
+        note(f"next: {search if 'float' in flags.dtype else f'raycase verify {output}'}")
+    return result
+
+
+def embed_corpus(flags: EmbedFlags) -> dict[str, Any]:
+    """Run or resume the job, then index its output, or estimate it; returns what the last line holds.
+
+    Raises RequestError and WorkError.
+    """
+    from raycase.commands.place import AutoRunner
+    from raycase.job.run import run
+    from raycase.job.sample import dry_run
+
+    request, runner = check_embed(flags), AutoRunner(flags.ray)
+    if flags.dry_run:
+        result = dry_run(request, runner)
+        for name, value in list(result.items())[1:]:
+            print(f"{name.replace('_', ' '):>18}  {visible(value) if isinstance(value, str) else format(value, ',')}")
+        return result
+    if not flags.index:
+        return run(request, runner)
+    from raycase.index.build import check_index, index_output  # with Lance, which others need not wait for
+
+    check_index(flags.index, request)
+    result = run(request, runner)
+    return result | {"index": index_output(flags.index, result["output"])}
+
+
+def check_embed(flags: EmbedFlags) -> Request:
+    """Check everything that can be checked without weights. Raises RequestError."""
+    from raycase.io.places import OF_INDEX, Folder
+    from raycase.io.reader import conditions_file, read_conditions
+    from raycase.io.schema import BITS
+    from raycase.job.read_step import PAIRS_OF_UNIT
+    from raycase.job.request import ROWS_OF_UNIT
+    from raycase.job.results import EMBEDDINGS
+    from raycase.job.stored_tokens import pooling, token_files, tokens_among
+    from raycase.models.configs import check_conditions
+    from raycase.models.pairs import check_room
+
+    began, flags = time.time(), _filled(flags)
+    reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}
+    output, found, begun = open_places(flags, EMBEDDINGS, reads, writes)
+    conditions = tuple(read_conditions(flags.conditions)) if flags.conditions else None
+    if tokens := tokens_among(found):
+        names = [name for name in OF_TEXTS if getattr(flags, name) != getattr(EmbedFlags, name)]
+        if names or not conditions:
+            got = f"--{names[0].replace('_', '-')} beside them; leave it out" if names else "none"
+            raise RequestError(f"--input: expected --conditions for the stored tokens in {flags.input}, got {got}")
+        files, written = token_files(tokens), {"dtype": flags.dtype, "normalize": flags.normalize}
+        encoding = pooling(tokens, conditions, model=flags.model, keep=flags.keep_columns, **written)
+        encoding = replace(encoding, compute=flags.compute, batch_tokens=flags.batch_tokens)
+    else:
+        found.say("--input")
+        files = found.files
+        encoding = _encoding(flags, conditions, found, output, begun)
+    model = encoding.model
+    if flags.condition_column is None:
+        check_conditions(model, conditions)
+    elif model.known_conditions == ():
+        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
+    if conditions:
+        check_room(model, conditions, "--conditions")
+    if flags.dtype == "binary" and encoding.dim % BITS:
+        raise RequestError(
+            f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {encoding.dim} of "
+            f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
+        )
+    most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
+    unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
+    return request_of(flags, encoding=encoding, files=files, output=output, unit_rows=unit_rows, began=began)
+
+
+def _encoding(
+    flags: EmbedFlags, conditions: tuple[str, ...] | None, found: Listing, output: Output, begun: JobFile | None
+) -> Encoding:
+    """How texts become vectors, or tokens beside them. Raises RequestError."""
+    from raycase.io.inputs import peek
+    from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, OF_PAIRS, find_columns
+    from raycase.job.request import find_model, first_file
+    from raycase.job.results import Encoding, JobResult, Pairs, TokenResult, VectorResult
+    from raycase.models.condition_pooling import ConditionPoolingConfig
+    from raycase.models.registry import resolve_embedder
+
+    choices = flags.prompt_choices | {"dim": flags.dim}
+    model = find_model(flags.model, choices, begun, output, resolve_embedder)
+    first = first_file(found.files, begun)
+    columns = find_columns(
+        peek(first),
+        first.uri,
+        text=flags.text_column,
+        id=flags.id_column,
+        condition=flags.condition_column,
+        keep=flags.keep_columns,
+        written=(ID, CONDITION, EMBEDDING, *OF_PAIRS, *(CHUNK_COLUMNS if flags.chunk is not None else ())),
+    )
+    of_rows: dict[str, Any] = {"on_long": flags.on_long, "on_unknown": flags.on_unknown}
+    pairs = Pairs(columns=columns, conditions=conditions, chunking=_chunking(flags, model, conditions), **of_rows)
+    result: JobResult = VectorResult(dtype=flags.dtype, normalize=flags.normalize)
+    if flags.any_condition:
+        if not isinstance(model, ConditionPoolingConfig):
+            raise RequestError(
+                f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
+                "condition with the sentence; leave --model out for the default, or pass --conditions"
+            )
+        basis, token_bytes = output.basis.uri, flags.token_bytes or TOKEN_BYTES
+        result = TokenResult(dtype=flags.dtype, token_bytes=token_bytes, basis=basis)
+    how: dict[str, Any] = {"compute": flags.compute, "compile": flags.compile, "batch_tokens": flags.batch_tokens}
+    return Encoding(model=model, pairs=pairs, result=result, **how)
+
+
+def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str] | None) -> Chunking | None:
+    """How the job cuts texts. Raises RequestError for chunks that the model does not read whole, for an overlap without
+    chunks or of whole ones, and without the package that cuts."""
+    from raycase.encoder.chunks import Chunking
+    from raycase.models.condition_pooling import ConditionPoolingConfig
+
+    if flags.chunk is None and not flags.overlap and not flags.late_chunking:
+        return None
+    most, chunk, got = model.encoder.max_tokens, flags.chunk or 0, "none" if flags.chunk is None else flags.chunk
+    averaged = isinstance(model, ConditionPoolingConfig) and model.encoder.pooling[0] in ("mean", "mean-all")
+    asked = conditions or ([*(model.known_conditions or ("a",))][:1] if flags.condition_column else None)
+    text = " ".join("a" * min(chunk, most))
+    check_problems(
+        {
+            f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {flags.overlap}": (
+                not 0 <= flags.overlap < chunk
+            ),
+            f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
+            "leave it out": flags.late_chunking and not averaged,
+            f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
+            f"condition that it reads beside them, got {got}": (
+                chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any()
+            ),
+        }
+    )
+    chunking = Chunking(tokens=chunk, overlap=flags.overlap, late=flags.late_chunking)
+    next(chunking.cut(model.encoder, "a"))
+    return chunking
+
+
+def _filled(flags: EmbedFlags) -> EmbedFlags:
+    """The flags, with the conditions and the output of the sample where they have none. Raises RequestError unless they
+    ask for vectors in one way, for --token-bytes that do not fit it, and for an input without output."""
+    ways = ("conditions", "condition_column", "unconditional", "any_condition")
+    given = [f"--{name.replace('_', '-')}" for name in ways if getattr(flags, name)]
+    has_output = flags.output is not None or flags.input == SAMPLE
+    flags = replace(flags, output=SAMPLE_OUTPUT if flags.output is None else flags.output)
+    if flags.input == SAMPLE and not given:
+        flags, given = replace(flags, conditions=(SAMPLE_CONDITIONS,)), ["--conditions"]
+    of_tokens = flags.any_condition and MOST_TOKEN_BYTES >= (flags.token_bytes or 0) >= 1
+    indexed = "--any-condition" if flags.any_condition else "--index" if flags.index else ""
+    altered = "float" not in flags.dtype or (flags.any_condition and flags.normalize)
+    got = "--normalize" if flags.normalize else f"--dtype {flags.dtype}"
+    check_problems(
+        {
+            "--output: expected a folder for the vectors, got none; pass --output FOLDER": not has_output,
+            "expected one of --conditions, --condition-column, --unconditional or --any-condition, got "
+            f"{' and '.join(given) or 'none'}": len(given) != 1,
+            f"--token-bytes: expected 1 to {MOST_TOKEN_BYTES} beside --any-condition, got {flags.token_bytes}"
+            f"{'' if flags.any_condition else ' without it'}": flags.token_bytes is not None and not of_tokens,
+            f"{indexed}: expected vectors as the model gives them, of float16 or float32, for indexes, got {got}; "
+            "leave it out": bool(indexed) and altered,
+        }
+    )
+    return flags
+
+
+# ------------------------------------------------------------------------------------------------- with score
+
+
+def open_places(
+    flags: Any, results: str, reads: Mapping[str, str | None], writes: Mapping[str, Folder]
+) -> tuple[Output, Listing, JobFile | None]:
+    """The output of a job with a folder `results`; the files of its input; and the job that the output was begun by,
+    unless it is overwritten. `reads`, `writes`: further places.
+
+    Raises RequestError for numbers out of range, vectors to cut that have no condition, places that are one, and those
+    that cannot be read.
+    """
+    from raycase.encoder.prompts import prompt_file
+    from raycase.io.model_files import model_folder
+    from raycase.io.places import check_paths
+    from raycase.job.output import Output, output_folder
+    from raycase.job.request import list_job
+
+    ranges = {
+        **at_least(1, flags, "batch_tokens", "unit_rows", "limit"),
+        "max_rejected": (0 <= flags.max_rejected <= 1, "a share between 0 and 1"),
+        "gpus_per_actor": (flags.gpus_per_actor is None or flags.gpus_per_actor >= 0, "0 or more"),
+        "stall_timeout": (flags.stall_timeout > 0, "minutes above 0"),
+    }
+    check_ranges(flags, ranges)
+    actors_of(flags)
+    if flags.dim is not None and flags.unconditional:
+        raise RequestError(
+            "--dim: expected vectors under conditions to cut, got --unconditional, which writes those of the encoder; "
+            "leave --dim out"
+        )
+    check_paths(
+        reads={"--input": flags.input, "--prompt": prompt_file(flags.prompt), **reads},
+        opens={"--model": model_folder(flags.model)},
+        writes={"--output": output_folder(flags.output, results), **writes},
+    )
+    output = Output(flags.output, results)
+    return output, *list_job(flags.input, output, overwrite=flags.overwrite)
+
+
+def actors_of(flags: RunFlags) -> Actors:
+    """The encoders on Ray: MIN:MAX as numbers; one number is both. Raises RequestError."""
+    from raycase.job.request import Actors
+
+    count = None
+    if flags.actors is not None:
+        numbers = re.fullmatch(r"([0-9]{1,9})(?::([0-9]{1,9}))?", flags.actors)
+        count = (int(numbers[1]), int(numbers[2] or numbers[1])) if numbers else (0, 0)
+        if not 1 <= count[0] <= count[1]:
+            raise RequestError(f"--actors: expected MIN:MAX with 1 <= MIN <= MAX, got {flags.actors!r}")
+    return Actors(count=count, gpus=flags.gpus_per_actor, stall_timeout=flags.stall_timeout)
+
+
+def request_of(flags: RunFlags, **found: Any) -> Request:
+    """The request that flags make, beside what was found."""
+    from raycase.job.request import Request
+
+    how: dict[str, Any] = {name: getattr(flags, name) for name in ("limit", "overwrite", "max_rejected")}
+    return Request(name=flags.model, actors=actors_of(flags), **how, **found)
