@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import wraps
-from inspect import getcallargs
+from inspect import signature
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any, ParamSpec, TypeVar
@@ -93,7 +93,7 @@ _CREDENTIALS = re.compile(r"(?<=s3|3a|gs|cs|tp|ps)://[^/\s@]+@|://[^/\s@:]*:[^/\
 _FLAGS = re.compile(r"`[^`]*`|(?<![\w-])--([a-z][a-z0-9]*(?:-[a-z0-9]+)*)")  # and commands, whose flags stay
 _KEYS = re.compile(r"(\?[^\s?]*?(?:sig|signature|token|key|secret|password)=)[^\s'\"]+", re.IGNORECASE)
 
-_KINDS = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
+_CLASSES = {"bool": bool, "int": int, "float": (int, float), "str": str, "None": NoneType}
 TO_UTF8 = "text is read as UTF-8, convert another encoding, as: iconv -f LATIN1 -t UTF-8"
 MOST_SHOWN, MOST_LABEL = 1000, 200  # characters of a line for people, and of a condition or a name in one
 MOST = 2**63 - 1  # of a whole number: what a file and a store of columns hold
@@ -113,14 +113,15 @@ def checks_types(function: Callable[Args, Given]) -> Callable[Args, Given]:
     @wraps(function)
     def call(*args: Args.args, **options: Args.kwargs) -> Given:
         with expecting("expected other arguments", TypeError):
-            given = getcallargs(function, *args, **options)
+            given = signature(function).bind(*args, **options).arguments
         for name, value in given.items():
             hint = function.__annotations__.get(name, "Any").replace("Place", "str | PathLike")
             names = [part.partition("[")[0] for part in hint.split(" | ")]
-            kinds: list[Any] = [_KINDS.get(kind) or function.__globals__.get(kind) for kind in names]
-            plain = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
-            known = all(isinstance(kind, (type, tuple)) and kind is not Any for kind in kinds)
-            if known and not any(isinstance(plain, of) and isinstance(plain, bool) == (of is bool) for of in kinds):
+            known = vars(sys.modules[function.__module__])
+            classes: list[Any] = [_CLASSES.get(name) or known.get(name) for name in names]
+            own = value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
+            are_known = all(isinstance(each, (type, tuple)) and each is not Any for each in classes)
+            if are_known and not any(isinstance(own, of) and isinstance(own, bool) == (of is bool) for of in classes):
                 raise RequestError(f"{name}: expected {hint}, got {visible(repr(value), MOST_LABEL)}")
         return function(*args, **options)
 

@@ -17,7 +17,6 @@ Language = Literal[
 OnLong = Literal["truncate", "reject"]
 OnUnknown = Literal["reject", "embed"]
 Track = Literal["tensorboard", "mlflow", "wandb"]
-VectorIndexType = Literal["auto", "exact", "ivf-rq"]
 
 
 class Pooling(StrEnum):

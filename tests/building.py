@@ -1,15 +1,12 @@
 """Builds of one index by two processes at once, and what the index may have afterwards: `test_builds_at_once.py`."""
 
-import multiprocessing
 import shutil
-import time
 from dataclasses import dataclass, field, replace
 
 import fsspec
 import storing
 
-from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.index.lance_files import open_ready
 from raycase.io.locks import mark_of
@@ -26,7 +23,7 @@ def write_outputs(home):
     for name in NAMES:
         rows = [row | {"text": text(name, row["id"])} for i in OF[name] for row in storing.texts(1, i)]
         storing.stored(home / f"of-{name}", model, rows, output=str(home / name))
-    build(IndexFlags(embeddings=(str(home / "base"),), output=str(home / "i")))
+    build(embeddings=(str(home / "base"),), output=str(home / "i"))
 
 
 def text(name, i):
@@ -39,7 +36,7 @@ class Content:
     """What an index has, as far as builds of this file change it."""
 
     rows: dict = field(default_factory=lambda: {i: text("base", i) for i in OF["base"]})
-    kind: str = "auto"
+    vector_index: str = "auto"
     exact_below: int = 100_000
     kept: list = field(default_factory=list)
     has_words: bool = False
@@ -50,9 +47,9 @@ class Content:
         return self
 
 
-def kinds(home, index, side):
-    """Kind of build -> its job by one of two sides, and what it makes of a content."""
-    job, own = IndexFlags(output=index), {name: str(home / name) for name in NAMES}
+def builds(home, index, side):
+    """Name of a build -> its job by one of two sides, and what it makes of a content."""
+    job, own = {"output": index}, {name: str(home / name) for name in NAMES}
     first = side == "a"
     gone, kept = range(50, 55) if first else range(53, 58), "cat" if first else "dog"
 
@@ -72,66 +69,16 @@ def kinds(home, index, side):
         return Content().add(side)
 
     return {
-        "append": (replace(job, embeddings=(own[side],)), with_rows(side)),
-        "replace": (replace(job, embeddings=(own[f"r{side}"],), replace=True), with_rows(f"r{side}")),
-        "delete": (replace(job, delete=f"id >= {gone[0]} AND id <= {gone[-1]}"), without),
-        "words": (replace(job, text_index=True), made(has_words=True)),
-        "kind": (replace(job, kind="exact"), made(kind="exact"))
+        "append": (dict(job, embeddings=(own[side],)), with_rows(side)),
+        "replace": (dict(job, embeddings=(own[f"r{side}"],), replace=True), with_rows(f"r{side}")),
+        "delete": (dict(job, delete=f"id >= {gone[0]} AND id <= {gone[-1]}"), without),
+        "words": (dict(job, text_index=True), made(has_words=True)),
+        "kind": (dict(job, vector_index="exact"), made(vector_index="exact"))
         if first
-        else (replace(job, exact_below=50), made(exact_below=50)),
-        "keep": (replace(job, keep_condition=(kept,)), keep),
-        "overwrite": (replace(job, embeddings=(own["base"], own[side]), overwrite=True), anew),
+        else (dict(job, exact_below=50), made(exact_below=50)),
+        "keep": (dict(job, keep_condition=(kept,)), keep),
+        "overwrite": (dict(job, embeddings=(own["base"], own[side]), overwrite=True), anew),
     }
-
-
-def first_build(home, index, side):
-    """The job of a new index, and what it has then."""
-    job = IndexFlags(embeddings=(str(home / "base"), str(home / side)), output=index)
-    return job, lambda content: (content or Content()).add(side)
-
-
-def at_work(pipe, barrier):
-    """Make builds as they come, each some seconds after the barrier; sends the error that a user sees, or None."""
-    while True:
-        job, offset = pipe.recv()
-        if job is None:
-            return
-        barrier.wait()
-        time.sleep(offset)
-        said = None
-        try:
-            build(job)
-        except (RequestError, WorkError) as error:
-            said = f"{type(error).__name__}: {error}"
-        except BaseException as error:
-            said = f"not for a user: {error!r}"
-        pipe.send(said)
-
-
-class Two:
-    """Two processes that have imported everything."""
-
-    def __enter__(self):
-        spawn = multiprocessing.get_context("spawn")
-        self.barrier, self.pipes, self.processes = spawn.Barrier(2), [], []
-        for _ in range(2):
-            here, there = spawn.Pipe()
-            self.pipes.append(here)
-            self.processes.append(spawn.Process(target=at_work, args=(there, self.barrier), daemon=True))
-            self.processes[-1].start()
-        return self
-
-    def __exit__(self, *_):
-        for pipe in self.pipes:
-            pipe.send((None, 0))
-        for process in self.processes:
-            process.join(10)
-
-    def build(self, jobs, offset):
-        """The errors of both; the second begins some seconds after the first."""
-        for pipe, job, seconds in zip(self.pipes, jobs, (0, offset), strict=True):
-            pipe.send((job, seconds))
-        return [pipe.recv() for pipe in self.pipes]
 
 
 def check(home, index, pair, errors, start):
@@ -151,7 +98,7 @@ def check(home, index, pair, errors, start):
         return
     assert got(index) in allowed, (errors, got(index), allowed)
     readable(index)
-    build(IndexFlags(embeddings=(str(home / "next"),), output=index))
+    build(embeddings=(str(home / "next"),), output=index)
     after = [replace(content, rows=dict(content.rows)).add("next") for content in allowed]
     assert got(index) in after
     readable(index)
@@ -167,7 +114,7 @@ def got(index):
     for name in metadata.kept:
         assert {row["id"]: row["text"] for row in rows if row["condition"] == name} == plain
     has_words = any(each.type_url.endswith("InvertedIndexDetails") for each in dataset.describe_indices())
-    settings = {"kind": metadata.kind, "exact_below": metadata.exact_below, "kept": metadata.kept}
+    settings = {"vector_index": metadata.vector_index, "exact_below": metadata.exact_below, "kept": metadata.kept}
     return Content(rows=plain, has_words=has_words, **settings)
 
 

@@ -6,7 +6,6 @@ from unittest import mock
 import lance
 from lance.dataset import DatasetOptimizer
 
-from raycase.index.index import Options
 from raycase.io.storage import Location
 
 STEPS = (  # all that a build calls to change what is stored
@@ -59,17 +58,18 @@ def answers(index, queries, conditions, new):
     conditions: those that it has, or had; new: one that it has not.
     """
     index.metadata.exact_below = 1  # also where it is small
-    few = Options(refine=2)
+    few = {"refine": 2}
     found = {"columns": index.columns}
     for condition in (*(c for c in conditions if c in index.metadata.conditions), new):
-        for options in (few, Options(exact=True)):
+        for options in (few, {"exact": True}):
             for where in (None, "year > 2004"):
-                asked = index.search(queries, condition, 3, where, options=options)
-                found[condition, options, where] = asked.to_pydict()
+                asked = index.search(queries, condition, 3, where, **options)
+                found[condition, str(options), where] = asked.to_pydict()
     for where in (None, "year > 2004"):
-        found["plain", where] = index.search(queries, None, 3, where, unconditional=True).to_pydict()
+        found["unconditional", where] = index.search(queries, None, 3, where).to_pydict()
         if index.metadata.conditions:
-            found["combined", where] = index.search(queries, None, 3, where).to_pydict()
+            weights = dict.fromkeys(index.metadata.conditions, 1)
+            found["combined", where] = index.search(queries, weights, 3, where).to_pydict()
         _, read = index.blocks(new, where)
         found["blocks", where] = [(offsets.tolist(), vectors.tolist()) for offsets, vectors in read()]
     return found

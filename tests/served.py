@@ -3,15 +3,15 @@
 from fastapi.testclient import TestClient
 
 from raycase.serve.app import make_app
-from raycase.serve.serve_job import ServeFlags, check_serve
 from raycase.serve.service import Engine
+from raycase.serve.settings import ServeSettings, check_serve
 
 TOKEN = "0123456789abcdef" * 2
 
 
 def app_of(service, **flags):
     """The app by the flags of `raycase serve`, and what it counted."""
-    settings, counted = check_serve(ServeFlags(**flags)), []
+    settings, counted = check_serve(ServeSettings(**flags)), []
     observe = lambda route, status, _, **more: counted.append((route, status, more))  # noqa: E731 said in one line
     return make_app(Engine(service), settings, observe), counted
 

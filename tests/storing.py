@@ -8,7 +8,7 @@ from helpers import embedded
 
 import raycase
 from raycase.heads.condition_head import ConditionHead, HeadConfig
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 
@@ -77,5 +77,5 @@ def words_later_and_out(home, condition):
 
 def indexed(folder, *outputs, **settings):
     """The index of outputs; gives its folder."""
-    build(IndexFlags(embeddings=tuple(map(str, outputs)), output=str(folder), **settings))
+    build(embeddings=tuple(map(str, outputs)), output=str(folder), **settings)
     return str(folder)

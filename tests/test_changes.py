@@ -28,8 +28,8 @@ async def count(asked: SearchRequest):
     return {"queries": len(asked.queries)}
 """
     },
-    "index/lance_files.py": {
-        'Kind = Literal["auto", ': '"ivf-flat", ',
+    "index/vector_index.py": {
+        'VectorIndexType = Literal["auto", ': '"ivf-flat", ',
         "APPROXIMATE: dict[str, dict[str, Any]] = {": '"ivf-flat": {"index_type": "IVF_FLAT"}, ',
     },
 }
@@ -52,7 +52,6 @@ import sys, lance, pandas as pd, pytest, raycase
 from helpers import cosines, read_output, vectors
 from raycase.cli import main
 from raycase.errors import RequestError
-from raycase.index.approximate import Options
 from raycase.serve.service import Service
 from served import client_of
 
@@ -70,11 +69,11 @@ for pooling in ("last-word", "mean"):
     found = raycase.load(model, prompt="concat-sc", pooling=pooling).embed(["a dog 7 red"], "number")
     assert (cosines(written, found) > 0.999) == (pooling == "last-word")
 
-run("index", "--embeddings", "out", "--output", "i.lance", "--kind", "ivf-rq", "--exact-below", "10")
-run("index", "--embeddings", "out", "--output", "i.lance", "--kind", "ivf-flat")
+run("index", "--embeddings", "out", "--output", "i.lance", "--vector-index", "ivf-rq", "--exact-below", "10")
+run("index", "--embeddings", "out", "--output", "i.lance", "--vector-index", "ivf-flat")
 assert "IVF_FLAT" in {index.index_type for index in lance.dataset("i.lance").describe_indices()}
 index = raycase.Index.open("i.lance")
-flat, exact = (index.search("a dog 7 red", "number", options=Options(exact=e)) for e in (False, True))
+flat, exact = (index.search("a dog 7 red", "number", exact=e) for e in (False, True))
 assert flat["id"].to_pylist() == exact["id"].to_pylist(), (flat, exact)
 
 pairs = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv", "--epochs", "1"]

@@ -19,7 +19,7 @@ from ray.scripts.scripts import start
 
 from raycase.cli import parse
 from raycase.commands.embed import actors_of
-from raycase.serve.serve_job import ServeFlags, check_serve
+from raycase.serve.settings import ServeSettings, check_serve
 
 serve, schema = Later("raycase.ray.serve"), Later("ray.serve.schema")
 LAUNCHER, KUBERAY, DOCKERFILE, CONSTRAINTS = (
@@ -128,7 +128,7 @@ def test_the_ray_service_is_the_service(monkeypatch):
     config = schema.ServeDeploySchema(**yaml.safe_load(SERVICE["spec"]["serveConfigV2"]))
     [served] = config.applications
     monkeypatch.setenv("RAYCASE_TOKEN", "0" * 32)
-    check_serve(ServeFlags(**served.args), on_cluster=True)
+    check_serve(ServeSettings(**served.args), on_cluster=True)
     assert pkgutil.resolve_name(served.import_path) is serve.application
     assert [served.name, *(deployment.name for deployment in served.deployments)] == [serve.NAME] * 2
     cluster = SERVICE["spec"]["rayClusterConfig"]

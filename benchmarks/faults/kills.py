@@ -45,7 +45,7 @@ import raycase
 import raycase.commands.score
 import raycase.commands.train
 from raycase.errors import RequestError, WorkError
-from raycase.index.approximate import EFFORTS
+from raycase.index.question import EFFORTS
 from raycase.job.verify import verify
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -78,8 +78,8 @@ CASES = [
     Case("embed --chunk", f"{ROWS} --no-ray {UNDER} --chunk 6 --overlap 2 --late-chunking", verify),
     Case("embed, stored tokens", f"embed --no-ray --input {{home}}/tokens {UNDER} --output {{out}}", verify),
     Case("verify", "verify --no-ray {out}", verify, start="tokens"),
-    Case("index", "index --kind exact --embeddings {home}/tokens {home}/out --output {out}", OPEN),
-    Case("index --kind ivf-rq", "index --kind ivf-rq --embeddings {home}/out --output {out}", OPEN),
+    Case("index", "index --vector-index exact --embeddings {home}/tokens {home}/out --output {out}", OPEN),
+    Case("index --vector-index ivf-rq", "index --vector-index ivf-rq --embeddings {home}/out --output {out}", OPEN),
     Case("index, one that is there", f"index {LATER} --keep-condition place", OPEN, start="i.lance"),
     Case("index --overwrite", f"index --overwrite {LATER}", OPEN, start="i.lance"),
     Case("join", "join --no-ray -k 3 --query-vectors {home}/later --vectors {home}/tokens --output {out}"),
@@ -183,7 +183,7 @@ def contents(place):
         asked = (["a red dog"], "color", 5)
         return {
             "rows": index.dataset.to_table().sort_by(order).to_pydict(),
-            "answers": index.search(*asked, options=EFFORTS["exact"]).to_pydict(),
+            "answers": index.search(*asked, **EFFORTS["exact"]).to_pydict(),
             "count": index.search(*asked).num_rows,  # an approximate index is drawn anew: it may find others
             "built": sorted(each["name"] for each in index.dataset.list_indices()),
         }

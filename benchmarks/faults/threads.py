@@ -19,7 +19,7 @@ import requests
 import raycase
 from benchmarks.turns import finish, parser_of
 from raycase.commands.embed import SAMPLE
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.io.vectors import cosines
 
 THREADS = 8
@@ -34,7 +34,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         words, index = f"{folder}/words", f"{folder}/i.lance"
         raycase.embed(SAMPLE, words, any_condition=True, ray=False)
-        build(IndexFlags(embeddings=(words,), output=index))
+        build(index, [words])
         command = [sys.executable, "-m", "raycase", "serve", "--index", index, "--port", "0", "--queue", "64"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
             try:

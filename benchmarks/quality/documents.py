@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 import raycase
 from benchmarks.turns import CAPTIONS, finish, parser_of
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
 
 IMAGES_A_DOCUMENT, QUERIES = 20, 500
@@ -54,7 +54,7 @@ def found_of(tokens, count, late):
             how = {"chunk": size, "late_chunking": late and size is not None}
             done = raycase.embed(f"{folder}/in.parquet", output, unconditional=True, ray=False, **how)
             seconds = time.perf_counter() - began
-            build(IndexFlags(embeddings=(output,), output=f"{output}.lance"))
+            build(f"{output}.lance", [output])
             index = Index.open(f"{output}.lance")
             index.search(queries[:1], unconditional=True)
             began = time.perf_counter()

@@ -24,8 +24,8 @@ def ask(index_uri, where, queries, exact, seed):
     """The figures of one process."""
     import numpy as np
 
-    from raycase.index.approximate import EFFORTS
     from raycase.index.index import Index
+    from raycase.index.question import EFFORTS
 
     index = Index.open(index_uri)
     rows = random.Random(seed).sample(range(index.dataset.count_rows()), queries)
@@ -49,7 +49,7 @@ def ask(index_uri, where, queries, exact, seed):
         if condition in CONDITIONS[:exact]:
             all_rows = Index.open(index_uri)
             for text, scores in zip(texts, found, strict=True):
-                wanted = all_rows.search(text, condition, K, options=EFFORTS["exact"])["score"].to_numpy()
+                wanted = all_rows.search(text, condition, K, **EFFORTS["exact"])["score"].to_numpy()
                 recall.append(float((scores >= wanted[-1] - 1e-5).sum()) / K)
             del all_rows
     if where:

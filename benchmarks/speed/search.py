@@ -33,14 +33,12 @@ EF, REFINE = 100, 3
 
 
 def ours(name, folder):
-    from raycase.index.build import IndexFlags, build
-    from raycase.index.index import Index, Options
+    from raycase.index.build import build
+    from raycase.index.index import Index
 
-    build(
-        IndexFlags(embeddings=((folder / "embeddings").read_text(),), output=str(folder / f"{name}.lance"), kind=name)
-    )
+    build(str(folder / f"{name}.lance"), [(folder / "embeddings").read_text()], vector_index=name)
     index = Index.open(str(folder / f"{name}.lance"))
-    return lambda queries: index.nearest(queries, CONDITION, K, options=Options())[1]
+    return lambda queries: index.nearest(queries, CONDITION, K)[1]
 
 
 def faiss(name, folder):

@@ -11,9 +11,8 @@ import random
 import time
 
 from benchmarks.turns import finish, median, parser_of
-from raycase.index.approximate import EFFORTS, Options
-from raycase.index.index import AWAY, Index
-from raycase.index.vector_index import LEAST_POOLED
+from raycase.index.index import AWAY, LEAST_POOLED, Index
+from raycase.index.question import EFFORTS
 
 CONDITIONS = ["color of the clothes", "number of people", "place", "type of sport", "animal", "weather", "mood", "age"]
 WEIGHTS = [-1.0, -0.5, 0.5, 1.0, 2.0]
@@ -30,16 +29,16 @@ def main():
     chance = random.Random(flags.seed)
     two_stages, exact = Index.open(flags.index), Index.open(flags.index)
     two_stages.metadata.exact_below = 1
-    usual = Options(factor=flags.candidates / LEAST_POOLED)
+    factor = flags.candidates / LEAST_POOLED
     rows = two_stages.dataset.count_rows()
     texts = two_stages.dataset.take(chance.sample(range(rows), flags.questions), columns=["text"])["text"].to_pylist()
     found = {"recall": [], "negative": [], "seconds": [], "exact_seconds": []}
     for text in texts:
         weights = {name: chance.choice(WEIGHTS) for name in chance.sample(CONDITIONS, chance.randint(2, 4))}
         began = time.perf_counter()
-        best = two_stages.search(text, weights, K, options=usual)["id"].to_pylist()
+        best = two_stages.search(text, weights, K, factor=factor)["id"].to_pylist()
         half = time.perf_counter()
-        wanted = exact.search(text, weights, K, options=EFFORTS["exact"])["id"].to_pylist()
+        wanted = exact.search(text, weights, K, **EFFORTS["exact"])["id"].to_pylist()
         found["seconds"].append(half - began)
         found["exact_seconds"].append(time.perf_counter() - half)
         recall = len(set(best) & set(wanted)) / K

@@ -13,10 +13,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from raycase.commands.elsewhere import ELSEWHERE
-
 FIRST = ("demo", "embed", "verify", "index", "search")  # in the help; the others by the alphabet
-SHARED = ("elsewhere", "flags", "of_index", "place", "reading")  # files that are no command
+SHARED = ("flags", "of_index", "place", "reading")  # files that are no command
 
 Result = dict[str, Any]  # what the last line of standard output holds
 
@@ -29,7 +27,7 @@ class Command:
 
     @property
     def file(self) -> Any:
-        return import_module(f"{__name__}.{self.name}") if self.name in FILES else ELSEWHERE[self.name]
+        return import_module(f"{__name__}.{self.name}")
 
     @property
     def flags(self) -> type | Mapping[str, type]:
@@ -42,21 +40,17 @@ class Command:
         return getattr(self.file, self.name)
 
     @property
-    def shown(self) -> Any:
-        return self.file if hasattr(self.file, "EXAMPLE") else ELSEWHERE[self.name]
-
-    @property
     def line(self) -> str:
-        return str(getattr(self.shown, self.name).__doc__).partition("\n")[0]
+        return str(self.work.__doc__).partition("\n")[0]
 
     @property
     def example(self) -> str:
-        return self.shown.EXAMPLE
+        return self.file.EXAMPLE
 
     @property
     def over(self) -> str:
-        return getattr(self.shown, "OVER", "")
+        return getattr(self.file, "OVER", "")
 
 
 FILES = [file.name for file in iter_modules(__path__) if file.name not in SHARED]
-COMMANDS = {name: Command(name) for name in dict.fromkeys((*FIRST, *sorted({*FILES, *ELSEWHERE})))}
+COMMANDS = {name: Command(name) for name in dict.fromkeys((*FIRST, *sorted(FILES)))}

@@ -32,11 +32,11 @@ def demo(flags: DemoFlags) -> dict[str, Any]:
 def ask(raycase: str = "raycase") -> dict[str, Any]:
     """Index the stored tokens, and print what is nearest to the sentence: by f(s), and under each condition. raycase:
     the command, as a person calls it."""
-    from raycase.index.build import IndexFlags, build
-    from raycase.index.search_job import SearchFlags, search
+    from raycase.commands.search import SearchFlags, search
+    from raycase.index.build import build
 
-    build(IndexFlags(embeddings=(WORDS,), output=INDEX, overwrite=True))
-    search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, unconditional=True))
+    build(INDEX, [WORDS], overwrite=True)
+    search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3))
     search(SearchFlags(index=INDEX, query=(SENTENCE,), k=3, condition=CONDITIONS, explain=True))
     print(f'ask it what nobody asked: {raycase} search --index {INDEX} --query "..." --condition "..."')
     named = " ".join(f'"{condition}"' for condition in CONDITIONS)

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raycase.errors import RequestError, note
 from raycase.job.runner import CPUS_OF_ENCODER, Item, Mapped, Places, Runner
 
 if TYPE_CHECKING:
-    from raycase.index.index import Index
-    from raycase.index.search_job import SearchFlags
     from raycase.job.plan import Plan
     from raycase.job.request import Actors, Request
     from raycase.job.units import WrittenUnit
@@ -35,11 +33,11 @@ def why_ray(ray: bool | None, several: str = "") -> str:
     cluster = "a Ray job" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else ""
     cluster = cluster or ("RAY_ADDRESS" if os.environ.get("RAY_ADDRESS") else "")
     why = "" if ray is False else "--ray" if ray else cluster or several
-    _note_once(f"Running on Ray: {why}" if why else "Running in this process." + USE_RAY * (ray is not False))
+    note_once(f"Running on Ray: {why}" if why else "Running in this process." + USE_RAY * (ray is not False))
     return why
 
 
-_note_once = cache(note)
+note_once = cache(note)
 
 
 def several_encoders(actors: Actors, units: int) -> str:
@@ -101,31 +99,3 @@ class AutoRunner(Runner):
         from raycase.ray.runner import RayRunner
 
         return RayRunner()
-
-
-def search(flags: SearchFlags) -> dict[str, Any]:
-    """Search an index, one of several shards by the rule; returns counts. Raises RequestError and WorkError."""
-    from raycase.index.search_job import search
-
-    several = f"--replicas {flags.replicas}" if flags.replicas > 1 else ""
-    of_shards = several or ("" if flags.shard_timeout is None else f"--shard-timeout {flags.shard_timeout:g}")
-
-    @cache
-    def in_shards() -> Callable[[Index], Index]:
-        from raycase.ray.shards import InShards
-
-        return InShards(replicas=flags.replicas, wait=flags.shard_timeout)
-
-    def shard(index: Index) -> Index:
-        shards = index.metadata.shards
-        is_on_ray = shards > 1 and why_ray(flags.ray, several)
-        if of_shards and not is_on_ray:
-            raise RequestError(
-                f"{of_shards}: expected an index in shards (`raycase index --overwrite --shards N`) and a cluster "
-                f"(RAY_ADDRESS, --ray), got {shards} of {flags.index} in this process"
-            )
-        if flags.ray and not is_on_ray:
-            _note_once(f"Running in this process: --ray searches an index in shards, and {flags.index} has one")
-        return in_shards()(index) if is_on_ray else index
-
-    return search(flags, shard)

@@ -14,9 +14,10 @@ from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.condition_vectors import BATCH_ROWS
 from raycase.index.index import LEAST_STATED, Index
 from raycase.index.lance_files import lance_errors
+from raycase.index.schema import SCORE, STATED
 from raycase.index.topk import Blocks, parts
 from raycase.io.reader import read_files
-from raycase.io.schema import ID, SCORE, STATED
+from raycase.io.schema import ID
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import check_alike
 
@@ -82,7 +83,7 @@ def label_rows(
 
     stated: without a label where a row states nothing. Raises RequestError for no rows, and labels that are read alike.
     """
-    index.check_conditional(None if condition is None else [condition], phrases=True, stated=stated)
+    index.check_conditional([] if condition is None else [condition], phrases=True, stated=stated)
     check_alike(index.encoder.config.prepare(labels, None), labels, "--labels")
     labels_LD = label_vectors(index.embed, labels, condition, examples)
     names, tables, knows_stated = pa.array(labels), [], index.gives_stated(condition)

@@ -19,8 +19,8 @@ from raycase.errors import RequestError, note
 from raycase.index.answer_printing import text_column
 from raycase.index.index import Index
 from raycase.index.lance_files import OFFSET, lance_errors
+from raycase.index.query_encoder import resolve_query_encoder
 from raycase.index.topk import Block, Blocks, parts
-from raycase.index.vector_index import resolve_query_encoder
 from raycase.io.schema import ID
 
 HELD_ROWS = 2**17  # whose vectors are held, and compared with all others; then the next

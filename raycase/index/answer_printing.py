@@ -1,31 +1,17 @@
-"""Answers as people read them: a table in the terminal, with the words of each that the condition looked at."""
+"""The texts of an index as people read them, with the words of each that the condition looked at."""
 
 from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
 import pyarrow as pa
 
 from raycase.encoder.words import Word, content
-from raycase.errors import MOST_SHOWN, RequestError, visible
-from raycase.io.schema import (
-    CHUNK,
-    CONDITION,
-    DOCUMENT,
-    END,
-    PARTS,
-    QUERY,
-    RANK,
-    SCORE,
-    START,
-    TEXT,
-    TEXT_RANK,
-    VECTOR_RANK,
-)
+from raycase.errors import RequestError, visible
+from raycase.io.schema import CONDITION, TEXT
 
 if TYPE_CHECKING:
     from raycase.index.index import Index
@@ -37,8 +23,6 @@ WEIGHTS_TYPE = pa.list_(
     pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
 )
 AT_ONCE = 4096  # texts under conditions whose words are weighed at a time
-
-Weighed = tuple[pa.Table, pa.ChunkedArray | None]  # answers, and the weights of their words
 
 
 def looked_at(text: str, words: Iterable[Word]) -> list[Word]:
@@ -61,13 +45,13 @@ def in_bold(text: str, words: Collection[Word], most: int) -> str:
     if heaviest and heaviest.end > most:
         start = max(0, min(heaviest.start - most // 2, len(text) - most))
         start = text.find(" ", start, heaviest.start) + 1 or start
-    at, end, pieces = start, start + most, []
+    at, end, shown = start, start + most, []
     for word in sorted(words):
         if at <= word.start < end:
-            pieces += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], REGULAR]
+            shown += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], REGULAR]
             at = min(word.end, end)
-    shown = "".join(piece if piece in (BOLD, REGULAR) else visible(piece) for piece in [*pieces, text[at:end]])
-    return "…" * (start > 0) + " ".join(shown.split()) + "…" * (len(text.rstrip()) > end)
+    line = "".join(each if each in (BOLD, REGULAR) else visible(each) for each in [*shown, text[at:end]])
+    return "…" * (start > 0) + " ".join(line.split()) + "…" * (len(text.rstrip()) > end)
 
 
 def in_words(text: str, words: Collection[Word]) -> str:
@@ -76,49 +60,8 @@ def in_words(text: str, words: Collection[Word]) -> str:
 
 
 def has_styles(stream: TextIO) -> bool:
-    """Whether what is written there can be bold: a terminal, unless the environment says otherwise (no-color.org)."""
+    """Whether what is written there can be bold: a terminal, unless the environment forbids it (no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def print_answers(
-    answers: Iterable[Weighed],
-    column: str,
-    sentences: Sequence[str],
-    conditions: Sequence[str] | Mapping[str, float] | None,
-) -> None:
-    """A table: score and what a column has, the words that the condition looked at in bold, or after the text with
-    their weights where there is no terminal."""
-    styles = has_styles(sys.stdout)
-    lines: dict[int, list[str]] = {}
-    for table, weights in answers:
-        of_words = [None] * len(table) if weights is None else weights.to_pylist()
-        for row, words in zip(table.to_pylist(), of_words, strict=True):
-            marked = looked_at(str(row[column]), [Word(**word) for word in words or []])
-            lines.setdefault(row[QUERY], []).append(_line(row, column, marked, styles=styles))
-    if isinstance(conditions, Mapping):
-        conditions = [", ".join(f"{name}={weight:g}" for name, weight in conditions.items())] * len(sentences)
-    under = [f' under "{condition}"' for condition in conditions] if conditions else [""] * len(sentences)
-    for query, (sentence, name) in enumerate(zip(sentences, under, strict=True)):
-        title = f'"{sentence}"{name}'
-        print(f"\n{visible(title, MOST_SHOWN)}", *lines.get(query, ["      no rows pass the filter"]), sep="\n")
-    print()
-
-
-def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles: bool) -> str:
-    """An answer: rank, score, other ranks, cosines under conditions with weights, the text, and a chunk's place."""
-    text, figures, place = str(row[column]), "", ""
-    found = [row[SCORE], *(part["cosine"] for part in row.get(PARTS) or ())]  # re-ranking scores none without words
-    score, *cosines = ("-" if figure is None else f"{figure:.3f}" for figure in found)
-    line = in_bold(text, words if styles else (), SHOWN_CHARACTERS)
-    if words and not styles:
-        line += f"  ({in_words(text, words)})"
-    if TEXT_RANK in row:
-        figures = f"(vectors {row[VECTOR_RANK] or '-'}, words {row[TEXT_RANK] or '-'})  "
-    if cosines:
-        figures += f"({'  '.join(cosines)})  "
-    if CHUNK in row:
-        place = f"  [{visible(row[DOCUMENT])} {row[START]}:{row[END]}]"
-    return f"{row[RANK]:>4}  {score:>6}  {figures}{line}{place}"
 
 
 def text_column(index: Index, asked: str | None) -> str | None:

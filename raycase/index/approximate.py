@@ -7,13 +7,14 @@ Shapes: Q queries, D dimensions, k neighbours.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raycase.index.filters import Filter
-from raycase.index.lance_files import APPROXIMATE, OFFSET, IndexMetadata, offsets_of, sql_and, sql_equals, vectors_of
+from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, sql_and, sql_equals, vectors_of
+from raycase.index.question import REFINE, Options
+from raycase.index.vector_index import APPROXIMATE
 from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
 
 if TYPE_CHECKING:
@@ -24,33 +25,9 @@ if TYPE_CHECKING:
 ROWS_A_PARTITION = 4096
 DIM_STEP = 8  # Lance's IVF_RQ has only vectors whose dimensions this divides
 LEAST_TO_TRAIN = 256  # vectors; fewer in a column are compared one by one
+MORE = 8  # neighbours beyond k, as Lance orders them by products of rounded vectors
 MOST_PARTS = 8  # of an approximate index: a search looks into each, and to join them builds all of it again
 BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, more by a tree
-NPROBES = 10  # partitions searched
-REFINE = 10  # times k: candidates compared by their exact cosine
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a search uses an approximate index; the answers of an exact index do not depend on them."""
-
-    exact: bool = False  # compare every vector, whatever the index
-    nprobes: int = NPROBES
-    refine: int | None = None  # times k: candidates; default: the search's, times `factor`
-    factor: float = 1.0
-
-    def candidates(self, k: int, refine: int, least: int = 1) -> int:
-        """How many rows are compared by their exact cosine for k answers, by this default of `refine`."""
-        return self.refine * k if self.refine else max(k, round(self.factor * max(least, refine * k)))
-
-
-DEFAULT_OPTIONS = Options()
-EFFORTS = {  # of `raycase search --effort`
-    "low": Options(nprobes=NPROBES // 4, factor=0.25),
-    "usual": DEFAULT_OPTIONS,
-    "high": Options(nprobes=NPROBES * 4, factor=4.0),
-    "exact": Options(exact=True),
-}
 
 
 def approximate_nearest(
@@ -64,15 +41,15 @@ def approximate_nearest(
 ) -> Nearest:
     """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
     filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
-    from raycase.index.topk import MORE, merge_hits, nothing  # imports torch, which is not needed to build an index
+    from raycase.index.topk import DIGITS, merge_hits, nothing  # imports torch, which is not needed to build an index
 
-    of_kind = None if metadata.rows_under(condition) == metadata.rows else sql_equals(CONDITION, condition)
-    passing = sql_and(of_kind, where) or None
+    under = None if metadata.rows_under(condition) == metadata.rows else sql_equals(CONDITION, condition)
+    passing = sql_and(under, where) or None
     column = UNCONDITIONAL if condition is None else VECTOR
     nearest = {
         "column": column,
         "q": vectors_QD if len(vectors_QD) > 1 else vectors_QD[0],
-        "k": k + MORE,  # Lance orders them by products of rounded vectors
+        "k": k + MORE,
         "metric": "dot",  # for columns with too few vectors to train an index, where Lance would default to L2
         "refine_factor": math.ceil(options.candidates(k, REFINE) / (k + MORE)),
     }
@@ -86,10 +63,9 @@ def approximate_nearest(
         query_H = rows["query_index"].to_numpy() if "query_index" in rows.column_names else np.zeros(len(rows), int)
         if np.bincount(query_H, minlength=len(vectors_QD)).min() >= k:  # else there may be rows in further partitions
             break
-    vectors_HD, offsets_H = vectors_of(rows[column]).double().numpy(), offsets_of(rows)
     # scores as an exact search has them: Lance's own differ in the fifth digit
-    scores_H = np.einsum("hd,hd->h", vectors_QD.astype(np.float64)[query_H], vectors_HD).clip(-1, 1)
-    return merge_hits(*nothing(len(vectors_QD), k), query_H, offsets_H, scores_H.astype(np.float32))
+    scores_H = np.einsum("hd,hd->h", vectors_QD[query_H], vectors_of(rows[column]).numpy()).round(DIGITS)
+    return merge_hits(*nothing(len(vectors_QD), k), query_H, offsets_of(rows), scores_H)
 
 
 def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> bool:
@@ -99,10 +75,10 @@ def is_coded(dataset: LanceDataset, metadata: IndexMetadata, column: str) -> boo
     return fits and metadata.is_approximate(rows)
 
 
-def search_kind(dataset: LanceDataset, metadata: IndexMetadata) -> str:
-    """How the condition with most rows is searched: exact, or an approximate kind."""
+def searched_by(dataset: LanceDataset, metadata: IndexMetadata) -> str:
+    """How the condition with most rows is searched: exact, or an approximate type of index."""
     coded = any(is_coded(dataset, metadata, column) for column in (VECTOR, UNCONDITIONAL))
-    return metadata.approximate_kind if coded else "exact"
+    return metadata.approximate_index if coded else "exact"
 
 
 def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
@@ -124,9 +100,9 @@ def add_new_rows(dataset: LanceDataset) -> None:
 
 
 def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
-    """Bring all indices up to date with the rows and the index's kind; train approximate ones that are missing."""
+    """Bring all indices up to date with the rows and the index's type; train approximate ones that are missing."""
     update_scalar_indices(dataset, metadata)
-    indexed, options = _indexed_columns(dataset), APPROXIMATE[metadata.approximate_kind]
+    indexed, options = _indexed_columns(dataset), APPROXIMATE[metadata.approximate_index]
     for column, rows in ((VECTOR, sum(metadata.conditions.values())), (UNCONDITIONAL, metadata.unconditional)):
         approximate = rows >= LEAST_TO_TRAIN and is_coded(dataset, metadata, column)
         if approximate and indexed.get(column) != options["index_type"]:
@@ -137,5 +113,5 @@ def update_indices(dataset: LanceDataset, metadata: IndexMetadata) -> None:
 
 
 def _indexed_columns(dataset: LanceDataset) -> dict[str, str]:
-    """The columns with an index, and what Lance calls its kind."""
+    """The columns with an index, and what Lance calls its type."""
     return {index.field_names[0]: index.index_type for index in dataset.describe_indices()}

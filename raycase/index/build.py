@@ -8,14 +8,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from raycase.commands.flags import Advanced
-from raycase.errors import RequestError, WorkError, at_least, check_ranges, note
-from raycase.index.approximate import search_kind, update_indices
+from raycase.errors import RequestError, WorkError, note
+from raycase.index.approximate import searched_by, update_indices
 from raycase.index.index_rows import (
     append_rows,
     check_output_columns,
@@ -25,7 +23,6 @@ from raycase.index.index_rows import (
 )
 from raycase.index.lance_files import (
     CUT,
-    MOST_SHARDS,
     READY_FILE,
     IndexMetadata,
     fragment_rows,
@@ -37,16 +34,15 @@ from raycase.index.lance_files import (
 )
 from raycase.index.text_index import update_text_index
 from raycase.index.token_files import check_there, remove_unused
+from raycase.index.vector_index import VectorIndexType
 from raycase.io.lance_dataset import import_lance, is_index
 from raycase.io.locks import held, mark_of
-from raycase.io.model_files import model_folder
-from raycase.io.places import OF_INDEX, Folder, check_paths
 from raycase.io.schema import CODES, CONDITION, ID, VECTOR
 from raycase.io.storage import Location, fingerprint, locate
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.manifest import read_manifest
 from raycase.job.results import CHUNKED
-from raycase.names import Language, VectorIndexType
+from raycase.names import Language
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -54,77 +50,63 @@ if TYPE_CHECKING:
     from raycase.job.request import Request
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexFlags:
-    """Index the vectors that `raycase embed` wrote, for `raycase search`.
-
-    Run again, or with another output of the same model, it adds the rows that the index lacks.
-    """
-
-    embeddings: tuple[str, ...] = ()
-    """Outputs of `raycase embed`, all of one model: under conditions, and unconditional ones beside them."""
-    output: str
-    """The index: a Lance dataset, local or on object storage."""
-    kind: VectorIndexType | None = None
-    """exact: compare every vector under the condition. ivf-rq: use an approximate index. auto: ivf-rq for conditions
-    with --exact-below rows or more. Default: the kind of the index, auto for a new one."""
-    exact_below: Advanced[int | None] = None
-    """Conditions with fewer rows are searched exactly by auto. Default: the index's value, 100,000 for a new one."""
-    shards: Advanced[int | None] = None
-    """Number of shards of about equal size; on a cluster, a search gives each its own process. Default: the index's
-    number, 1 for a new one. To change it, use --overwrite."""
-    delete: str | None = None
-    """Delete the rows that match this SQL filter on id and the kept columns, such as "year < 2010". Indexing their
-    output again does not bring them back."""
-    replace: bool = False
-    """First delete all rows with the ids of the new --embeddings. Give all outputs of the changed texts at once."""
-    text_index: bool = False
-    """Index the words of the kept texts too, for `raycase search --match` and --hybrid. Rows that are added later are
-    indexed as well."""
-    text_language: Advanced[Language | None] = None
-    """Language in which --text-index stems words, so that "bicycles" is "bicycle", or none. Default: the index's,
-    English for a new one."""
-    keep_condition: tuple[str, ...] = ()
-    """Conditions to pool from stored tokens and keep, like conditions embedded in advance; new rows are pooled too."""
-    model: Advanced[str | None] = None
-    """Folder of the index's model, if it has moved; for --keep-condition."""
-    overwrite: bool = False
-    """Build from scratch; searches use the former index until the new one is finished."""
-
-
-def build(flags: IndexFlags) -> dict[str, Any]:
+def build(
+    output: str,
+    embeddings: Sequence[str] = (),
+    *,
+    vector_index: VectorIndexType | None = None,
+    exact_below: int | None = None,
+    shards: int | None = None,
+    delete: str | None = None,
+    replace: bool = False,
+    text_index: bool = False,
+    text_language: Language | None = None,
+    keep_condition: Sequence[str] = (),
+    model: str | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
     """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
+    The arguments are those of `raycase index`.
 
     Raises RequestError, and WorkError, also where another build of the index is at work.
     """
     began = time.time()
     import_lance()
-    root = locate(flags.output)
-    check_paths(
-        opens={"--embeddings": flags.embeddings, "--model": model_folder(flags.model)},
-        writes={"--output": Folder(flags.output, OF_INDEX)},
-    )
-    check_ranges(flags, at_least(1, flags, "exact_below") | at_least(1, flags, "shards", most=MOST_SHARDS))
-    sources = [open_written(uri, "--embeddings") for uri in flags.embeddings]
+    root = locate(output)
+    sources = [open_written(uri, "--embeddings") for uri in embeddings]
     with lance_errors(root), held(root, "_building.lock", other_build(root)):
         former = mark_of(root / READY_FILE)
-        dataset, metadata = _open_or_begin(flags, sources, root)
-        rows, settings = metadata.rows, (metadata.kind, metadata.exact_below)
-        metadata.kind, metadata.exact_below = flags.kind or metadata.kind, flags.exact_below or metadata.exact_below
-        metadata.shards = flags.shards or metadata.shards
+        ready = _open_ready(root, overwrite=overwrite)
+        if ready is None:
+            for flag in ["--delete"] * (delete is not None) + ["--replace"] * replace:
+                raise RequestError(
+                    f"{flag}: expected a finished index at {root.uri} and no --overwrite beside it, got "
+                    f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
+                )
+        elif shards not in (None, ready[1].shards):
+            raise RequestError(
+                f"--shards: expected {ready[1].shards}, as {root.uri} has, or --overwrite beside another number, got "
+                f"{shards}"
+            )
+        dataset, metadata = ready or (None, _new_metadata(sources))
+        if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
+            dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
+        rows, settings = metadata.rows, (metadata.vector_index, metadata.exact_below)
+        metadata.vector_index = vector_index or metadata.vector_index
+        metadata.exact_below, metadata.shards = exact_below or metadata.exact_below, shards or metadata.shards
         _check_sources(sources, dataset, metadata, root)
-        deleted = delete_matching(dataset, metadata, flags.delete, root) if flags.delete is not None else 0
-        deleted += delete_same_ids(dataset, metadata, sources) if flags.replace else 0
+        deleted = delete_matching(dataset, metadata, delete, root) if delete is not None else 0
+        deleted += delete_same_ids(dataset, metadata, sources) if replace else 0
         for source in sources:
             dataset = append_rows(dataset, source, metadata, root)
         if dataset is None:
-            raise RequestError(f"--embeddings: expected vectors in {', '.join(flags.embeddings)}, got none")
-        dataset = keep_conditions(dataset, metadata, flags.keep_condition, root, flags.model)
+            raise RequestError(f"--embeddings: expected vectors in {', '.join(embeddings)}, got none")
+        dataset = keep_conditions(dataset, metadata, keep_condition, root, model)
         added = metadata.rows - rows + deleted
-        has_new_words = bool(flags.text_index or flags.text_language) and update_text_index(
-            dataset, flags.text_language, metadata.text_column
+        has_new_words = bool(text_index or text_language) and update_text_index(
+            dataset, text_language, metadata.text_column
         )
-        if added or deleted or has_new_words or settings != (metadata.kind, metadata.exact_below):
+        if added or deleted or has_new_words or settings != (metadata.vector_index, metadata.exact_below):
             if dataset.stats.dataset_stats()["num_deleted_rows"] > dataset.count_rows():  # it must not grow for ever
                 most = fragment_rows(metadata.rows, metadata.shards)
                 dataset.optimize.compact_files(target_rows_per_fragment=most if metadata.shards == 1 else -(-most // 2))
@@ -141,18 +123,16 @@ def build(flags: IndexFlags) -> dict[str, Any]:
         "conditions": len(metadata.conditions),
         "unconditional_rows": metadata.unconditional,
         "rows_with_tokens": metadata.with_tokens,
-        "kind": search_kind(dataset, metadata),
+        "vector_index": searched_by(dataset, metadata),
         "shards": metadata.shards,
         "seconds": round(time.time() - began, 3),
         "output": root.uri,
     }
 
 
-def _open_or_begin(
-    flags: IndexFlags, sources: Sequence[FinishedOutput], root: Location
-) -> tuple[LanceDataset | None, IndexMetadata]:
-    """The index to add to and its metadata; None and fresh metadata for a new index. Raises RequestError where the
-    folder has something else."""
+def _open_ready(root: Location, *, overwrite: bool) -> tuple[LanceDataset, IndexMetadata] | None:
+    """The index to add to and its metadata; None for a new one. Raises RequestError where the folder has something
+    else."""
     there = os.listdir(root.path) if root.is_local and root.exists() else []
     if others := [name for name in there if name != "data" and not name.startswith("_")]:
         raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
@@ -161,35 +141,23 @@ def _open_or_begin(
         raise RequestError(
             f"--output: expected an index of `raycase index` or a new folder, got a Lance dataset in {root.uri}"
         )
-    ready = None if flags.overwrite else open_ready(root)
-    if ready is None:
-        for flag in ["--delete"] * (flags.delete is not None) + ["--replace"] * flags.replace:
-            raise RequestError(
-                f"{flag}: expected a finished index at {root.uri} and no --overwrite beside it, got "
-                f"{'both' if flags.overwrite else 'none'}; build it with --embeddings alone"
-            )
-        if not sources:
-            raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
-        config = sources[0].job_file.config
-        name = read_manifest(sources[0].output)["model"]["name"]
-        chunk = config.get(CHUNKED, [])
-        return None, IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=chunk)
-    dataset, metadata = ready
-    if flags.shards not in (None, metadata.shards):
-        raise RequestError(
-            f"--shards: expected {metadata.shards}, as {root.uri} has, or --overwrite beside another number, got "
-            f"{flags.shards}"
-        )
-    if not root.is_local or dataset.version != dataset.latest_version:  # behind it may be what a killed build wrote
-        dataset.restore()  # Lance refuses commits of any build that opened the index before
-    return dataset, metadata
+    return None if overwrite else open_ready(root)
+
+
+def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:
+    """The metadata of a new index. Raises RequestError without an output."""
+    if not sources:
+        raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
+    config = sources[0].job_file.config
+    name = read_manifest(sources[0].output)["model"]["name"]
+    return IndexMetadata(model=config["model"], name=name, dtype=config["dtype"], chunk=config.get(CHUNKED, []))
 
 
 def _check_sources(
     sources: Sequence[FinishedOutput], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
 ) -> None:
     """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
-    first conditional vectors or tokens say to which dimension all are cut."""
+    first conditional vectors or tokens give the dimension to which all are cut."""
     models = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
     if models and CUT in models[0] and VECTOR not in had and CODES not in had:
@@ -230,7 +198,7 @@ def check_index(index: str, request: Request) -> None:
 def index_output(index: str, output: str) -> str:
     """Index an output that is complete; returns where. Raises RequestError and WorkError."""
     try:
-        return str(build(IndexFlags(embeddings=(output,), output=index))["output"])
+        return str(build(index, [output])["output"])
     except (RequestError, WorkError) as error:
-        said = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
-        raise type(error)(f"{said}; the output is complete but not indexed: {output}") from error
+        message = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
+        raise type(error)(f"{message}; the output is complete but not indexed: {output}") from error

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,17 @@ from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, scan, sql_and, sql_equals, sql_in, vectors_of
 from raycase.index.token_files import read_basis, read_sketch
 from raycase.index.topk import Block, joined, only
-from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, UNCONDITIONAL, UNCONDITIONAL_PART, VECTOR
+from raycase.io.schema import (
+    BASIS,
+    CODES,
+    CONDITION,
+    HAS_TOKENS,
+    ID,
+    SKETCH,
+    UNCONDITIONAL,
+    UNCONDITIONAL_PART,
+    VECTOR,
+)
 from raycase.io.storage import Location
 from raycase.tokens.pooling import (
     AXES_ROWS,
@@ -46,31 +56,69 @@ CONDITIONS = 1024  # whose axes are remembered: more than there is room for vect
 POOLERS = 16  # that are remembered, of a basis and a condition: a few megabytes each
 UNCOVERED = 64  # conditions of which it is remembered which rows have tokens alone
 
+AnyKey = TypeVar("AnyKey")
+Made = TypeVar("Made")
 RowBatch = tuple[np.ndarray, str, UnpackedTokens]  # row offsets (B,), basis, tokens
 Ask = Callable[[str], tuple[ConditionQueries, Tensor]]  # a condition -> what the head keeps of it, and its temperatures
+
+
+def remembered(found: dict[AnyKey, Made], key: AnyKey, most: int, make: Callable[[], Made]) -> Made:
+    """The value of a key, made where it is not among the last `most` that were."""
+    if key not in found:
+        found[key] = make()
+        if len(found) > most:
+            del found[next(iter(found))]
+    return found[key]
 
 
 # ------------------------------------------------------------------------------------------- pooled from stored tokens
 
 
-class StoredRows:
-    """The stored tokens of all rows, or their sketches; cached if they fit into `memory_bytes`, else read each time."""
+class TokenVectors:
+    """Unit vectors, (B, D), of the rows with stored tokens, which are cached if they fit into `memory_bytes`."""
+
+    column = CODES
+    rows_at_once = TOKEN_ROWS
 
     def __init__(
         self,
         dataset: LanceDataset,
         root: Location,
         metadata: IndexMetadata,
-        column: str,
+        ask: Ask,
         memory_bytes: int,
         fragments: Sequence[int] | None = None,
     ) -> None:
-        """column: CODES or SKETCH; fragments: whose rows alone are there; None: all."""
-        self.dataset, self.column, self.memory_bytes, self.fragments = dataset, column, memory_bytes, fragments
+        """fragments: whose rows alone are there; None: all."""
+        self.dataset, self.ask, self.memory_bytes, self.fragments = dataset, ask, memory_bytes, fragments
         self.count = metadata.with_tokens
         self.cached: list[RowBatch] | None = None
         self.codes = cache(partial(read_basis, root))
         self.sketch = cache(lambda basis: read_sketch(root, metadata.sketches[basis]))
+        self.poolers: dict[tuple[str, str], TokenPooler | SketchPooler] = {}
+        self.known_axes: dict[str, Tensor] = {}
+
+    def pooler(self, basis: str, condition: str) -> Any:
+        """What pools rows of a basis under a condition."""
+        return remembered(self.poolers, (basis, condition), POOLERS, partial(self._make_pooler, basis, condition))
+
+    def _make_pooler(self, basis: str, condition: str) -> TokenPooler | SketchPooler:
+        return TokenPooler(self.codes(basis), *self.ask(condition))
+
+    def blocks(self, condition: str, offsets_B: np.ndarray | None = None) -> Iterator[Block]:
+        """Row offsets and unit vectors under a condition, of the rows at some offsets, or of all. Raises
+        RequestError."""
+        for offsets_N, basis, tokens in self.batches() if offsets_B is None else self._at(offsets_B):
+            vectors_ND = self.pooler(basis, condition).pool(tokens).flatten(1)
+            yield offsets_N[tokens.order], F.normalize(vectors_ND, dim=-1, out=vectors_ND)
+
+    def stated_at(self, condition: str, offsets_B: np.ndarray, head: StatedHead) -> np.ndarray:
+        """The probability that the rows at these offsets, ascending, state something of the condition: (B,)."""
+        stated_B = np.empty(len(offsets_B), np.float32)
+        for found_N, basis, tokens in self._at(offsets_B):
+            stated_N = self.pooler(basis, condition).stated(tokens, head)[:, 0]
+            stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
+        return stated_B
 
     def batches(self) -> Iterator[RowBatch]:
         """Offsets, basis and tokens of all rows, batch by batch. Raises RequestError."""
@@ -80,8 +128,7 @@ class StoredRows:
         kept: list[RowBatch] = []
         size = 0
         rows = {"columns": [OFFSET, self.column, UNCONDITIONAL_PART, BASIS], "filter": HAS_TOKENS}
-        at_once = TOKEN_ROWS if self.column == CODES else SKETCHED_ROWS
-        for read in scan(self.dataset, self.fragments, **rows, batch_size=at_once).to_batches():
+        for read in scan(self.dataset, self.fragments, **rows, batch_size=self.rows_at_once).to_batches():
             for batch in self._by_basis(pa.table(read)):
                 size += batch[2].nbytes
                 kept.append(batch)
@@ -91,8 +138,7 @@ class StoredRows:
         if size <= self.memory_bytes:
             self.cached = kept
 
-    def at(self, offsets_B: np.ndarray) -> Iterator[RowBatch]:
-        """The rows at these offsets."""
+    def _at(self, offsets_B: np.ndarray) -> Iterator[RowBatch]:
         for start in range(0, len(offsets_B), TOKEN_ROWS):
             offsets = offsets_B[start : start + TOKEN_ROWS]
             rows = self.dataset.take(offsets, columns=[self.column, UNCONDITIONAL_PART, BASIS])
@@ -101,104 +147,37 @@ class StoredRows:
     def _by_basis(self, table: pa.Table) -> Iterator[RowBatch]:
         for basis in pc.unique(table[BASIS]).to_pylist():  # one, but where outputs meet
             rows = table.filter(pc.equal(table[BASIS], basis))
-            codes = self.codes(basis)
-            form = codes.form if self.column == CODES else replace(codes.form, token_bytes=LEVELS)
+            codes, is_coded = self.codes(basis), self.column == CODES
+            form = codes.form if is_coded else replace(codes.form, token_bytes=LEVELS)
             stored = StoredTokens.from_arrow(rows, form, self.column)
-            yield offsets_of(rows), basis, unpack_tokens(stored, codes if self.column == CODES else None)
+            yield offsets_of(rows), basis, unpack_tokens(stored, codes if is_coded else None)
 
 
-class TokenVectors:
-    """Unit vectors of rows that have stored tokens, by one pooler or another."""
-
-    rows: StoredRows
-    pooler: Callable[..., Any]  # of a basis and a condition
-
-    def blocks(self, condition: str, offsets_B: np.ndarray | None = None, **precision: torch.dtype) -> Iterator[Block]:
-        """Row offsets and unit vectors under a condition, of the rows at some offsets, or of all. Raises
-        RequestError."""
-        for offsets_N, basis, tokens in self.rows.batches() if offsets_B is None else self.rows.at(offsets_B):
-            vectors_ND = self.pooler(basis, condition, **precision).pool(tokens).flatten(1)
-            yield offsets_N[tokens.order], F.normalize(vectors_ND, dim=-1, out=vectors_ND)
-
-
-class PooledVectors(TokenVectors):
-    """The vectors, (B, D)."""
-
-    def __init__(self, rows: StoredRows, ask: Ask) -> None:
-        @lru_cache(POOLERS)
-        def pooler(basis: str, condition: str, dtype: torch.dtype = torch.float32) -> TokenPooler:
-            return TokenPooler(rows.codes(basis), *ask(condition), dtype)
-
-        self.rows, self.pooler = rows, pooler
-
-    def stated_at(self, condition: str, offsets_B: np.ndarray, head: StatedHead) -> np.ndarray:
-        """The probability that the rows at these offsets, ascending, say something of the condition: (B,)."""
-        stated_B = np.empty(len(offsets_B), np.float32)
-        for found_N, basis, tokens in self.rows.at(offsets_B):
-            stated_N = self.pooler(basis, condition).stated(tokens, head)[:, 0]
-            stated_B[np.searchsorted(offsets_B, found_N[tokens.order])] = stated_N.numpy()
-        return stated_B
-
-
-class SketchedVectors(TokenVectors):
+class SketchVectors(TokenVectors):
     """Approximate vectors, (B, A), from their sketches, along the axes of each condition: of queries that are
     projected on these, the nearest rows are candidates to be pooled."""
 
-    def __init__(self, rows: StoredRows, ask: Ask) -> None:
-        def whole(basis: str, condition: str) -> SketchPooler:
-            return SketchPooler(rows.sketch(basis), rows.codes(basis), *ask(condition))
+    column = SKETCH
+    rows_at_once = SKETCHED_ROWS
 
-        @lru_cache(CONDITIONS)
-        def axes(condition: str) -> Tensor:
-            """The axes of a condition, (D, A), by a sample of all rows."""
-            pooler_of, step = cache(partial(whole, condition=condition)), -(-rows.count // AXES_ROWS)
-            pooled = [pooler_of(basis).pool(tokens.sample(step)) for _, basis, tokens in rows.batches()]
+    def axes(self, condition: str) -> Tensor:
+        """The axes of a condition, (D, A), by a sample of all rows."""
+
+        def make() -> Tensor:
+            pooler_of, step = cache(partial(self._whole, condition=condition)), -(-self.count // AXES_ROWS)
+            pooled = [pooler_of(basis).pool(tokens.sample(step)) for _, basis, tokens in self.batches()]
             return principal_axes(torch.cat(pooled))
 
-        @lru_cache(POOLERS)
-        def pooler(basis: str, condition: str) -> SketchPooler:
-            return whole(basis, condition).along(axes(condition))
+        return remembered(self.known_axes, condition, CONDITIONS, make)
 
-        self.rows, self.axes, self.pooler = rows, axes, pooler
+    def _make_pooler(self, basis: str, condition: str) -> SketchPooler:
+        return self._whole(basis, condition).along(self.axes(condition))
+
+    def _whole(self, basis: str, condition: str) -> SketchPooler:
+        return SketchPooler(self.sketch(basis), self.codes(basis), *self.ask(condition))
 
 
 # ----------------------------------------------------------------------------------------------------------- in memory
-
-
-class RememberedVectors:
-    """Unit vectors of rows under each of the last conditions: in a few blocks by offsets, each larger than the next:
-    one block would be copied with each query."""
-
-    def __init__(self) -> None:
-        self.conditions: dict[str, list[Block]] = {}
-
-    @property
-    def nbytes(self) -> int:
-        return sum(vectors_ND.nbytes for blocks in self.conditions.values() for _, vectors_ND in blocks)
-
-    def of(self, condition: str, offsets_B: np.ndarray) -> tuple[np.ndarray, list[Block]]:
-        """Which of the rows are remembered, (B,) bool, and these, block by block; their condition is now the last."""
-        is_known_B = np.zeros(len(offsets_B), bool)
-        self.conditions[condition] = self.conditions.pop(condition, [])
-        found = []
-        for offsets_N, vectors_ND in self.conditions[condition]:
-            place_B = np.searchsorted(offsets_N, offsets_B).clip(max=len(offsets_N) - 1)
-            is_there_B = offsets_N[place_B] == offsets_B
-            is_known_B |= is_there_B
-            found.append((offsets_B[is_there_B], vectors_ND[torch.from_numpy(place_B[is_there_B])]))
-        return is_known_B, found
-
-    def add(self, condition: str, offsets_B: np.ndarray, vectors_BD: Tensor) -> None:
-        """Remember rows that are not yet; their condition is now the last."""
-        blocks = [*self.conditions.pop(condition, []), joined([(offsets_B, vectors_BD)])]
-        while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
-            blocks[-2:] = [joined(blocks[-2:])]
-        self.conditions[condition] = blocks
-
-    def forget(self, nbytes: int) -> None:
-        """Forget the oldest conditions until the others take no more bytes than this."""
-        while self.conditions and self.nbytes > nbytes:
-            del self.conditions[next(iter(self.conditions))]
 
 
 class ConditionVectors:
@@ -220,16 +199,22 @@ class ConditionVectors:
         self.dataset, self.metadata, self.memory_bytes, self.pooled = dataset, metadata, memory_bytes, pooled
         self.scan = partial(scan, dataset, fragments)
         self.cached: dict[tuple[str | None, bool], Block] = {}  # by condition, and whether they are pooled
-        self.remembered = RememberedVectors()
-        self.uncovered = lru_cache(UNCOVERED)(partial(_uncovered, dataset, self.scan))
+        self.remembered: dict[str, list[Block]] = {}  # rows that were pooled, by condition
+        self.uncovered: dict[str, np.ndarray] = {}
 
     def to_pool(self, condition: str | None) -> np.ndarray | None:
         """The offsets, ascending, of the rows that are pooled under a condition: with stored tokens, and an id that has
         no row under it. None: all with stored tokens, for the index does not have the condition."""
         if self.metadata.lacks(condition):
             return None
-        is_some = self.metadata.with_tokens and condition is not None and condition not in self.metadata.kept
-        return self.uncovered(condition) if is_some else np.empty(0, np.int64)
+        if not self.metadata.with_tokens or condition is None or condition in self.metadata.kept:
+            return np.empty(0, np.int64)
+        return remembered(self.uncovered, condition, UNCOVERED, partial(self._uncovered, condition))
+
+    def _uncovered(self, condition: str) -> np.ndarray:
+        stored = self.dataset.to_table(columns=[ID], filter=sql_equals(CONDITION, condition))[ID]
+        tokens = self.scan(columns=[ID, OFFSET], filter=HAS_TOKENS).to_table()
+        return offsets_of(tokens.filter(pc.invert(pc.is_in(tokens[ID], value_set=stored))))
 
     def pooled_rows(self, condition: str | None) -> int:
         """How many rows are pooled under a condition."""
@@ -241,18 +226,18 @@ class ConditionVectors:
         rows = self.to_pool(condition)
         return np.ones(len(offsets_B), bool) if rows is None else np.isin(offsets_B, rows)
 
-    def kinds(self, conditions: Sequence[str | None]) -> str:
+    def rows_under(self, conditions: Sequence[str | None]) -> str:
         """The filter for the rows under some conditions (None: unconditional), and those with stored tokens where some
-        are pooled: an id may have a row of each kind."""
+        are pooled: an id may have a row of each sort."""
         stored = [name for name in conditions if name in self.metadata.conditions]
-        kinds = [sql_equals(CONDITION, None)] * (None in conditions) + [sql_in(CONDITION, stored)] * bool(stored)
-        return f"({' OR '.join(kinds + [HAS_TOKENS] * any(map(self.pooled_rows, conditions)))})"
+        either = [sql_equals(CONDITION, None)] * (None in conditions) + [sql_in(CONDITION, stored)] * bool(stored)
+        return f"({' OR '.join(either + [HAS_TOKENS] * any(map(self.pooled_rows, conditions)))})"
 
     def blocks(
         self, condition: str | None, where: Filter | None = None, among: np.ndarray | None = None
     ) -> Iterator[Block]:
         """Offsets and vectors of the rows under a condition (None: unconditional): in the order of the dataset, but for
-        pooled ones, which come last. One block of each kind where the vectors are cached; else they are read or pooled
+        pooled ones, which come last. One block of each sort where the vectors are cached; else they are read or pooled
         again, batch by batch. among: offsets, ascending, of the only ones that are pooled."""
         yield from self._stored(condition, where)
         if condition is not None and among is not None:
@@ -271,42 +256,53 @@ class ConditionVectors:
         """`blocks`, without those that are pooled."""
         if self.metadata.lacks(condition):
             return
-        of_kind, part = sql_equals(CONDITION, condition), (condition, False)
+        under, part = sql_equals(CONDITION, condition), (condition, False)
         column = UNCONDITIONAL if condition is None else VECTOR
         size = 4 * self.metadata.rows_under(condition) * self.dataset.schema.field(column).type.list_size
         if part not in self.cached and size > self._room:
-            rows = self.scan(columns=[OFFSET, column], filter=sql_and(of_kind, where), batch_size=BATCH_ROWS)
+            rows = self.scan(columns=[OFFSET, column], filter=sql_and(under, where), batch_size=BATCH_ROWS)
             yield from ((offsets_of(batch), vectors_of(batch[column])) for batch in rows.to_batches())
             return
-        selected = self.offsets(of_kind, where) if where else None
+        selected = self.offsets(under, where) if where else None
         if selected is not None and not len(selected):
             return
         if part not in self.cached:
-            table = self.scan(columns=[OFFSET, column], filter=of_kind).to_table()
+            table = self.scan(columns=[OFFSET, column], filter=under).to_table()
             self.cached[part] = offsets_of(table), vectors_of(table[column])
-            self.remembered.forget(self._room)
+            self._forget()
         yield only(self.cached[part], selected)
 
-    def offsets(self, of_kind: str, where: Filter | None) -> np.ndarray:
-        """The offsets, ascending, of the rows of a kind that pass a filter: (N,)."""
-        return offsets_of(self.scan(columns=[OFFSET], filter=sql_and(of_kind, where)).to_table())
+    def offsets(self, passing: str, where: Filter | None) -> np.ndarray:
+        """The offsets, ascending, of the rows that pass two filters: (N,)."""
+        return offsets_of(self.scan(columns=[OFFSET], filter=sql_and(passing, where)).to_table())
 
     def at(self, condition: str | None, offsets_B: np.ndarray) -> Tensor:
-        """The unit vectors of rows that are stored under a condition, at these offsets, in float64: (B, D)."""
+        """The unit vectors of rows that are stored under a condition, at these offsets: (B, D) float32."""
         if (condition, False) in self.cached:
             offsets_N, vectors_ND = self.cached[condition, False]
-            return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))].double()
+            return vectors_ND[torch.from_numpy(np.searchsorted(offsets_N, offsets_B))]
         column = UNCONDITIONAL if condition is None else VECTOR
-        return vectors_of(self.dataset.take(offsets_B, columns=[column])[column]).double()
+        return vectors_of(self.dataset.take(offsets_B, columns=[column])[column])
 
     def pooled_at(self, condition: str, offsets_B: np.ndarray) -> Iterator[Block]:
-        """Offsets and vectors of some rows with stored tokens, by offsets ascending, pooled under a condition."""
-        is_remembered_B, found = self.remembered.of(condition, offsets_B)
+        """Offsets and vectors of some rows with stored tokens, pooled under a condition. They are remembered, in a few
+        blocks each larger than the next, for one would be copied with each query; the oldest conditions go first."""
+        self.remembered[condition] = self.remembered.pop(condition, [])
+        found = [only(block, offsets_B) for block in self.remembered[condition]]
         yield from found
-        for block in self.pooled.blocks(condition, offsets_B[~is_remembered_B]):
-            self.remembered.add(condition, *block)
-            self.remembered.forget(self._room)
+        missing = np.setdiff1d(offsets_B, np.concatenate([np.empty(0, np.int64), *(known for known, _ in found)]))
+        for block in self.pooled.blocks(condition, missing):
+            blocks = self.remembered.setdefault(condition, [])
+            blocks.append(joined([block]))
+            while len(blocks) > 1 and len(blocks[-1][0]) > len(blocks[-2][0]) // 2:
+                blocks[-2:] = [joined(blocks[-2:])]
+            self._forget()
             yield block
+
+    def _forget(self) -> None:
+        """Forget the oldest of the conditions that are remembered until the others fit."""
+        while self.remembered and sum(v.nbytes for each in self.remembered.values() for _, v in each) > self._room:
+            del self.remembered[next(iter(self.remembered))]
 
     def _pooled(self, condition: str, selected: np.ndarray | None) -> Iterator[Block]:
         """The blocks of those that are pooled; cached where all rows with stored tokens are, and fit."""
@@ -327,16 +323,9 @@ class ConditionVectors:
         if blocks and size <= self._room:
             offsets, vectors = zip(*blocks, strict=True)
             self.cached[condition, True] = np.concatenate(offsets), torch.cat(vectors)
-            self.remembered.forget(self._room)
+            self._forget()
 
     @property
     def _room(self) -> int:
         """Bytes that are left for vectors."""
         return self.memory_bytes - sum(vectors_ND.nbytes for _, vectors_ND in self.cached.values())
-
-
-def _uncovered(dataset: LanceDataset, scan: Callable[..., Any], condition: str) -> np.ndarray:
-    """The offsets, ascending, of the rows with stored tokens whose ids have no row under a condition of the index."""
-    stored = dataset.to_table(columns=[ID], filter=sql_equals(CONDITION, condition))[ID]
-    tokens = scan(columns=[ID, OFFSET], filter=HAS_TOKENS).to_table()
-    return offsets_of(tokens.filter(pc.invert(pc.is_in(tokens[ID], value_set=stored))))

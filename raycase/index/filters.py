@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lance import LanceDataset
 
 Filter = NewType("Filter", str)  # checked, and in parentheses; made by `checked_filter` alone
-# Of these and of `_written`'s operators, Lance computes all on any value. A function or a cast that fails at one value
+# Of these and of `_Writer`'s operators, Lance computes all on any value. A function or a cast that fails at one value
 # ends the whole search; where Lance panics it never returns
 FUNCTIONS = frozenset(
     """
@@ -37,6 +37,9 @@ FUNCTIONS = frozenset(
 # A time: a date, the seconds of its day, digits of a second, and how far from UTC
 TIME = re.compile(r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))? ?(Z|[+-]\d\d(?::?\d\d)?)?)?")
 UNITS = {"s": (10**9, "Second"), "ms": (10**6, "Millisecond"), "us": (10**3, "Microsecond"), "ns": (1, "Nanosecond")}
+# Of an expression: all others are refused, lest one is left out of what is written
+PARTS = {"this", "expression", "expressions", "low", "high", "to", "is_string", "table", "db", "catalog"}
+PARTS |= {"safe", "negate"}
 DATES = {pa.date32(): (86_400 * 10**9, "Date32"), pa.date64(): (10**6, "Date64")}
 
 
@@ -49,7 +52,7 @@ def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns], dataset.schema.metadata)
     try:
-        sql = _written(_parsed(where), schema)
+        sql = _Writer(schema).condition(_parsed(where))
         with lance_errors(root):
             empty = import_lance().write_dataset(schema.empty_table(), "memory://filter")
             empty.scanner(filter=sql, limit=1).to_table()
@@ -72,17 +75,16 @@ def _sqlglot() -> Any:
         import sqlglot
         from sqlglot import exp, generator, parser, tokens
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
-    words = {"AND", "OR", "NOT", "IN", "IS", "NULL", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "TRUE", "FALSE", "AS"}
-    words |= {"DISTINCT", "FROM"}
-    kinds = parser.Parser.TYPE_TOKENS
+    names = {"AND", "OR", "NOT", "IN", "IS", "NULL", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "TRUE", "FALSE", "AS"}
+    names |= {"DISTINCT", "FROM"}
 
     class Lance(sqlglot.Dialect):
         class Tokenizer(tokens.Tokenizer):
             IDENTIFIERS: ClassVar = ["`", '"']  # the first is written
-            KEYWORDS: ClassVar = {  # any other word may be a column
-                word: kind
-                for word, kind in tokens.Tokenizer.KEYWORDS.items()
-                if word in words or kind in kinds or not word[0].isalpha()
+            KEYWORDS: ClassVar = {  # anything else may be a column
+                name: token
+                for name, token in tokens.Tokenizer.KEYWORDS.items()
+                if name in names or token in parser.Parser.TYPE_TOKENS or not name[0].isalpha()
             }
 
         class Parser(parser.Parser):
@@ -92,9 +94,6 @@ def _sqlglot() -> Any:
             NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {}
 
         class Generator(generator.Generator):
-            TRANSFORMS: ClassVar = generator.Generator.TRANSFORMS | {
-                exp.Array: lambda self, array: f"[{self.expressions(array, flat=True)}]",
-            }
             TYPE_MAPPING: ClassVar = generator.Generator.TYPE_MAPPING | {
                 exp.DType.TEXT: "STRING",
                 exp.DType.VARCHAR: "STRING",
@@ -106,10 +105,9 @@ def _sqlglot() -> Any:
 def _parsed(where: str) -> Any:
     """The expression of a text. Raises ValueError for none, several, comments, and what is no SQL."""
     sqlglot, dialect = _sqlglot()
-    kinds = sqlglot.tokens.TokenType
     try:
         tokens = dialect().tokenize(where)
-        if any(token.comments or token.token_type is kinds.HINT for token in tokens):
+        if any(token.comments or token.token_type is sqlglot.tokens.TokenType.HINT for token in tokens):
             raise ValueError("it has a comment")
         return sqlglot.parse_one(where, into=sqlglot.exp.Condition, dialect=dialect)
     except sqlglot.errors.ParseError as error:
@@ -123,56 +121,106 @@ def _parsed(where: str) -> Any:
 # ------------------------------------------------------------------------------------------------- checking, writing
 
 
-def _written(parsed: Any, schema: pa.Schema) -> str:
-    """The expression as Lance reads it. Raises ValueError for what a filter cannot have."""
-    sqlglot, dialect = _sqlglot()
-    exp, kinds = sqlglot.exp, sqlglot.exp.DType
-    compared = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.NullSafeNEQ)
-    tested = (exp.In, exp.Between, exp.Is, exp.Like, exp.ILike)
-    operators = (exp.And, exp.Or, exp.Not, exp.Neg, exp.Mod, *compared, *tested)
-    values = (exp.Column, exp.Literal, exp.Boolean, exp.Null, exp.Cast, exp.TryCast, exp.Anonymous, exp.Bracket)
-    parts = (exp.Array, exp.Dot, exp.Paren, exp.Identifier, exp.DataType, exp.DataTypeParam, exp.Escape)
-    nodes = list(parsed.walk())
-    for node in nodes:
-        name = str(node.this).lower() if isinstance(node, exp.Anonymous) else None
-        is_try = isinstance(node, exp.TryCast) and node.to.this in (kinds.INT, kinds.BIGINT, kinds.DOUBLE)
-        of_column = isinstance(node, (exp.Cast, exp.Neg)) and not isinstance(node.this, exp.Literal) and not is_try
-        by_any = isinstance(node, exp.Mod) and not (node.expression.is_int and int(node.expression.sql()) > 0)
-        if of_column or by_any or not isinstance(node, (*operators, *values, *parts)) or name not in (None, *FUNCTIONS):
-            has = "casts TRY_CAST(name AS DOUBLE)" if of_column else f"functions {', '.join(sorted(FUNCTIONS))}"
-            raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
-        if name == "trim":  # Lance's parser keeps that name for itself
-            node.set("this", "btrim")
-    _check_parts(parsed, exp)
-    for column in [node for node in nodes if isinstance(node, exp.Column)]:
-        column.parts[0].set("this", _named(column.parts[0], schema))
-    for node in nodes:
-        _write_times(node, schema, exp, (*compared, exp.In, exp.Between))
-    for node in reversed(nodes):
-        if isinstance(node, exp.Identifier):
-            node.set("quoted", True)
-            if "`" in node.this:
-                raise ValueError(f"Lance cannot read the column {node.this!r}")
-        chained = type(node) is type(node.parent) and isinstance(node, (exp.And, exp.Or))
-        listed = node.arg_key == "expressions"  # between commas
-        if isinstance(node, operators) and isinstance(node.parent, operators) and not (chained or listed):
-            inner = exp.Paren()  # whatever binds more tightly in Lance's own grammar
-            node.replace(inner)
-            inner.set("this", node)
-    return str(parsed.sql(dialect=dialect, normalize_functions=False))
+class _Writer:
+    """Writes an expression as Lance reads it. What has no case here is refused with a ValueError."""
 
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema, self.exp, self.dialect = schema, _sqlglot()[0].exp, _sqlglot()[1]
+        exp = self.exp
+        self.signs = {exp.EQ: "=", exp.NEQ: "<>", exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<="}
+        self.signs |= {exp.NullSafeEQ: "IS NOT DISTINCT FROM", exp.NullSafeNEQ: "IS DISTINCT FROM"}
+        self.signs |= {exp.Is: "IS", exp.Like: "LIKE", exp.ILike: "ILIKE", exp.Mod: "%"}
 
-def _check_parts(parsed: Any, exp: Any) -> None:
-    """Raise ValueError for a part that AND, OR and NOT join, or the whole, which reads no column, as 'text' != 'a'."""
-    waiting = [parsed]
-    while waiting:
-        node = waiting.pop()
+    def condition(self, node: Any) -> str:
+        """The whole, or a part that AND, OR and NOT join: each reads a column, unlike 'text' != 'a'."""
+        exp = self.exp
         if isinstance(node, (exp.And, exp.Or)):
-            waiting += [node.expression, node.this]
-        elif isinstance(node, (exp.Not, exp.Paren)):
-            waiting.append(node.this)
-        elif node.find(exp.Column) is None:
+            joined = " AND " if isinstance(node, exp.And) else " OR "
+            return joined.join(f"({self.condition(part)})" for part in node.flatten())
+        if isinstance(node, exp.Not):
+            return f"NOT ({self.condition(node.this)})"
+        if isinstance(node, exp.Paren):
+            return self.condition(node.this)
+        if node.find(exp.Column) is None:
             raise ValueError(f"{_shown(node)} reads no column, so it is the same for every row")
+        return self.value(node)
+
+    def value(self, node: Any, compared: pa.DataType | None = None) -> str:
+        """Any part. compared: the type of the column of times with which it is compared."""
+        exp, sql, times = self.exp, {"dialect": self.dialect}, self.times(node)
+        is_literal, to = isinstance(node.this, exp.Literal), node.args.get("to")
+
+        def write(part: Any) -> str:  # in parentheses, whatever binds more tightly in Lance's own grammar
+            written = self.value(part, times)
+            operators = (exp.And, exp.Or, exp.Not, exp.In, exp.Between, exp.Escape, *self.signs)
+            return f"({written})" if isinstance(part, operators) else written
+
+        listed = ", ".join(map(write, node.expressions))
+        match node:
+            case _ if {name for name, given in node.args.items() if given} - PARTS:
+                pass
+            case exp.And() | exp.Or() | exp.Not():
+                return self.condition(node)
+            case exp.Paren():
+                return f"({self.value(node.this, compared)})"
+            case exp.In() if listed:
+                return f"{write(node.this)} IN ({listed})"
+            case exp.Between():
+                return f"{write(node.this)} BETWEEN {write(node.args['low'])} AND {write(node.args['high'])}"
+            case exp.Escape():
+                return f"{self.value(node.this)} ESCAPE {write(node.expression)}"
+            case exp.Mod() if not (node.expression.is_int and int(node.expression.sql()) > 0):
+                pass
+            case exp.Binary() if type(node) in self.signs:
+                sign = "NOT " * bool(node.args.get("negate")) + self.signs[type(node)]
+                return f"{write(node.this)} {sign} {write(node.expression)}"
+            case exp.Column() | exp.Dot() if all(isinstance(part, exp.Identifier) for part in node.parts):
+                return ".".join(
+                    map(_quoted, [_named(node.parts[0], self.schema), *(one.this for one in node.parts[1:])])
+                )
+            case exp.Literal() | exp.Boolean() | exp.Null():
+                return str(node.sql(**sql))
+            case exp.Neg() if is_literal:
+                return f"-{write(node.this)}"
+            case exp.TryCast() if to.this in (exp.DType.INT, exp.DType.BIGINT, exp.DType.DOUBLE):
+                return f"TRY_CAST({write(node.this)} AS {to.sql(**sql)})"
+            case exp.Cast() if to.this in exp.DataType.TEMPORAL_TYPES and is_literal:
+                if compared is None:
+                    raise ValueError(f"{_shown(node)} may only be compared with a column of times or dates")
+                number, name = _whole(node, compared, is_day=to.this is exp.DType.DATE)
+                return f"arrow_cast({number}, '{name}')"  # else Lance would round it, and take it as local to its zone
+            case exp.Cast() if is_literal and not isinstance(node, exp.TryCast) and _is_type(to, exp):
+                return f"CAST({write(node.this)} AS {to.sql(**sql)})"
+            case exp.Anonymous() if (name := node.name.lower()) in FUNCTIONS:
+                return f"{'btrim' if name == 'trim' else name}({listed})"  # Lance's parser keeps trim for itself
+            case exp.Array():
+                return f"[{listed}]"
+            case exp.Bracket():
+                return f"{write(node.this)}[{listed}]"
+        casts = isinstance(node, (exp.Cast, exp.Neg))
+        has = "casts TRY_CAST(name AS DOUBLE)" if casts else f"functions {', '.join(sorted(FUNCTIONS))}"
+        raise ValueError(f"a filter cannot have {_shown(node)}; it may have the {has}")
+
+    def times(self, node: Any) -> pa.DataType | None:
+        """The type of the columns of times among the parts of an expression; None for none."""
+        parts = [one.unnest() for one in node.iter_expressions()]
+        columns = [one for one in parts if isinstance(one, self.exp.Column) and not one.table]
+        types = [self.schema.field(_named(one.parts[0], self.schema)).type for one in columns]
+        types = [one for one in types if one in DATES or pa.types.is_timestamp(one)]
+        if len({getattr(one, "tz", None) is None for one in types}) > 1:
+            raise ValueError(f"{_shown(node)} compares times with a zone and without one")
+        return types[0] if types and isinstance(node, (self.exp.Predicate, *self.signs)) else None
+
+
+def _is_type(node: Any, exp: Any) -> bool:
+    """Whether the type of a cast has numbers alone beside its name."""
+    return all(isinstance(part, (exp.DataType, exp.DataTypeParam, exp.Literal)) for part in node.walk())
+
+
+def _quoted(name: str) -> str:
+    if "`" in name:
+        raise ValueError(f"Lance cannot read the column {name!r}")
+    return f"`{name}`"
 
 
 def _named(identifier: Any, schema: pa.Schema) -> str:
@@ -189,38 +237,21 @@ def _named(identifier: Any, schema: pa.Schema) -> str:
     return str(found[0])
 
 
-def _write_times(node: Any, schema: pa.Schema, exp: Any, compared: tuple[Any, ...]) -> None:
-    """Write times that are compared with a column as whole numbers of its own unit and type: Lance would round them to
-    it, and take them as local to its zone. Raises ValueError for any other use of a time."""
-    parts = [one.unnest() for one in node.iter_expressions()]
-    kinds = [schema.field(one.name).type for one in parts if isinstance(one, exp.Column) and not one.table]
-    kinds = [kind for kind in kinds if kind in DATES or pa.types.is_timestamp(kind)]
-    if len({getattr(kind, "tz", None) is None for kind in kinds}) > 1:
-        raise ValueError(f"{_shown(node)} compares times with a zone and without one")
-    for time in parts:
-        if isinstance(time, exp.Cast) and time.to.this in exp.DataType.TEMPORAL_TYPES:
-            if not kinds or not isinstance(node, compared):
-                raise ValueError(f"{_shown(time)} may only be compared with a column of times or dates")
-            number, name = _whole(time, kinds[0], is_day=time.to.this is exp.DType.DATE)
-            given = [exp.Literal.number(number), exp.Literal.string(name)]
-            time.replace(exp.Anonymous(this="arrow_cast", expressions=given))
-
-
-def _whole(time: Any, kind: pa.DataType, *, is_day: bool) -> tuple[int, str]:
+def _whole(time: Any, column: pa.DataType, *, is_day: bool) -> tuple[int, str]:
     """A time, in UTC where it has no zone, as a number of a column's units, and Lance's name of the column's type.
     Raises ValueError for one that the column cannot hold."""
     found = TIME.fullmatch(time.this.name.upper() * time.this.is_string)
-    size, name = DATES.get(kind) or UNITS[kind.unit]
+    size, name = DATES.get(column) or UNITS[column.unit]
     if found and not (is_day and found[2]):
         with suppress(ValueError):  # of a day that there is not
             moment = datetime.fromisoformat(f"{found[1]}T{found[2] or '00:00'}{found[4] or 'Z'}")
             seconds = (moment - datetime.fromtimestamp(0, UTC)) // timedelta(seconds=1)
             number, rest = divmod(seconds * 10**9 + int((found[3] or "").ljust(9, "0")), size)
             if not rest and abs(number) < 2**63:
-                zone = f'Some("{kind.tz}")' if getattr(kind, "tz", None) else "None"
-                return number, name if kind in DATES else f"Timestamp({name}, {zone})"
+                zone = f'Some("{column.tz}")' if getattr(column, "tz", None) else "None"
+                return number, name if column in DATES else f"Timestamp({name}, {zone})"
     like = "DATE '2024-03-31' or TIMESTAMP '2024-03-31T12:30:00+02:00'"
-    raise ValueError(f"{_shown(time)} is no {like} that a column of {kind} can hold")
+    raise ValueError(f"{_shown(time)} is no {like} that a column of {column} can hold")
 
 
 def _shown(node: Any) -> str:

@@ -1,34 +1,50 @@
 """Search an index in this process: the rows nearest to a sentence under a condition, by cosine.
 
-Shapes: Q queries, C conditions, D dimensions, k neighbours.
+Shapes: Q queries, P conditions, N rows, D dimensions, k neighbours, H answers.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raycase.errors import RequestError, WorkError, check_problems, checks_types, is_words, normal_words, note
+from raycase.errors import RequestError, WorkError, check_problems, checks_types, expecting, normal_words, note
 from raycase.index.answers import answer_table, distinct_answers
-from raycase.index.approximate import DEFAULT_OPTIONS, Options
-from raycase.index.filters import Filter
-from raycase.index.lance_files import lance_errors, open_newest
+from raycase.index.approximate import approximate_nearest, is_coded
+from raycase.index.condition_vectors import FEW
+from raycase.index.filters import Filter, checked_filter
+from raycase.index.lance_files import (
+    OFFSET,
+    IndexMetadata,
+    lance_errors,
+    open_newest,
+    open_ready,
+    returned_columns,
+    sql_and,
+)
+from raycase.index.query_encoder import QueryEncoder
+from raycase.index.question import Options, Question
+from raycase.index.rows import Limits, Rows
+from raycase.index.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.index.text_index import fused, fused_ranks, matching
-from raycase.index.topk import Nearest
-from raycase.index.vector_index import VectorIndex
-from raycase.index.weighted_search import Term, Weighted, check_weights, parts_column
-from raycase.io.locks import exclusive
-from raycase.io.schema import ID, PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
+from raycase.index.topk import Block, Nearest, merge_top_k
+from raycase.index.weighted_search import Term, check_weights, parts_column
+from raycase.io.locks import Shared, exclusive
+from raycase.io.schema import CONDITION, HAS_TOKENS, ID, UNCONDITIONAL, VECTOR
+from raycase.io.storage import Location, locate
+from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
-from raycase.models.configs import check_conditions
-from raycase.models.embedder import Texts, as_texts
+from raycase.models.embedder import Embedder, Texts, as_texts
+
+if TYPE_CHECKING:
+    from lance import LanceDataset
 
 LEAST_STATED = 0.5  # probability
 WITH_STATED = (
@@ -40,29 +56,55 @@ COSINES = 2**25  # of queries and ids held at a time where conditions are combin
 MOST_COMBINED = 64  # conditions whose cosines are averaged
 AWAY = 4  # times as many candidates where a weight is negative: what is far under a condition is sketched less well
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
+LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 
 T = TypeVar("T")
-_Kind = Literal["conditions", "weights", "mean", "plain"]  # one for each sentence; several; all of the index; none
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Question:
-    """What `Index.search` was asked, checked. asked: the condition of each sentence, or several with weights."""
+class Index(Shared):
+    """An open index, for any number of threads. Its model is loaded with the first text.
 
-    sentences: Sequence[str]
-    kind: _Kind
-    asked: Sequence[tuple[Weighted, ...]]
-    exact_condition: bool
-    query_condition: str | None
-    phrases: bool
-    stated: bool
-    hybrid: bool
-    where: Filter | None
-    options: Options
+    columns: those that a search returns of each row, id and the kept ones. compare: `Rows.nearest` of all rows; an
+    index in shards has its processes do it.
+    """
 
+    def __init__(
+        self,
+        root: Location,
+        dataset: LanceDataset,
+        metadata: IndexMetadata,
+        *,
+        model: str | None = None,
+        limits: Limits = Limits(),  # noqa: B008
+    ) -> None:
+        self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
+        self.columns = returned_columns(dataset)
+        self.query_encoder = QueryEncoder(metadata, model, root.uri)
+        self.model = self.query_encoder.model
+        self.all_rows = Rows(root, dataset, metadata, limits, self.query_encoder.ask)
+        self.vectors, self.pooled = self.all_rows.vectors, self.all_rows.pooled
+        self.compare: Callable[[Sequence[Term], int, Filter | None, int | None], Nearest] = self.all_rows.nearest
 
-class Index(VectorIndex):
-    """An open index, for any number of threads. Its model is loaded with the first sentence."""
+    @classmethod
+    @checks_types
+    def open(cls, uri: str, *, model: str | None = None, limits: Limits = Limits()) -> Self:  # noqa: B008
+        """Open the index at a path or URI; `model` is the folder of its model, if it has moved.
+
+        Raises RequestError where there is no finished index.
+        """
+        root = locate(uri)
+        ready = open_ready(root)
+        if ready is None:
+            raise RequestError(f"expected an index at {root.uri}, got no finished one; see `raycase index`")
+        names = [*ready[1].conditions]  # columns may have "Animal" and "animal"
+        if len({normal_words(name).casefold() for name in names}) < len(names):
+            note(f"{root.uri}: conditions that look alike are searched apart; spell them alike, embed and index again")
+        return cls(root, *ready, model=model, limits=limits)
+
+    @property
+    def encoder(self) -> Embedder:
+        """The index's model, loaded. Raises RequestError where another model is at its name or folder."""
+        return self.query_encoder.encoder
 
     @exclusive
     @checks_types
@@ -72,37 +114,20 @@ class Index(VectorIndex):
         conditions: Texts | Mapping[str, Any] | None = None,
         k: int = 10,
         where: str | None = None,
-        *,
-        query_condition: str | None = None,
-        unconditional: bool = False,
-        exact_condition: bool = False,
-        phrases: bool = False,
-        stated: bool = False,
-        match: str | None = None,
-        hybrid: bool = False,
-        per: str | None = None,
-        options: Options = DEFAULT_OPTIONS,
+        **options: Any,
     ) -> pa.Table:
         """The k rows nearest to each sentence under its condition, by cosine, best first.
 
         Args:
             sentences: Q texts, or one.
             conditions: one for all sentences, or one each. One that the index lacks is pooled from stored tokens, or
-                answered under the nearest that it has. None: an id scores the mean of its cosines under those that it
-                has, in an approximate index only if it is among the best under one. Weights, `{"color": 2, "place":
+                answered under the nearest that it has. None: the unconditional vectors. Weights, `{"color": 2, "place":
                 -0.5}`, make one question of several (`index.weighted_search`); `("red", 2)` in place of a weight is a
                 phrase that answers the condition, and its weight.
             k: rows for each sentence.
             where: filter on id and the kept columns, in SQL.
-            query_condition: of the sentences' own vectors, if it is another one than that of the rows.
-            unconditional: search the unconditional vectors.
-            exact_condition: raise RequestError for a condition that the index does not have.
-            phrases: the sentences answer their conditions, as "heavy rain" does "weather" (condition pooling).
-            stated: leave out rows that, by `stated_at`, more likely than not say nothing about the condition.
-            match: words that each answer's text must have.
-            hybrid: fuse the ranks by vectors with those by words (`text_index.fused`).
-            per: a column, such as `document` of chunks: k of its values, each by its best row.
-            options: how an approximate index is used.
+            options: of `raycase.index.question.Options`, such as `match`, `hybrid`, `per`, `stated`, `phrases`,
+                `exact_condition` and `exact`.
 
         Returns:
             A table with up to Q k rows: query (index in `sentences`), asked, condition (the one searched), pooled, rank
@@ -118,156 +143,127 @@ class Index(VectorIndex):
             >>> answers["text"].to_pylist()
             ['Two girls in red dresses play soccer.']
         """
-        sentences = as_texts(sentences, "sentences")
-        if isinstance(conditions, str):
-            conditions = [conditions] * len(sentences)
-        elif conditions is not None and not isinstance(conditions, Mapping):
-            conditions = as_texts(conditions, "conditions")
-        query_condition = None if query_condition is None else normal_words(query_condition)
-        problems = {
-            f"k: expected at least 1, got {k}": k < 1,
-            "hybrid: expected no stated beside it, got both: words do not tell what a text states": hybrid and stated,
-            f"query_condition: expected words, got {query_condition!r}": query_condition is not None
-            and not is_words(query_condition),
-        }
-        check_problems(problems)
-        kind, asked = self._asked(conditions, len(sentences), unconditional)
-        own = phrases or any(one.phrase is not None for each in {*asked} for one in each)
-        self.check_conditional(conditions, query_condition, phrases=own, stated=stated)
-        new = {*[PARTS] * (kind == "weights"), *(VECTOR_RANK, TEXT_RANK) * hybrid}
-        if same := sorted(new & {*self.columns}):
+        sentences, how = as_texts(sentences, "sentences"), checks_types(Options)(**options)
+        check_problems(
+            {
+                f"k: expected at least 1, got {k}": k < 1,
+                "hybrid: expected no stated beside it, got both: words do not show what a text states": how.hybrid
+                and how.stated,
+            }
+        )
+        weighted, terms = isinstance(conditions, Mapping), self._asked(conditions, len(sentences))
+        if len(terms) != len(sentences) or (how.unconditional and conditions is not None):
+            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
+        asked = {term.asked for each in terms for term in each if term.asked is not None}
+        phrases = how.phrases or any(term.phrase is not None for each in terms[:1] for term in each)
+        self.check_conditional(asked, phrases=phrases, stated=how.stated, weighted=weighted)
+        if same := sorted({*[PARTS] * weighted, *(VECTOR_RANK, TEXT_RANK) * how.hybrid} & {*self.columns}):
             raise RequestError(f"expected an index that keeps no column {same[0]!r}, which these answers add")
         passing = self._checked(where)
         with lance_errors(self.root):
-            question = _Question(
-                sentences=sentences,
-                kind=kind,
-                asked=asked,
-                exact_condition=exact_condition,
-                query_condition=query_condition,
-                phrases=phrases,
-                stated=stated,
-                hybrid=hybrid,
-                where=passing if match is None else matching(self.dataset, match, passing),
-                options=options,
-            )
+            passing = passing if how.match is None else matching(self.dataset, how.match, passing)
+            question = Question(sentences=sentences, terms=terms, weighted=weighted, where=passing, options=how)
             answers, every = partial(self._answers, question), range(len(sentences))
-            return answers(every, k) if per is None else distinct_answers(self.dataset, answers, every, k, per)
+            return answers(every, k) if how.per is None else distinct_answers(self.dataset, answers, every, k, how.per)
 
-    def _asked(
-        self, conditions: Sequence[str] | Mapping[str, Any] | None, count: int, unconditional: bool
-    ) -> tuple[_Kind, list[tuple[Weighted, ...]]]:
-        """What each of so many sentences is asked under. Raises RequestError."""
-        kind: _Kind = "plain"
-        asked: list[tuple[Weighted, ...]] = [(Weighted(None),)] * count
+    def _asked(self, conditions: Texts | Mapping[str, Any] | None, count: int) -> Sequence[Sequence[Term]]:
+        """The terms of each of so many sentences. Raises RequestError."""
         if isinstance(conditions, Mapping):
-            kind, asked = "weights", [check_weights(conditions, self.query_encoder.spelled)] * count
-        elif conditions is not None:
-            kind, asked = "conditions", [(Weighted(name),) for name in conditions]
-        elif self.metadata.conditions and not unconditional:
-            kind, asked = "mean", [check_weights(dict.fromkeys(self.metadata.conditions, 1), str)] * count
-        if len(asked) != count or (unconditional and kind != "plain"):
-            raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
-        return kind, asked
+            return [check_weights(conditions, self.query_encoder.spelled)] * count
+        names: Sequence[str | None] = [None] * count
+        if conditions is not None:
+            names = [conditions] * count if isinstance(conditions, str) else as_texts(conditions, "conditions")
+        return [[Term(asked=name)] for name in names]
 
     def check_conditional(
-        self, conditions: Collection[str] | None, query_condition: str | None = None, *, phrases: bool, stated: bool
+        self, conditions: Collection[str], *, phrases: bool, stated: bool, weighted: bool = False
     ) -> None:
         """Raise RequestError for what needs a condition, or a model, that is not there."""
-        if phrases and (conditions is None or not isinstance(self.encoder.config, ConditionPoolingConfig)):
-            got = "no condition" if conditions is None else self.model
+        if phrases and not (conditions and isinstance(self.encoder.config, ConditionPoolingConfig)):
+            got = self.model if conditions else "no condition"
             raise RequestError(f"phrases: expected a condition and an index of condition pooling, got {got}")
-        if query_condition is not None:
-            if conditions is None:
-                raise RequestError("query_condition: expected a condition of the rows beside it, got none")
-            check_conditions(self.encoder.config, [query_condition])
-        weighted = isinstance(conditions, Mapping)
-        if stated and (weighted or conditions is None or not all(map(self.gives_stated, conditions))):
-            got = "weights" if weighted else ", ".join(conditions or ["none"])
+        if stated and (weighted or not conditions or not all(map(self.gives_stated, conditions))):
+            got = "weights" if weighted else ", ".join(sorted(conditions) or ["none"])
             raise RequestError(f"stated: expected conditions {WITH_STATED}, got {got}")
 
-    def _answers(self, question: _Question, queries: Sequence[int], k: int) -> pa.Table:
+    def _answers(self, question: Question, queries: Sequence[int], k: int) -> pa.Table:
         """The answers to some of the sentences."""
-        groups = defaultdict(list)
+        under = defaultdict(list)
         for query in queries:
-            groups[question.asked[query]].append(query)
-        most = fused_ranks(k) if question.hybrid else k
-        tables = [each for asked, own in groups.items() for each in self._under(question, own, asked, most)]
+            under[tuple(term.asked for term in question.terms[query])].append(query)
+        most = fused_ranks(k) if question.options.hybrid else k
+        tables = [each for own in under.values() for each in self._under(question, own, most)]
         none = answer_table(self.dataset, np.empty(0), None, None, np.empty(0, bool), *np.empty((3, 0)))
         table = pa.concat_tables([none, *tables], promote_options="default")
         table = table.sort_by([(QUERY, "ascending"), (RANK, "ascending")])
-        if not question.hybrid:
-            return table
-        return fused(self.vectors, table, question.sentences, question.where, k, kind=question.kind)
+        return fused(self.vectors, table, question, k) if question.options.hybrid else table
 
-    def _under(
-        self, question: _Question, queries: Sequence[int], asked: Sequence[Weighted], k: int
-    ) -> Iterator[pa.Table]:
-        """The answers to sentences under one condition, or several with weights, some at a time."""
-        names = [self.query_encoder.condition_for(one.asked, question.exact_condition) for one in asked]
-        asked = [one._replace(condition=name) for one, name in zip(asked, names, strict=True)]
-        candidates, at_once = None, QUERIES
-        if len(asked) > 1 or asked[0].weight < 0:
-            candidates = self._combined_candidates(question, asked, len(queries), k)
-            rows = max(map(self.rows, names))
-            at_once = max(1, min(QUERIES, COSINES // rows)) if candidates is None else 1
-        searched = (None, None) if question.kind in ("weights", "mean") else (asked[0].asked, names[0])
+    def _under(self, question: Question, queries: Sequence[int], k: int) -> Iterator[pa.Table]:
+        """The answers to sentences that are all asked under the same terms, some at a time."""
+        options, searched = question.options, []
+        for term in question.terms[queries[0]]:
+            condition = self.query_encoder.condition_for(term.asked, options.exact_condition)
+            searched.append(replace(term, condition=condition))
+        candidates, at_once, names = None, QUERIES, [term.condition for term in searched]
+        if _is_combined(searched):
+            candidates = self._combined_candidates(question, searched, len(queries), k)
+            at_once = max(1, min(QUERIES, COSINES // max(map(self.rows, names)))) if candidates is None else 1
+        shown = (None, None) if question.weighted else (searched[0].asked, names[0])
         for start in range(0, len(queries), at_once):
             batch = queries[start : start + at_once]
-            terms = self._terms(question, asked, [question.sentences[i] for i in batch])
+            terms = self._embedded(searched, [question.sentences[i] for i in batch], phrases=options.phrases)
             scores_Qk, offsets_Qk, row_PQk = self._best(question, terms, k, candidates)
             query_H, rank_H = (offsets_Qk >= 0).nonzero()
             more, offsets_H, row_PH = {}, offsets_Qk[query_H, rank_H], row_PQk[:, query_H, rank_H]
-            if question.stated:
+            if options.stated:
                 more[STATED] = pa.array(self.stated_at(str(names[0]), offsets_H), pa.float32())
-            if question.kind == "weights":
-                more[PARTS] = parts_column(asked, terms, query_H, row_PH, self.all_rows.at)
+            if question.weighted:
+                more[PARTS] = parts_column(terms, query_H, row_PH, self.all_rows.at)
             pooled_PH = [self.vectors.is_pooled(*each) for each in zip(names, row_PH, strict=True)]
             pooled = (pooled_PH & (row_PH >= 0)).any(axis=0)
             found = rank_H, scores_Qk[query_H, rank_H], offsets_H
-            yield answer_table(self.dataset, np.array(batch)[query_H], *searched, pooled, *found, **more)
+            yield answer_table(self.dataset, np.array(batch)[query_H], *shown, pooled, *found, **more)
 
-    def _terms(self, question: _Question, asked: Sequence[Weighted], sentences: Sequence[str]) -> list[Term]:
-        """Sentences, or phrases in place of them, under each condition."""
-        terms, embed = [], self.query_encoder.embed
-        for one in asked:
-            if one.phrase is None:
-                under = question.query_condition or one.condition
-                vectors_QD = embed(sentences, under, phrases=question.phrases)
+    def _embedded(self, terms: Sequence[Term], sentences: Sequence[str], *, phrases: bool) -> list[Term]:
+        """Terms with the vectors of sentences, or of phrases in place of them."""
+        embedded, embed = [], self.query_encoder.embed
+        for term in terms:
+            if term.phrase is None:
+                vectors_QD = embed(sentences, term.condition, phrases=phrases)
             else:
-                vectors_QD = embed([one.phrase] * len(sentences), one.condition, "phrase", phrases=True)
-            terms.append(Term(condition=one.condition, share=one.share, vectors=vectors_QD))
-        return terms
+                vectors_QD = embed([term.phrase] * len(sentences), term.condition, "phrase", phrases=True)
+            embedded.append(replace(term, vectors=vectors_QD))
+        return embedded
 
-    def _combined_candidates(self, question: _Question, asked: Sequence[Weighted], queries: int, k: int) -> int | None:
+    def _combined_candidates(self, question: Question, terms: Sequence[Term], queries: int, k: int) -> int | None:
         """`_candidates` of several conditions; 0 where only rows that are best under one of them are combined."""
-        if len(asked) > MOST_COMBINED:
+        if len(terms) > MOST_COMBINED:
             raise RequestError(
-                f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(asked):,}"
+                f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(terms):,}"
             )
-        names, options = [one.condition for one in asked], question.options
-        rows = max(map(self.rows, names))
+        options = question.options
+        rows = max(self.rows(term.condition) for term in terms)
         if options.exact or not self.metadata.is_approximate(rows):
             return None
-        if any(map(self.vectors.pooled_rows, names)) or (question.kind == "weights" and self.metadata.with_tokens):
-            factor = options.factor * (AWAY if any(one.weight < 0 for one in asked) else 1)
-            return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
-        return 0
+        if not self.metadata.with_tokens:
+            return 0
+        factor = options.factor * (AWAY if any(term.weight < 0 for term in terms) else 1)
+        return self._candidates(queries, rows, k, question.where, replace(options, factor=factor))
 
     def _best(
-        self, question: _Question, terms: Sequence[Term], k: int, candidates: int | None
+        self, question: Question, terms: Sequence[Term], k: int, candidates: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Scores and offsets of the best rows, (Q, k), and their rows under each condition, (P, Q, k). candidates: of
         several conditions, by sketches, beside the rows that are best under one of the index; None: all rows."""
         where, options = question.where, question.options
-        if len(terms) == 1 and terms[0].share == 1:
-            find = self._stated if question.stated else self._nearest
+        if not _is_combined(terms):
+            find = self._stated if options.stated else self._nearest
             best = find(terms[0].vectors, terms[0].condition, k, where, options)
             return *best, best[1][None]
         stored = [term for term in terms if not self.metadata.lacks(term.condition)]
         k = min(k, sum(self.rows(term.condition) for term in terms))
         if not stored:
-            scores_Qk, offsets_Qk = self._compare(terms, k, where, candidates)
+            scores_Qk, offsets_Qk = self.compare(terms, k, where, candidates)
             return scores_Qk, offsets_Qk, np.broadcast_to(offsets_Qk, (len(terms), *offsets_Qk.shape))
         if candidates is None:
             return self.all_rows.combined(terms, k, where)
@@ -281,7 +277,8 @@ class Index(VectorIndex):
     def _stated(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
-        """`_nearest` among the rows that say something of the condition: of each query, more and more are looked at."""
+        """`_nearest` among the rows that state something of the condition: of each query, more and more are looked
+        at."""
         rows, found = self.rows(condition), []
         for vector_1D in np.split(vectors_QD, len(vectors_QD)):
             looked_at = left = 0
@@ -291,11 +288,144 @@ class Index(VectorIndex):
                 there_L = offsets_1L[0] >= 0
                 there_L[there_L] = self.stated_at(str(condition), offsets_1L[0][there_L]) >= LEAST_STATED
                 left = int(there_L.sum())
-            order_k = np.argsort(~there_L, kind="stable")[:k]
             kept = np.where(there_L, cosines_1L, -np.inf), np.where(there_L, offsets_1L, -1)
-            found.append([part_1L[0, order_k] for part_1L in kept])
-        cosines_Qk, offsets_Qk = (np.stack(parts) for parts in zip(*found, strict=True))
+            found.append(merge_top_k([kept], k))
+        cosines_Qk, offsets_Qk = (np.concatenate(each) for each in zip(*found, strict=True))
         return cosines_Qk, offsets_Qk
+
+    @exclusive
+    @checks_types
+    def nearest(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: str | None = None, **options: Any
+    ) -> Nearest:
+        """The k rows nearest to vectors of any length under a condition of the index (None: unconditional), best first:
+        (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where the filter leaves fewer. Where there are fewer
+        than k rows, k is their number. options: as of `search`. Raises RequestError."""
+        condition = self.query_encoder.spelled(condition)
+        if not self.rows(condition):
+            names = ", ".join(map(repr, self.metadata.conditions))
+            raise RequestError(f"condition: expected one of the index's ({names}), got {condition!r}")
+        column, of_index = UNCONDITIONAL if condition is None else VECTOR, not self.metadata.lacks(condition)
+        dim = self.dataset.schema.field(column).type.list_size if of_index else self.encoder.dim
+        with expecting(f"vectors_QD: expected finite numbers, (Q, {dim})", TypeError, ValueError):
+            vectors_QD = np.asarray(vectors_QD, np.float32)
+        fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
+        problems = {
+            f"k: expected at least 1, got {k}": k < 1,
+            f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others": not fits,
+        }
+        check_problems(problems)
+        how = checks_types(Options)(**options)
+        return self._nearest(l2_normalize(vectors_QD), condition, k, self._checked(where), how)
+
+    def _nearest(
+        self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
+    ) -> Nearest:
+        """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
+        stored tokens, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
+        rows, candidates = self.rows(condition), None
+        k, term, stored = min(k, rows), Term(condition=condition, vectors=vectors_QD), []
+        if self.metadata.is_approximate(rows) and not options.exact:
+            if pooled := self.vectors.pooled_rows(condition):
+                candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
+            column = UNCONDITIONAL if condition is None else VECTOR
+            if not self.metadata.lacks(condition) and is_coded(self.dataset, self.metadata, column):
+                stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
+                if not pooled:
+                    return stored[0]
+                where = Filter(f"({sql_and(HAS_TOKENS, where)})")  # those that are pooled remain
+        return merge_top_k([*stored, self.compare([term], k, where, candidates)], k)
+
+    def _candidates(self, queries: int, rows: int, k: int, where: Filter | None, options: Options) -> int | None:
+        """How many rows are pooled for each query, of those that are best by their sketches; None: all are."""
+        candidates = options.candidates(k, POOLED_REFINE, LEAST_POOLED)
+        if where and (few := self.dataset.count_rows(sql_and(HAS_TOKENS, where))) * FEW <= rows:
+            rows = few  # which alone are pooled
+        return None if queries * candidates >= rows / 4 else candidates
+
+    # ----------------------------------------------------------------------------------------------- rows and vectors
+
+    @checks_types
+    @exclusive
+    def rows(self, condition: str | None) -> int:
+        """How many rows there are under a condition, stored or pooled from stored tokens; None: without. Raises
+        RequestError and WorkError."""
+        condition = self.query_encoder.spelled(condition)
+        with lance_errors(self.root):
+            return self.metadata.rows_under(condition) + self.vectors.pooled_rows(condition)
+
+    @checks_types
+    def is_pooled(self, condition: str | None) -> bool:
+        """Whether all vectors under a condition are pooled from stored tokens, for the index does not have it."""
+        return self.metadata.with_tokens > 0 and self.metadata.lacks(self.query_encoder.spelled(condition))
+
+    @exclusive
+    def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
+        """Id, condition and offset of the rows that pass a filter: all, or those under some conditions
+        (`ConditionVectors.rows_under`). Raises RequestError and WorkError."""
+        passing = self._checked(where)
+        with lance_errors(self.root):
+            under = self.vectors.rows_under(conditions) if conditions else None
+            return self.dataset.to_table(columns=[ID, CONDITION, OFFSET], filter=sql_and(under, passing) or None)
+
+    @exclusive
+    def embed(
+        self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
+    ) -> np.ndarray:
+        """Unit vectors of sentences, or of phrases that answer it, under one condition (None: f(s)): (Q, D) float32.
+
+        Raises RequestError, in which the sentences are `named` so, for a text that cannot be embedded.
+        """
+        return self.query_encoder.embed(sentences, condition, named, phrases=phrases)
+
+    @exclusive
+    @checks_types
+    def blocks(
+        self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
+    ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
+        """All rows under a condition (None: unconditional) that pass a filter: the condition of the index that is taken
+        for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
+        blocks. Raises RequestError."""
+        passing = self._checked(where)
+        condition = self.query_encoder.condition_for(asked, exact_condition)
+
+        def read() -> Iterator[Block]:
+            found = self.vectors.blocks(condition, passing)
+            while True:
+                with self.lock, lance_errors(self.root):
+                    block = next(found, None)
+                if block is None:
+                    return
+                yield block
+
+        return condition, read
+
+    @exclusive
+    def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
+        """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
+        from their stored tokens: (N, D) float32. Raises RequestError and WorkError."""
+        with lance_errors(self.root):
+            return self.all_rows.at(condition, offsets_N).numpy()
+
+    def gives_stated(self, condition: str | None) -> bool:
+        """Whether the model knows if rows, by their stored tokens, state something of a condition."""
+        return self.is_pooled(condition) and self.encoder.stated_head is not None
+
+    @exclusive
+    def stated_at(self, condition: str, offsets_N: np.ndarray) -> np.ndarray:
+        """The probabilities that rows state something of a condition for which `gives_stated`: (N,) float32."""
+        assert self.encoder.stated_head is not None
+        offsets_M, row_N = np.unique(offsets_N, return_inverse=True)
+        with lance_errors(self.root):
+            return self.pooled.stated_at(condition, offsets_M, self.encoder.stated_head)[row_N]
+
+    def _checked(self, where: str | None) -> Filter | None:
+        return None if where is None else checked_filter(self.dataset, self.root, where, "where")
+
+
+def _is_combined(terms: Sequence[Term]) -> bool:
+    """Whether a score is more than one cosine."""
+    return len(terms) > 1 or terms[0].share != 1
 
 
 def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tuple[Index, T]:
@@ -313,19 +443,19 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
 
 
 def print_replaced_condition(index: Index, asked: str | None, condition: str | None) -> None:
-    """Say which condition was searched in place of one that the index lacks. One of stored tokens alone has none."""
+    """Note which condition was searched in place of one that the index lacks, unless it has stored tokens alone."""
     if index.metadata.lacks(condition):
         if index.metadata.conditions:
             note(f"no {asked!r} in the index; pooled from its stored tokens")
     elif asked is not None and normal_words(asked) != normal_words(condition or ""):
-        cosine = index.nearest_condition(asked)[1]
+        cosine = index.query_encoder.nearest_condition(asked)[1]
         note(f"no {asked!r} in the index; answered under {condition!r}, cosine {cosine:.2f}")
 
 
 def note_searched(
     index: Index, searched: Mapping[str | None, str | None], where: str | None, *, apart: bool = True
 ) -> None:
-    """`print_replaced_condition` of those that were asked, and say how many rows that pass a filter have no vector
+    """`print_replaced_condition` of those that were asked, and note how many rows that pass a filter have no vector
     under a condition that was searched, or, where they were not searched apart, under any (None: unconditional)."""
     for asked, condition in searched.items():
         print_replaced_condition(index, asked, condition)

@@ -32,7 +32,6 @@ from raycase.io.lance_dataset import METADATA_KEY
 from raycase.io.reader import distinct_words
 from raycase.io.schema import (
     BASIS,
-    CODES,
     CONDITION,
     DOCUMENT,
     EMBEDDING,
@@ -176,7 +175,7 @@ def _file_key(source: FinishedOutput, unit: UnitFile) -> str:
 
 
 def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
-    """Add a unit to the row intervals of its file; adjacent intervals are merged."""
+    """Add a unit to the ranges of rows of its file; adjacent ones are merged."""
     merged: list[list[int]] = []
     for start, end in sorted([*metadata.covered.get(key, []), [unit.start, unit.end]]):
         if merged and start <= merged[-1][1]:
@@ -192,7 +191,7 @@ def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
 def keep_conditions(
     dataset: LanceDataset, metadata: IndexMetadata, conditions: Sequence[str], root: Location, model: str | None
 ) -> LanceDataset:
-    """Pool new conditions, and again those that were kept before rows with words came; add them in new versions.
+    """Pool new conditions, and again those that were kept before rows with tokens came; add them in new versions.
 
     Raises RequestError for an index without stored tokens, and for conditions that it has otherwise.
     """
@@ -208,8 +207,8 @@ def keep_conditions(
     stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.with_tokens]
     if not stale:
         return dataset
-    from raycase.index.condition_vectors import PooledVectors, StoredRows
-    from raycase.index.vector_index import QueryEncoder  # take seconds to import
+    from raycase.index.condition_vectors import TokenVectors  # imports torch, as the next
+    from raycase.index.query_encoder import QueryEncoder
 
     queries = QueryEncoder(metadata, model, root.uri)
     for condition in stale:
@@ -219,8 +218,7 @@ def keep_conditions(
             dataset.delete(sql_equals(CONDITION, condition))
         if VECTOR not in dataset.schema.names:
             dataset.add_columns(pa.field(VECTOR, embedding_type(queries.encoder.dim, metadata.dtype)))
-        rows_with_tokens = StoredRows(dataset, root, metadata, CODES, memory_bytes=0)
-        blocks = PooledVectors(rows_with_tokens, queries.ask).blocks(condition)
+        blocks = TokenVectors(dataset, root, metadata, queries.ask, memory_bytes=0).blocks(condition)
         names = [*returned_columns(dataset), CONDITION, VECTOR]
         schema = pa.schema([field for field in dataset.schema if field.name in names])
         rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
+from raycase.index.vector_index import APPROXIMATE, VectorIndexType
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
 from raycase.io.locks import put_over
 from raycase.io.schema import CONDITION, RESERVED_COLUMNS
 from raycase.io.storage import Location
 from raycase.job.output import ModelFile
-from raycase.names import VectorIndexType
 
 if TYPE_CHECKING:
     from lance import LanceDataset
@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 READY = "ready"  # the tag of the version that is searched
 READY_FILE = f"_refs/tags/{READY}.json"  # in which Lance keeps it
 CUT = "cut"  # in `EmbedderConfig.describe()`: the dimension to which conditional vectors were cut
-MOST_SHARDS = 1024
-# kind -> how Lance makes it: RaBitQ codes, a bit a dimension
-APPROXIMATE: dict[str, dict[str, Any]] = {"ivf-rq": {"index_type": "IVF_RQ", "num_bits": 1}}
 
-ON_DISK = {"unconditional": "plain", "with_tokens": "words"}  # names of fields in the record
+ON_DISK = {"unconditional": "plain", "with_tokens": "words", "vector_index": "kind"}  # names of fields in the record
 
 
 @dataclass(kw_only=True)
@@ -55,8 +52,8 @@ class IndexMetadata:
     with_tokens: int = 0  # those of them that have stored tokens
     kept: list[str] = field(default_factory=list)  # conditions whose vectors were pooled from these
     sketches: dict[str, str] = field(default_factory=dict)  # hash of a basis -> of the centroids that sketched its rows
-    covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> row intervals indexed
-    kind: VectorIndexType = "auto"
+    covered: dict[str, list[list[int]]] = field(default_factory=dict)  # input file of a job -> ranges of rows indexed
+    vector_index: VectorIndexType = "auto"
     exact_below: int = 100_000  # auto searches conditions with fewer rows exactly
     shards: int = 1  # parts that are searched by a process each, on a cluster
 
@@ -84,12 +81,12 @@ class IndexMetadata:
 
     def is_approximate(self, rows: int) -> bool:
         """Whether a condition with so many rows is searched approximately: by codes, or pooled in two stages."""
-        return self.kind in APPROXIMATE or (self.kind == "auto" and rows >= self.exact_below)
+        return self.vector_index in APPROXIMATE or (self.vector_index == "auto" and rows >= self.exact_below)
 
     @property
-    def approximate_kind(self) -> str:
-        """The kind of conditions that are searched approximately; auto has the first."""
-        return self.kind if self.kind in APPROXIMATE else next(iter(APPROXIMATE))
+    def approximate_index(self) -> str:
+        """How conditions are indexed that are searched approximately; auto has the first type."""
+        return self.vector_index if self.vector_index in APPROXIMATE else next(iter(APPROXIMATE))
 
 
 # ----------------------------------------------------------------------------------------------------------- versions
@@ -213,8 +210,8 @@ def lance_errors(root: Location) -> Iterator[None]:
         lost = re.search(r"not found", str(error), re.IGNORECASE) and _OF_A_VERSION.search(str(error))
         is_request = not lost and (isinstance(error, ValueError) or _REFUSED.search(str(error)))
         advice = "; run the same command again" if not is_request and _OF_A_STORE.search(reason) else ""
-        kind = RequestError if is_request else WorkError
-        raise kind(f"{root.uri}: expected an index that Lance can read and write, got: {reason}{advice}") from error
+        raised = RequestError if is_request else WorkError
+        raise raised(f"{root.uri}: expected an index that Lance can read and write, got: {reason}{advice}") from error
 
 
 _OF_A_VERSION = re.compile(r"/(data|_deletions|_indices|_transactions|_versions)/")  # a file that was there

@@ -5,7 +5,7 @@ Words are in lower case and without accents, and stemmed in a language; none is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,16 +15,18 @@ import pyarrow.compute as pc
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_and, sql_in
-from raycase.io.schema import ASKED, CONDITION, ID, PARTS, POOLED, QUERY, RANK, SCORE, TEXT, TEXT_RANK, VECTOR_RANK
+from raycase.index.schema import ASKED, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
+from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.names import Language
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
     from raycase.index.condition_vectors import ConditionVectors
+    from raycase.index.question import Question
 
 RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods
-LEAST_FUSED = 10  # ranks of each kind; many more, and rows far down in both push out the nearest (results/hybrid.md)
+LEAST_FUSED = 10  # ranks by each; many more, and rows far down in both push out the nearest (results/hybrid.md)
 
 
 def update_text_index(dataset: LanceDataset, language: Language | None, text: str | None) -> bool:
@@ -71,31 +73,28 @@ def matching(dataset: LanceDataset, words: str, where: Filter | None) -> Filter:
 
 
 def fused_ranks(k: int) -> int:
-    """How many ranks of each kind are fused for k answers."""
+    """How many ranks by each are fused for k answers."""
     return max(LEAST_FUSED, k)
 
 
-def fused(
-    vectors: ConditionVectors, answers: pa.Table, sentences: Sequence[str], where: Filter | None, k: int, *, kind: str
-) -> pa.Table:
+def fused(vectors: ConditionVectors, answers: pa.Table, question: Question, k: int) -> pa.Table:
     """The k best answers to each query by reciprocal rank fusion (Cormack et al., 2009):
 
         score = 1 / (60 + rank by vectors) + 1 / (60 + rank by BM25 of any of the query's words)
 
-    A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors, those without a condition by the
-    plain ones or by a mean. The columns `vector_rank` and `text_rank` have both ranks. kind: of the question, as
-    `Index` tells them apart. Raises RequestError.
+    A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors. The columns `vector_rank` and
+    `text_rank` have both ranks. Raises RequestError.
     """
     dataset, tables = vectors.dataset, [_fused(answers.slice(0, 0), {}, k)]
     for query in answers[QUERY].unique().to_pylist():
         own = answers.filter(pc.equal(answers[QUERY], query))
         first = own.slice(0, 1).to_pylist()[0]
-        searched = [*vectors.metadata.conditions] if kind == "mean" else [first[CONDITION]]
-        if kind == "weights":
+        searched = [first[CONDITION]]
+        if question.weighted:
             searched = [part[CONDITION] for part in first[PARTS] if part["weight"]]
-        passing = sql_and(vectors.kinds(searched), where)
+        passing = sql_and(vectors.rows_under(searched), question.where)
         copies = len(vectors.metadata.conditions) + 1  # rows that an id may have
-        hits = _hits(dataset, sentences[query], passing, limit=fused_ranks(k) * copies, every=False)
+        hits = _hits(dataset, question.sentences[query], passing, limit=fused_ranks(k) * copies, every=False)
         hits = hits.take(np.lexsort((offsets_of(hits), -hits["_score"].to_numpy())))
         offset_of = dict(zip(hits[ID].to_pylist()[::-1], offsets_of(hits)[::-1].tolist(), strict=True))
         by_text = {one: rank for rank, one in enumerate(hits[ID].unique().to_pylist()[: fused_ranks(k)], 1)}
@@ -118,9 +117,9 @@ def _fused(answers: pa.Table, by_text: Mapping[Any, int], k: int) -> pa.Table:
         [np.nan_to_num(1 / (RRF_K + pc.cast(of, "double").to_numpy(zero_copy_only=False))) for of in ranks.values()],
         axis=0,
     )
-    best_k = np.argsort(-scores_N, kind="stable")[:k]
-    for name, of_kind in ranks.items():
-        answers = answers.append_column(name, of_kind)
+    best_k = np.argsort(-scores_N, stable=True)[:k]
+    for name, own in ranks.items():
+        answers = answers.append_column(name, own)
     names = answers.column_names
     answers = answers.set_column(names.index(SCORE), SCORE, pa.array(scores_N, pa.float32())).take(best_k)
     return answers.set_column(names.index(RANK), RANK, pa.array(range(1, len(best_k) + 1), pa.int32()))

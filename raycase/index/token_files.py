@@ -111,13 +111,13 @@ def remove_unused(root: Location, dataset: LanceDataset) -> None:
         file.remove()
 
 
-def _file(root: Location, sha256: str, kind: str = "") -> Location:
-    return root / TOKEN_BASES / f"{sha256}{kind}.safetensors"
+def _file(root: Location, sha256: str, ending: str = "") -> Location:
+    return root / TOKEN_BASES / f"{sha256}{ending}.safetensors"
 
 
-def _read(root: Location, sha256: str, kind: str = "") -> tuple[bytes, str]:
+def _read(root: Location, sha256: str, ending: str = "") -> tuple[bytes, str]:
     """The bytes of this hash, and their file's URI. Raises RequestError for none or others."""
-    file = _file(root, sha256, kind)
+    file = _file(root, sha256, ending)
     data = file.read() if file.exists() else b""
     if hashlib.sha256(data).hexdigest() != sha256:
         got = "others" if data else "none"

@@ -1,7 +1,7 @@
-"""Exact top k, block by block: memory holds one block of vectors and k neighbours for each query, never all vectors.
+"""The nearest vectors, block by block: memory holds one block and k neighbours for each query, never all vectors.
 
-Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours, m candidates, H hits. Vectors have unit length,
-so a dot product is a cosine.
+Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours, m of several results, H hits. Vectors have unit
+length, so a dot product is a cosine.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from torch import Tensor
 BLOCK_ROWS = 16384  # vectors in a block: its scores stay in the processor's cache
 BLOCK_SCORES = 2**24  # scores held at a time: with many queries, blocks get smaller
 BLOCK_OF_K = 16  # times k: rows at least of which the nearest k are merged with those so far
-MORE, MORE_AGAIN = 8, 16  # candidates beyond k; times as many where these do not suffice, as of many equal vectors
-RESCORED = 4096  # candidates scored again at a time
-HELD = 2**22  # candidates of the queries that are looked up again at a time
-LEAST_ERROR = 5e-5  # that a cosine in float32 may have
+DIGITS = 6  # of scores: products in float32 differ behind these with the block in which a vector stands
 
 Block = tuple[np.ndarray, Tensor]  # row offsets (B,) int64, unit vectors (B, D) float32
 Blocks = Callable[[], Iterable[Block]]  # read again at each call
@@ -39,13 +36,14 @@ def top_k(
     query_groups: Tensor | None = None,
     groups: Tensor | None = None,
     block_rows: int = BLOCK_ROWS,
+    digits: int | None = None,
 ) -> Nearest:
     """The k vectors with the largest dot products with each query, best first.
 
     (Q, D), blocks (B, D) -> scores (Q, k) float32, row indices (Q, k) int64; a row index counts the vectors of all
-    blocks. Products are computed in float32, whatever the vectors' type. Of equal scores the earlier row wins. With
-    groups, (Q,) and (N,) int64, vectors of the query's own group are left out. Where fewer than k vectors remain, -inf
-    and -1 fill the rest.
+    blocks. Products are computed in float32, whatever the vectors' type, and rounded to so many digits (None: to none).
+    Of equal scores the earlier row wins. With groups, (Q,) and (N,) int64, vectors of the query's own group are left
+    out. Where fewer than k vectors remain, -inf and -1 fill the rest.
     """
     queries_QD, count = queries_QD.float(), len(queries_QD)
     scores_Qk, rows_Qk = nothing(count, k)
@@ -54,6 +52,7 @@ def top_k(
     for block_ND in blocks:
         for vectors_BD in block_ND.split(step):
             scores_QB = queries_QD @ vectors_BD.float().T
+            scores_QB = scores_QB if digits is None else scores_QB.round(decimals=digits)
             if query_groups is not None and groups is not None:
                 is_own_QB = query_groups[:, None] == groups[None, first : first + len(vectors_BD)]
                 scores_QB.masked_fill_(is_own_QB, -torch.inf)
@@ -97,8 +96,9 @@ def parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
             yield offsets_B[start : start + rows], vectors_BD[start : start + rows]
 
 
-def nearest_offsets(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> Nearest:
-    """`top_k` with the rows' offsets; of equal scores, any row may win."""
+def nearest_rows(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> Nearest:
+    """The k rows nearest to unit vectors, best first: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where
+    there are fewer. Cosines are rounded to `DIGITS`; of equal ones the earlier row wins."""
     numbers = [np.empty(0, np.int64)]
 
     def vectors() -> Iterator[Tensor]:
@@ -107,58 +107,21 @@ def nearest_offsets(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> 
             yield vectors_BD
 
     block_rows = max(BLOCK_ROWS, BLOCK_OF_K * k)
-    scores_Qk, rows_Qk = top_k(torch.from_numpy(vectors_QD), vectors(), k, block_rows=block_rows)
-    return scores_Qk, np.append(np.concatenate(numbers), -1)[rows_Qk]
+    scores_Qk, rows_Qk = top_k(torch.from_numpy(vectors_QD), vectors(), k, block_rows=block_rows, digits=DIGITS)
+    return merge_top_k([(scores_Qk, np.append(np.concatenate(numbers), -1)[rows_Qk])], k)
 
 
-def exact_top_k(
-    vectors_QD: np.ndarray,
-    blocks: Callable[[], Iterable[Block]],
-    k: int,
-    at: Callable[[np.ndarray], Tensor],
-    more: int = MORE,
-) -> Nearest:
-    """The k rows nearest to unit vectors, best first: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where
-    there are fewer. Of equal cosines the earlier row wins. Both are the same to the last bit, in whatever blocks or
-    shards the rows are read: products in float32, whose last bits depend on the block, choose more than k candidates,
-    and those in float64, rounded to float32, are the scores.
-
-    at: the rows' vectors at some offsets, ascending, in float64.
-    """
-    more = max(more, k // 8)
-    scores_Qm, offsets_Qm = nearest_offsets(vectors_QD, blocks(), k + more)
-    exact_Qm = np.full_like(scores_Qm, -np.inf)
-    query_H, rank_H = (offsets_Qm >= 0).nonzero()
-    order = np.argsort(offsets_Qm[query_H, rank_H], kind="stable")
-    for start in range(0, len(order), RESCORED):
-        query_S, rank_S = query_H[order[start : start + RESCORED]], rank_H[order[start : start + RESCORED]]
-        offsets_B, row_S = np.unique(offsets_Qm[query_S, rank_S], return_inverse=True)
-        queries_SD = vectors_QD[query_S].astype(np.float64)
-        exact_Qm[query_S, rank_S] = np.einsum("sd,sd->s", queries_SD, at(offsets_B).numpy()[row_S]).clip(-1, 1)
-    exact_Qk, offsets_Qk = merge_top_k([(exact_Qm, offsets_Qm)], k)
-    differences_H = np.abs(exact_Qm[query_H, rank_H] - scores_Qm[query_H, rank_H])
-    error = max(LEAST_ERROR, vectors_QD.shape[1] * 2.0**-23, 2 * differences_H.max(initial=0.0))
-    last_Q = scores_Qm[:, -1]  # nothing that was left out has more
-    unsure_U = np.flatnonzero(~np.isneginf(last_Q) & (last_Q + error >= exact_Qk[:, -1]))
-    at_once = max(1, HELD // (k + MORE_AGAIN * more))
-    for start in range(0, len(unsure_U), at_once):
-        some_U = unsure_U[start : start + at_once]
-        exact_Qk[some_U], offsets_Qk[some_U] = exact_top_k(vectors_QD[some_U], blocks, k, at, MORE_AGAIN * more)
-    return exact_Qk, offsets_Qk
-
-
-def merge_top_k(several: Iterable[Nearest], k: int | None = None) -> Nearest:
-    """The best k of several results of `top_k` whose row indices count the same vectors; default: as many as each has.
-    (Q, m) each -> (Q, k)."""
+def merge_top_k(several: Iterable[Nearest], k: int) -> Nearest:
+    """The best k of several results whose rows are of the same index: (Q, m) each -> (Q, k)."""
     scores, rows = zip(*several, strict=True)
     scores_Qm, rows_Qm = np.concatenate(scores, axis=1), np.concatenate(rows, axis=1)
-    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, : scores[0].shape[1] if k is None else k]
+    best_Qk = np.lexsort((rows_Qm, -scores_Qm))[:, :k]
     return np.take_along_axis(scores_Qm, best_Qk, 1), np.take_along_axis(rows_Qm, best_Qk, 1)
 
 
 def merge_hits(
     scores_Qk: np.ndarray, rows_Qk: np.ndarray, query_H: np.ndarray, row_H: np.ndarray, score_H: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+) -> Nearest:
     """The best k of the current result and H new hits, each with its query."""
     count, k = scores_Qk.shape
     queries = np.concatenate([np.repeat(np.arange(count), k), query_H])

@@ -21,12 +21,7 @@ VECTOR, UNCONDITIONAL = (
     "vector",
     "plain",
 )  # of an index: unit vectors with and without a condition; a row has one of the two
-QUERY, ASKED, RANK, SCORE = "query", "asked", "rank", "score"  # columns of an answer
-POOLED = "pooled"  # of an answer: whether the condition was pooled from stored tokens, not embedded in advance
-STATED = "stated"  # of an answer, where the model tells: probability that the text says something of the condition
-PARTS = "parts"  # of an answer under weighted conditions: the cosine under each
-VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # of an answer by vectors and words
-WEIGHTS = "weights"  # of an answer, where it is asked for: what the condition looked at
+RANK, SCORE = "rank", "score"  # of answers, joins and pairs
 FLOATS: Collection[Dtype] = ("float16", "float32")  # those that indexes and joins read
 ARROW_NUMBERS = {"float16": pa.float16(), "float32": pa.float32(), "int8": pa.int8(), "binary": pa.uint8()}
 BITS = 8  # dimensions in a byte of a binary vector
@@ -35,13 +30,13 @@ CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 # columns of pairs, counted and not written: the row of each, whether its text was cut, why it is rejected
 ROW_OF_PAIR, PAIR_TRUNCATED, PAIR_REJECTED = OF_PAIRS = ("__row", "__truncated", "__rejected")
 INT64 = range(-(2**63), 2**63)
-OF_ANSWERS = (QUERY, ASKED, POOLED, RANK, SCORE)
+OF_ANSWERS = ("query", "asked", "pooled", RANK, SCORE, "stated", "weights")  # of `raycase.index.schema`
 # of stored tokens: codes, share and code of the unconditional part; in an index the hash of the basis, and sketches
 CODES, UNCONDITIONAL_PART = "word_codes", "word_plain"
 BASIS, SKETCH = "word_basis", "word_sketch"
 HAS_TOKENS = f"{BASIS} IS NOT NULL"  # the filter for rows of an index
 TOKEN_COLUMNS = (CODES, UNCONDITIONAL_PART, BASIS, SKETCH)
-RESERVED_COLUMNS = (VECTOR, UNCONDITIONAL, *TOKEN_COLUMNS, *OF_ANSWERS)  # never those of the rows of an index
+RESERVED_COLUMNS = (VECTOR, UNCONDITIONAL, *TOKEN_COLUMNS, *OF_ANSWERS[:5])  # never those of the rows of an index
 OF_LANCE = (
     *("_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"),
     *("_distance", "_score"),
@@ -210,7 +205,7 @@ def find_columns(
         problem = None
         if not name or any(character in name for character in ".`\0"):
             problem = "a name that is empty or has a dot, a backtick or a NUL"
-        elif name in (*RESERVED_COLUMNS, STATED, WEIGHTS, *OF_LANCE):
+        elif name in (*RESERVED_COLUMNS, *OF_ANSWERS, *OF_LANCE):
             problem = "a name that an index or its answers have for themselves"
         if problem:
             raise RequestError(

@@ -21,12 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 import ray
-from ray._private import ray_constants
 from ray.exceptions import RayError
 
 from raycase.errors import RequestError, WorkError, expecting, first_line, named, visible
 from raycase.job.request import Actors
 from raycase.job.runner import CPUS_OF_ENCODER, Places
+from raycase.ray.private import listen_locally
 
 SECONDS = 15.0  # within which a cluster takes a connection
 # CPUs are multiples of 1/16, so that their sums are exact: Ray Data reserves a node's CPUs stage by stage, in floats,
@@ -65,9 +65,7 @@ def start_ray(*, metrics_port: int | None = None) -> None:
 
 def _start_own(**options: Any) -> None:
     """Start a Ray for this process alone, which listens on 127.0.0.1 alone. Raises WorkError."""
-    # on Linux all of Ray's processes would listen on every interface, and no option changes that
-    assert hasattr(ray_constants, "ENABLE_RAY_CLUSTER"), "expected the Ray of constraints.txt"
-    ray_constants.ENABLE_RAY_CLUSTER = False
+    listen_locally()
     own_token_file(Path.home() / ".ray" / "auth_token")
     advice = "; run the same command again when the machine is less busy, or with --no-ray where it has that flag"
     # where the machine is busy, an error without a class

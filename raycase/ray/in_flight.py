@@ -16,7 +16,7 @@ from raycase.errors import WorkError
 from raycase.job.plan import Plan
 from raycase.job.units import spans_to_arrow
 
-DEATHS = 3  # of encoders at a unit, after which it is rejected
+DEATHS = 3  # of encoders at a unit, after which it is rejected; of actors at a search, after which it is given up
 HOPELESS = 3  # units rejected before any was encoded, after which the job ends
 
 Key = tuple[int, int]  # a unit: its file and first row

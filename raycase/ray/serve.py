@@ -25,7 +25,6 @@ import torch
 from fastapi import FastAPI
 from ray import serve as ray_serve
 from ray.exceptions import RayError
-from ray.serve._private import replica as ray_replica
 from ray.serve.config import HTTPOptions, ProxyLocation
 from ray.serve.exceptions import RayServeException
 from ray.serve.schema import LoggingConfig
@@ -33,14 +32,15 @@ from ray.util.metrics import Counter, Histogram
 
 from raycase.errors import RequestError, WorkError, note
 from raycase.index.index import Index
-from raycase.index.vector_index import resolve_query_encoder
+from raycase.index.query_encoder import resolve_query_encoder
 from raycase.io.storage import locate
 from raycase.models.registry import resolve_embedder
 from raycase.ray.cluster import CPU_STEP, Capacity, capacity, cause, join_cluster, named_cluster, whole_steps
+from raycase.ray.private import serve_locally
 from raycase.ray.shards import InShards
 from raycase.serve.app import make_app
-from raycase.serve.serve_job import TOKEN, ServeFlags, ServeSettings, check_serve, free_port
 from raycase.serve.service import STUCK, EmbeddedText, Engine, Service
+from raycase.serve.settings import TOKEN, ServeSettings, check_serve, free_port
 
 NAME = "raycase"  # of the application, and of its deployment
 BATCH, WAIT = 256, 0.001  # texts of a batch, and seconds in which it fills
@@ -74,11 +74,11 @@ class BatchedEngine(Engine):
     async def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         await self._idle.wait()
         if conditions is None:
-            return await asyncio.gather(*map(self._plain, texts))
+            return await asyncio.gather(*map(self._unconditional, texts))
         return await asyncio.gather(*map(self._conditional, texts, conditions))
 
     @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
-    async def _plain(self, texts: list[str]) -> list[EmbeddedText]:
+    async def _unconditional(self, texts: list[str]) -> list[EmbeddedText]:
         return await self._batch(texts, None)
 
     @ray_serve.batch(max_batch_size=BATCH, batch_wait_timeout_s=WAIT)
@@ -116,9 +116,8 @@ class Replica:
 
     def __init__(self, settings: ServeSettings, threads: int | None, *, alone: bool) -> None:
         """threads: of PyTorch; alone: on a Ray of one machine."""
-        if alone:  # for calls of other deployments it would listen on every interface, and no option changes that
-            add_port = ray_replica.add_port_to_grpc_server
-            ray_replica.add_port_to_grpc_server = lambda server, at: add_port(server, at.replace("[::]", "127.0.0.1"))
+        if alone:
+            serve_locally()
         if threads is not None:
             torch.set_num_threads(threads)
         shard = None if alone else InShards()  # starts their processes with the first index
@@ -139,14 +138,14 @@ class Replica:
 
 
 def application(flags: dict[str, Any]) -> ray_serve.Application:
-    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: of `ServeFlags`, in `args`. Its
+    """The application for a config of Ray Serve, as KubeRay's RayService has it; flags: `ServeSettings`, in `args`. Its
     host and port are those of the config.
 
     It needs a token in the environment of the nodes (RAYCASE_TOKEN), for the proxies may listen anywhere. Raises
     RequestError.
     """
     origins = tuple(flags.pop("allow_origin", ()))
-    settings = check_serve(ServeFlags(**flags, allow_origin=origins), on_cluster=True)
+    settings = check_serve(ServeSettings(**flags, allow_origin=origins), on_cluster=True)
     return _bound(settings, Capacity(capacity().alive, grows=True), alone=False)  # machines may be on their way
 
 
@@ -166,33 +165,33 @@ def _bound(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> ray_se
     return deployment.bind(settings, None if gpus else max(1, round(cpus)), alone=alone)
 
 
-def replica_resources(flags: ServeFlags, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
+def replica_resources(settings: ServeSettings, cluster: Capacity, *, alone: bool) -> tuple[float, float]:
     """CPUs and GPUs of a replica; alone: they share this machine's. Raises RequestError for those that never fit, which
     Ray would wait for."""
-    gpus = cluster.gpus(flags.gpus_per_replica)
+    gpus = cluster.gpus(settings.gpus_per_replica)
     most = max((n.get("CPU", 0.0) for n in cluster.alive), default=0.0) or CLUSTER_CPUS  # or: whose nodes are to come
-    cpus = most / flags.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
+    cpus = most / settings.replicas if alone else min(1.0 if gpus else CLUSTER_CPUS, SHARE * most)
     cpus = max(CPU_STEP, whole_steps(cpus))
-    if not cluster.grows and cluster.room(cpus, gpus) < flags.replicas:
+    if not cluster.grows and cluster.room(cpus, gpus) < settings.replicas:
         raise RequestError(
-            f"--replicas: expected room for {flags.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room for "
-            f"{cluster.room(cpus, gpus)}: {cluster}"
+            f"--replicas: expected room for {settings.replicas} with {gpus:g} GPUs and {cpus:g} CPUs each, got room "
+            f"for {cluster.room(cpus, gpus)}: {cluster}"
         )
     return cpus, gpus
 
 
-def serve(flags: ServeFlags) -> NoReturn:
+def serve(settings: ServeSettings) -> NoReturn:
     """Serve until SIGINT or SIGTERM, then answer what is under way and exit with 130 or 143. Raises RequestError, and
     WorkError where the service cannot start."""
     on_cluster = named_cluster() is not None
-    settings = check_serve(flags, on_cluster=on_cluster)
+    settings = check_serve(settings, on_cluster=on_cluster)
     os.environ.pop(TOKEN, None)  # which the processes of Ray would inherit; they know its SHA-256
     model = _checked_model(settings)
-    port = flags.port if on_cluster else free_port(flags.host, flags.port)
+    port = settings.port if on_cluster else free_port(settings.host, settings.port)
     for setting in ("USER_CODE_IN_SEPARATE_THREAD", "ROUTER_IN_SEPARATE_LOOP"):
         os.environ.setdefault(f"RAY_SERVE_RUN_{setting}", "0")  # of its processes; what computes has a thread of ours
     places = [] if settings.index is None else [("--index", locate(settings.index))]
-    cluster = join_cluster(places, metrics_port=flags.metrics_port)
+    cluster = join_cluster(places, metrics_port=settings.metrics_port)
     bound = _bound(settings, Capacity(cluster.alive), alone=not on_cluster)  # as if no nodes would come
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if ray_serve.status().proxies:  # they would keep their own address and port
@@ -202,23 +201,25 @@ def serve(flags: ServeFlags) -> NoReturn:
         )
     try:
         note("starting the replicas, which load the model")
-        options = HTTPOptions(host=flags.host, port=port)
+        options = HTTPOptions(host=settings.host, port=port)
         try:
             ray_serve.start(proxy_location=ProxyLocation.EveryNode, http_options=options, logging_config=QUIET)
             handle = ray_serve.run(bound, name=NAME, route_prefix="/", logging_config=QUIET)
         except ERRORS as error:
             raise _failure(error) from error
-        url = f"http://[{flags.host}]:{port}" if ":" in flags.host else f"http://{flags.host}:{port}"
+        url = f"http://[{settings.host}]:{port}" if ":" in settings.host else f"http://{settings.host}:{port}"
         up = [node for node in ray.nodes() if node["Alive"]]
         metrics = [f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics" for node in up]
-        index = "" if flags.index is None else f" and {flags.index}"
-        note(f"listening on {url}: {model}{index}, replicas: {flags.replicas}; metrics: {metrics[0]}; Ctrl-C ends it")
-        print(json.dumps({"url": url, "model": model, "index": flags.index, "metrics": metrics}), flush=True)
+        index = "" if settings.index is None else f" and {settings.index}"
+        note(
+            f"listening on {url}: {model}{index}, replicas: {settings.replicas}; metrics: {metrics[0]}; Ctrl-C ends it"
+        )
+        print(json.dumps({"url": url, "model": model, "index": settings.index, "metrics": metrics}), flush=True)
         number = wait_for_signal()
         note("stopping: running requests are answered first")
         drained = threading.Event()
         if not on_cluster:
-            threading.Thread(target=_end_with, args=(up[0], drained, 128 + number), daemon=True).start()
+            threading.Thread(target=_exit_with_ray, args=(up[0], drained, 128 + number), daemon=True).start()
         with suppress(*ERRORS, TimeoutError):
             handle.broadcast("end").results(timeout_s=DRAIN + 2 * LINGER)
             drained.set()
@@ -231,7 +232,7 @@ def serve(flags: ServeFlags) -> NoReturn:
     sys.exit(128 + number)
 
 
-def _end_with(node: dict[str, Any], drained: threading.Event, status: int) -> None:
+def _exit_with_ray(node: dict[str, Any], drained: threading.Event, status: int) -> None:
     """End this process where a signal to the group has ended the node of its own Ray, too: Ray would wait for itself
     for a minute, and end the process with 1."""
     try:
@@ -256,22 +257,22 @@ def _failure(error: Exception) -> Exception:
     with suppress(RayServeException, KeyError):
         message = ray_serve.status().applications[NAME].deployments[NAME].message
         if raised := re.findall(r"^\s*([\w.]*(?:Error|Exception): .+)", message, re.MULTILINE):
-            kind, _, said = raised[-1].partition(": ")
-            if kind.endswith("RequestError"):
-                return RequestError(said)
+            name, _, message = raised[-1].partition(": ")
+            if name.endswith("RequestError"):
+                return RequestError(message)
             return WorkError(f"expected a replica that loads its model, got {raised[-1]}")
     return cause(error)
 
 
 def wait_for_signal() -> int:
     """The number of SIGINT or SIGTERM, when one comes; a second one ends the process at once."""
-    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+    came: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def handle(handler: Callable[[int, FrameType | None], object]) -> None:
         signal.signal(signal.SIGINT, handler)
         signal.signal(signal.SIGTERM, handler)
 
-    handle(lambda number, frame: told.put(number))
-    number = told.get()
+    handle(lambda number, frame: came.put(number))
+    number = came.get()
     handle(lambda number, frame: os._exit(128 + number))
     return number

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -21,19 +22,21 @@ from torch import Tensor
 
 from raycase.errors import WorkError
 from raycase.heads.condition_head import ConditionQueries
+from raycase.index.condition_vectors import ConditionVectors
 from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors, open_ready, shard_fragments
-from raycase.index.shard import Limits, Shard
+from raycase.index.query_encoder import QueryEncoder
+from raycase.index.rows import Limits, Rows
 from raycase.index.topk import Nearest, merge_top_k, nothing
 from raycase.index.weighted_search import Term
 from raycase.io.storage import locate
 from raycase.ray.cluster import CPU_STEP, cause, join_cluster
+from raycase.ray.in_flight import DEATHS
 
 START_SECONDS = 300.0  # for actors to come up, on machines that are busy
 AWAY_SECONDS = 30.0
 LOST = (RayActorError, OutOfMemoryError, ObjectLostError)  # the process ended, or its machine with the answer
-DEATHS = 3  # of actors at one request, after which it is not asked again
 INLINE_BYTES = 2**16  # a larger request is put into the object store once for all shards
 
 
@@ -57,7 +60,7 @@ class ShardActor:
         torch.set_num_threads(threads)
         self.root, self.number, self.shards, self.limits = locate(uri), shard, shards, limits
         self.version = -1
-        self.shard: Shard | None = None
+        self.rows: Rows | None = None
 
     @ray.method(max_task_retries=-1)
     def ping(self) -> None:
@@ -68,16 +71,16 @@ class ShardActor:
         self.asked = request.asked
         with lance_errors(self.root):
             if request.version != self.version:
-                self.version, self.shard = -1, None  # what it held of another one is free before this one is read
+                self.version, self.rows = -1, None  # what it held of another one is free before this one is read
                 opened = open_ready(self.root, request.version)
                 assert opened, "the driver has it open"
                 dataset, metadata = opened
                 if fragments := shard_fragments(dataset, self.shards)[self.number]:
-                    self.shard = Shard(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
+                    self.rows = Rows(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
                 self.version = request.version
-            if self.shard is None:
+            if self.rows is None:
                 return nothing(len(request.terms[0].vectors), request.k)
-            return self.shard.nearest(request.terms, request.k, request.where, request.candidates)
+            return self.rows.nearest(request.terms, request.k, request.where, request.candidates)
 
 
 class ShardReplicas:
@@ -142,8 +145,8 @@ class ShardActors:
         except RayError as error:
             raise cause(error) from error
 
-    def ask(self, request: ShardRequest) -> list[Nearest]:
-        """The answer of each shard. Raises RequestError and WorkError."""
+    def ask(self, request: ShardRequest) -> Nearest:
+        """The best of the answers of all shards. Raises RequestError and WorkError."""
         is_large = sum(term.vectors.nbytes for term in request.terms) >= INLINE_BYTES
         given: Any = ray.put(request) if is_large else request
         try:
@@ -156,25 +159,7 @@ class ShardActors:
                 f"expected answers from all {len(answers)} shards, got none of shard {', '.join(lost)} in "
                 f"{self.wait:g} s, or it kept dying; check the cluster's memory and machines"
             )
-        return [answer for answer in answers if answer is not None]
-
-
-class ShardedIndex(Index):
-    """`Index`, whose rows are compared by the actors of its shards; the index of a column is on disk."""
-
-    def __init__(self, actors: ShardActors, index: Index) -> None:
-        super().__init__(index.root, index.dataset, index.metadata, model=index.model, limits=index.limits)
-        self.actors = actors
-
-    def _compare(self, terms: Sequence[Term], k: int, where: Filter | None, candidates: int | None) -> Nearest:
-        asked = {}
-        for condition in [term.condition for term in terms]:
-            if condition is not None and self.vectors.pooled_rows(condition):
-                questions, temperatures = self.query_encoder.ask(condition)
-                asked[condition] = questions.cpu(), temperatures.cpu()
-        version = self.dataset.version
-        request = ShardRequest(version=version, terms=terms, k=k, where=where, asked=asked, candidates=candidates)
-        return merge_top_k(self.actors.ask(request))
+        return merge_top_k([answer for answer in answers if answer is not None], request.k)
 
 
 def open_sharded(uri: str, *, model: str | None = None, limits: Limits = Limits(), **flags: Any) -> Index:  # noqa: B008
@@ -200,4 +185,25 @@ class InShards:
             if shards == 1:
                 return index
             self.actors = ShardActors(index.root.uri, shards, limits=index.limits, **self.flags)
-        return ShardedIndex(self.actors, index)
+        index.compare = partial(_compare, self.actors, index.dataset.version, index.vectors, index.query_encoder)
+        return index
+
+
+def _compare(
+    actors: ShardActors,
+    version: int,
+    vectors: ConditionVectors,
+    encoder: QueryEncoder,
+    terms: Sequence[Term],
+    k: int,
+    where: Filter | None,
+    candidates: int | None,
+) -> Nearest:
+    """`Rows.nearest` of all shards."""
+    asked = {}
+    for condition in [term.condition for term in terms]:
+        if condition is not None and vectors.pooled_rows(condition):
+            questions, temperatures = encoder.ask(condition)
+            asked[condition] = questions.cpu(), temperatures.cpu()
+    request = ShardRequest(version=version, terms=terms, k=k, where=where, asked=asked, candidates=candidates)
+    return actors.ask(request)

@@ -22,8 +22,8 @@ from starlette.applications import Starlette
 from raycase import __version__
 from raycase.errors import RequestError, first_line
 from raycase.serve.schema import MOST_BODY, Body, ExplainRequest, FacetsRequest, SearchRequest, first_problem, once
-from raycase.serve.serve_job import ServeSettings
 from raycase.serve.service import Engine, Service, for_strangers
+from raycase.serve.settings import ServeSettings
 
 log = logging.getLogger(__name__)
 OF_INDEX = ("search", "facets")
@@ -32,10 +32,10 @@ TOOLS: dict[str, tuple[type[Body], Callable[..., Any], str]] = {
     "search": (
         SearchRequest,
         Service.search,
-        'Find the texts nearest to each query. condition says what to compare, such as "reason for the complaint"; '
+        'Find the texts nearest to each query. condition names what to compare, such as "reason for the complaint"; '
         "without it whole texts are compared. where filters by id and columns, in SQL.",
     ),
-    "facets": (FacetsRequest, Service.facets, "Group the texts by what they say about a condition."),
+    "facets": (FacetsRequest, Service.facets, "Group the texts by what they state about a condition."),
     "explain": (ExplainRequest, Service.explain, "Weigh the words of texts by how much a condition looks at them."),
     "conditions": (
         Body,
@@ -67,19 +67,19 @@ def mcp_server(engine: Engine) -> Server[Any]:
                 raise RequestError(f"expected one of the tools {', '.join(names)}, got {asked.name!r}")
             request, work, _ = TOOLS[asked.name]
             found = await engine.run(work, engine.service, request.model_validate(asked.arguments or {}))
-            return _said(to_json(found, bytes_mode="base64", inf_nan_mode="null").decode())
+            return _answer(to_json(found, bytes_mode="base64", inf_nan_mode="null").decode())
         except ValidationError as error:
-            return _said(": ".join(filter(None, first_problem(error.errors()))), is_error=True)
+            return _answer(": ".join(filter(None, first_problem(error.errors()))), is_error=True)
         except RequestError as error:
-            return _said(for_strangers(error, engine.service.hidden), is_error=True)
+            return _answer(for_strangers(error, engine.service.hidden), is_error=True)
         except Exception:
             log.exception("%s failed", asked.name)
-            return _said("the server could not do it now; see the server's log", is_error=True)
+            return _answer("the server could not do it now; see the server's log", is_error=True)
 
     return Server("raycase", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
 
-def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+def _answer(text: str, *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=is_error)
 
 

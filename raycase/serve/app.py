@@ -23,10 +23,10 @@ from starlette.routing import Route
 from raycase import __version__
 from raycase.errors import RequestError
 from raycase.io.vectors import l2_normalize
-from raycase.serve.guard import AGENTS, TOLD, Guard, Observe, problem
+from raycase.serve.guard import AGENTS, COUNTED, Guard, Observe, problem
 from raycase.serve.schema import EmbeddingRequest, ExplainRequest, FacetsRequest, SearchRequest, first_problem
-from raycase.serve.serve_job import ServeSettings
 from raycase.serve.service import Engine, for_strangers
+from raycase.serve.settings import ServeSettings
 
 BEGAN = int(time.time())
 router = APIRouter()
@@ -86,7 +86,7 @@ async def embeddings(asked: EmbeddingRequest, request: Request, engine: AnyEngin
     if asked.normalize:
         vectors_ND = l2_normalize(vectors_ND)
     tokens = sum(row.tokens for row in rows)
-    request.scope[TOLD] = {"texts": len(rows), "tokens": tokens}
+    request.scope[COUNTED] = {"texts": len(rows), "tokens": tokens}
     if asked.encoding_format == "base64":  # of float32, the least significant byte first
         shown = [base64.b64encode(vector_D.astype("<f4").tobytes()).decode() for vector_D in vectors_ND]
     else:
@@ -137,8 +137,8 @@ def make_app(engine: Engine, settings: ServeSettings, observe: Observe) -> FastA
     app = FastAPI(title="raycase", version=__version__, **options)
     app.state.engine = engine
     app.include_router(router)
-    for kind in (RequestValidationError, HTTPException, RequestError):
-        app.add_exception_handler(kind, _refused)
+    for error in (RequestValidationError, HTTPException, RequestError):
+        app.add_exception_handler(error, _refused)
     app.add_middleware(Guard, settings=settings, routes=frozenset(paths), observe=observe, engine=engine)
     if settings.allow_origin:
         app.add_middleware(
@@ -156,7 +156,7 @@ def _json(value: Any) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """What is said of a wrong request; all other errors are `Guard`'s."""
+    """The answer to a wrong request; all other errors are `Guard`'s."""
     if isinstance(error, HTTPException):
         param = "model" if error.detail.startswith("model: ") else None
         return problem(error.status_code, error.detail, param=param, headers=error.headers)

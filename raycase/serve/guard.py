@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from raycase.errors import MOST_SHOWN, RequestError, visible
 from raycase.serve.schema import MOST_BODY, once
-from raycase.serve.serve_job import ServeSettings, sha256_of
 from raycase.serve.service import Engine
+from raycase.serve.settings import ServeSettings, sha256_of
 
 log = logging.getLogger(__name__)
 BODY_SECONDS = 30.0  # within which a whole body arrives
@@ -29,18 +29,18 @@ OPEN = ("/health", "/ready")  # for everybody
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 AGENTS = "/mcp"  # the route of the Model Context Protocol
 JSON = re.compile(r"application/([\w.-]+\+)?json\s*(;.*)?", re.IGNORECASE)
-TOLD = "raycase.told"  # key of a request's scope: what its route tells `Observe`
+COUNTED = "raycase.counted"  # key of a request's scope: what its route has `Observe` count
 Observe = Callable[..., None]  # counts an answer: (route, status, seconds, texts=, tokens=), of what it embedded
 
 
 def problem(status: int, message: str, *, param: str | None = None, headers: Any = None) -> JSONResponse:
     """An error in one line, in the shape of OpenAI's API."""
-    kinds = {401: "invalid_api_key", 404: "not_found", 413: "too_large", 429: "rate_limit_exceeded"}
+    codes = {401: "invalid_api_key", 404: "not_found", 413: "too_large", 429: "rate_limit_exceeded"}
     error = {
         "message": visible(message, MOST_SHOWN),
         "type": "invalid_request_error" if status < 500 else "server_error",
         "param": param,
-        "code": "model_not_found" if (status, param) == (404, "model") else kinds.get(status),
+        "code": "model_not_found" if (status, param) == (404, "model") else codes.get(status),
     }
     return JSONResponse({"error": error}, status, headers)
 
@@ -79,13 +79,13 @@ class Guard:
             if status == 499:
                 await problem(500, "the server failed; see the server's log")(scope, receive, sent)
         finally:
-            self.observe(route, status, time.perf_counter() - began, **scope.get(TOLD, {}))
+            self.observe(route, status, time.perf_counter() - began, **scope.get(COUNTED, {}))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises HTTPException for what is refused, and ClientDisconnect."""
         if self.engine.closed or self.engine.stuck():
-            said = "is shutting down" if self.engine.closed else "hangs and is being replaced"
-            raise HTTPException(503, f"the server {said}; try again", AGAIN)
+            state = "is shutting down" if self.engine.closed else "hangs and is being replaced"
+            raise HTTPException(503, f"the server {state}; try again", AGAIN)
         self.engine.requests += 1
         try:
             self._check_headers(scope)
@@ -114,8 +114,8 @@ class Guard:
     def _check_room(self) -> None:
         """Raise HTTPException where as many requests as may be are under way."""
         if self.working >= self.settings.queue:
-            said = f"expected at most {self.settings.queue:,} requests at once, got more; try again"
-            raise HTTPException(429, said, AGAIN)
+            most = f"expected at most {self.settings.queue:,} requests at once, got more; try again"
+            raise HTTPException(429, most, AGAIN)
 
     def _check_headers(self, scope: Scope) -> None:
         """Raise HTTPException for headers without the token, or with the name of another host, by which a stranger's
@@ -129,18 +129,18 @@ class Guard:
             if (host if host.endswith("]") else host.rpartition(":")[0] or host) not in LOCAL:
                 raise HTTPException(403, f"expected one of {', '.join(LOCAL)} as Host, because no token is set")
         elif scope["path"] not in OPEN or scope["method"] not in ("GET", "HEAD"):  # these alone have no body
-            kind, _, token = headers.get("authorization", "").partition(" ")
-            if kind.lower() != "bearer" or not hmac.compare_digest(sha256_of(token.strip()), expected):
-                said = "expected the server's token (Authorization: Bearer TOKEN)"
-                raise HTTPException(401, said, {"WWW-Authenticate": "Bearer"})
+            scheme, _, token = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(sha256_of(token.strip()), expected):
+                expected_token = "expected the server's token (Authorization: Bearer TOKEN)"
+                raise HTTPException(401, expected_token, {"WWW-Authenticate": "Bearer"})
 
 
 async def _body(request: Request) -> bytes:
     """The whole body. Raises ClientDisconnect, and HTTPException for one that is too long or too slow, has a name twice
     or another content type, which a browser sends without asking. What is no JSON is for the routes."""
     too_long = HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
-    said, body = request.headers.get("content-length", "0"), bytearray()
-    if not said.isdecimal() or int(said[:20]) > MOST_BODY:
+    length, body = request.headers.get("content-length", "0"), bytearray()
+    if not length.isdecimal() or int(length[:20]) > MOST_BODY:
         raise too_long
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -150,9 +150,9 @@ async def _body(request: Request) -> bytes:
                     raise too_long
     except TimeoutError as error:
         raise HTTPException(408, f"expected a whole body within {BODY_SECONDS:g} s, got a part of it") from error
-    kind = request.headers.get("content-type", "none")
-    if body and not JSON.fullmatch(kind):
-        raise HTTPException(415, f"Content-Type: expected application/json, got {kind}")
+    media = request.headers.get("content-type", "none")
+    if body and not JSON.fullmatch(media):
+        raise HTTPException(415, f"Content-Type: expected application/json, got {media}")
     try:
         json.loads(body or b"0", object_pairs_hook=once)
     except (ValueError, RecursionError) as error:

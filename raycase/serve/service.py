@@ -18,22 +18,24 @@ import numpy as np
 
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
 from raycase.explore.facets import find_facets
-from raycase.index.approximate import EFFORTS
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
-from raycase.index.shard import Limits
+from raycase.index.question import EFFORTS
+from raycase.index.rows import Limits
+from raycase.index.schema import ASKED, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
 from raycase.io.model_files import model_folder
-from raycase.io.schema import ASKED, CONDITION, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK, Reason
+from raycase.io.schema import CONDITION, Reason
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import tokens_of_pairs
 from raycase.models.registry import resolve_embedder
 from raycase.serve.schema import ExplainRequest, FacetsRequest, SearchRequest
-from raycase.serve.serve_job import ServeSettings
+from raycase.serve.settings import ServeSettings
 
 Answered = TypeVar("Answered")
 CHECKED = 1.0  # seconds for which the version that is open is taken for the newest
-STUCK = 600.0  # seconds after which a piece of work will never end
+STUCK = 600.0  # seconds after which some work will never end
+OPTIONS = ("unconditional", "exact_condition", "match", "hybrid", "per")  # of a search, as the request names them
 # of a message: what stands between names and slashes, with two or more names; a scheme before it
 _PATH = re.compile(r"(?:\w+:/{1,2})?(?:~|\.{1,2})?/[\w.@%+~=-]+(?:/[\w.@%+~=-]*)+")
 
@@ -116,9 +118,9 @@ class Service:
         nested = config.nested if conditions is not None else ()
         fits = sorted({*(n for n in nested if n <= dim), dim})
         if dimensions not in (None, *fits):
-            kind = "without a condition" if conditions is None else "under a condition"
+            how = "without a condition" if conditions is None else "under a condition"
             expected = " or ".join(map(str, fits))
-            raise RequestError(f"dimensions: expected {expected} for vectors {kind}, got {dimensions}")
+            raise RequestError(f"dimensions: expected {expected} for vectors {how}, got {dimensions}")
 
     def embed(self, texts: Sequence[str], conditions: Sequence[str] | None) -> list[EmbeddedText]:
         """The vector of each text under its condition (None: unconditional), those of `model.encode`: N of them."""
@@ -135,21 +137,8 @@ class Service:
     def search(self, asked: SearchRequest) -> dict[str, Any]:
         """`Index.search`: for each query its answers, best first. Raises RequestError and WorkError."""
         assert self.live is not None, "the app asks nothing of an index that is not there"
-        conditions = asked.asked
-        table = self.live.on(
-            lambda index: index.search(
-                asked.queries,
-                conditions,
-                asked.k,
-                asked.where,
-                unconditional=asked.unconditional,
-                exact_condition=asked.exact_condition,
-                match=asked.match,
-                hybrid=asked.hybrid,
-                per=asked.per,
-                options=EFFORTS[asked.effort],
-            )
-        )
+        conditions, options = asked.asked, asked.model_dump(include={*OPTIONS}) | EFFORTS[asked.effort]
+        table = self.live.on(lambda index: index.search(asked.queries, conditions, asked.k, asked.where, **options))
         answers: list[list[dict[str, Any]]] = [[] for _ in asked.queries]
         own = (ASKED, CONDITION, POOLED, RANK, SCORE, *[PARTS] * (asked.conditions is not None))
         own += (VECTOR_RANK, TEXT_RANK) * asked.hybrid

@@ -22,7 +22,7 @@ def alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(placement.os, "cpu_count", lambda: 16)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    placement._note_once.cache_clear()
+    placement.note_once.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_without_a_reason_ray_is_not_imported(job, tmp_path, monkeypatch, capsys
     for name in [name for name in sys.modules if name.startswith(("ray.", "raycase.ray"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
-    placement._note_once.cache_clear()
+    placement.note_once.cache_clear()
     with pytest.raises(ImportError):
         importlib.import_module("raycase.ray.embed")
     flags = ["--input", job.input, "--conditions", *job.conditions, "--model", job.model, "--prompt", "concat-sc"]

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from raycase.commands.dedup import DedupFlags, dedup
 from raycase.explore import dedup as module
 from raycase.explore.dedup import link
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.lance_files import vectors_of
 from raycase.io.schema import embedding_array
 from raycase.io.vectors import l2_normalize
@@ -113,7 +113,7 @@ def test_planted_duplicates_are_found_and_counts_reconcile(home, tmp_path, capsy
 def test_rows_that_were_deleted_are_in_no_group(home, tmp_path, tiny_model):
     rows = [{"id": i, "text": f"a dog {i // 2}"} for i in range(20)]
     uri = storing.indexed(tmp_path / "i", embedded(tmp_path, tiny_model, rows, unconditional=True))
-    build(IndexFlags(output=uri, delete="id IN (0, 3, 8, 9)"))
+    build(output=uri, delete="id IN (0, 3, 8, 9)")
     dedup(asked(home, tmp_path, index=uri))
     groups = {row["id"]: row["group"] for row in pq.read_table(tmp_path / "groups.parquet").to_pylist()}
     assert groups == {i: i if i in (1, 2) else i - i % 2 for i in range(20) if i not in (0, 3, 8, 9)}

@@ -30,13 +30,6 @@ def test_the_fewest_words_that_hold_half_of_the_weight(weights, chosen):
     assert looked_at("x " * 10, given) == [given[n] for n in chosen]
 
 
-def test_function_words_are_never_looked_at():
-    text = "The girls don't wear a 😀, US"
-    heavy = [("The", 0.3), ("girls", 0.06), ("don", 0.1), ("t", 0.1), ("wear", 0.01), ("a", 0.3), ("😀", 0.1)]
-    assert [text[word.start : word.end] for word in looked_at(text, words(text, *heavy))] == ["😀"]
-    assert looked_at(text, words(text, ("The", 0.5), ("a", 0.5))) == []
-
-
 def test_bold_words_in_one_line():
     text = "A \t red\ndress, \x00 😀"
     marks = words(text, ("red", 0.4), ("dress", 0.4), ("😀", 0.2))

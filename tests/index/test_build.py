@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 from unittest import mock
 
 import lance
@@ -11,36 +10,36 @@ import pytest
 from crashing import Killed
 from helpers import embed_here, embedded
 from indexed import CONDITIONS, QUERIES, refuse, rows
-from storing import indexed
 
 from raycase.cli import main
 from raycase.commands.embed import EmbedFlags
-from raycase.errors import RequestError, WorkError
+from raycase.commands.index import IndexFlags
+from raycase.commands.index import index as index_command
+from raycase.errors import RequestError
 from raycase.index import build as build_module
-from raycase.index import lance_files
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
 
 
 def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
-    job = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
-    assert build(job)["rows_added"] == 600
-    assert build(job)["rows_added"] == 0
-    both = replace(job, embeddings=(str(home / "out"), str(home / "later")))
-    assert build(both)["rows_added"] == 160
-    found = Index.open(job.output).search(QUERIES[:1], "color", 380)
+    job = {"embeddings": (str(home / "out"),), "output": str(tmp_path / "i.lance")}
+    assert build(**job)["rows_added"] == 600
+    assert build(**job)["rows_added"] == 0
+    both = dict(job, embeddings=(str(home / "out"), str(home / "later")))
+    assert build(**both)["rows_added"] == 160
+    found = Index.open(job["output"]).search(QUERIES[:1], "color", 380)
     assert sorted(found["id"].to_pylist()) == [*range(300), *range(1000, 1080)]
 
 
 def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     options = {"conditions": CONDITIONS, "output": str(tmp_path / "out")}
     output = embedded(tmp_path, tiny_model, rows(250), limit=130, **options)
-    job = IndexFlags(embeddings=(output,), output=str(tmp_path / "i"))
-    assert build(job)["rows"] == 260
+    job = {"embeddings": (output,), "output": str(tmp_path / "i")}
+    assert build(**job)["rows"] == 260
     whole = {"prompt": "concat-sc", "pooling": "mean", "compute": "float32", "dtype": "float32", "unit_rows": 100}
     embed_here(EmbedFlags(input=str(tmp_path / "in.parquet"), model=str(tiny_model), **options, **whole))
-    assert build(job)["rows_added"] == 240
-    assert Index.open(job.output).metadata.conditions == {"color": 250, "number of people": 250}
+    assert build(**job)["rows_added"] == 240
+    assert Index.open(job["output"]).metadata.conditions == {"color": 250, "number of people": 250}
 
 
 def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_model, capsys):
@@ -69,63 +68,39 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
     assert re.search(message, capsys.readouterr().err.strip()) and not (tmp_path / "new" / "job.json").exists()
 
 
-def test_two_builds_at_once_do_not_publish_what_was_not_counted(home, tmp_path, monkeypatch):
-    first = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "i.lance"))
-    build(first)
-    publish = lance_files.publish
-
-    def later(root, dataset, *rest):
-        monkeypatch.setattr(build_module, "publish", publish)
-        lance.write_dataset(dataset.to_table(limit=5), dataset.uri, mode="append")
-        publish(root, dataset, *rest)
-
-    monkeypatch.setattr(build_module, "publish", later)
-    with pytest.raises(WorkError, match="another build is at work"):
-        build(replace(first, embeddings=(str(home / "later"),)))
-    assert Index.open(first.output).metadata.rows == 600
-    assert build(replace(first, embeddings=(str(home / "later"),)))["rows"] == 760
-
-
-def test_rows_that_are_there_already_may_come_under_another_condition(home, tmp_path, tiny_model):
-    """Under the same one: `test_row_changes.py`."""
-    uri, under = indexed(tmp_path / "i.lance", home / "out"), {"conditions": ("kind of dog",)}
-    new = embedded(tmp_path / "new", tiny_model, rows(3, 5, 299), keep_columns=("text", "year"), **under)
-    assert build(IndexFlags(embeddings=(new,), output=uri))["rows_added"] == 3
-
-
 @pytest.mark.parametrize("where", ["update_indices", "publish"])
 def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
     uri = str(tmp_path / "i.lance")
 
     def killed(output):
         with mock.patch.object(build_module, where, side_effect=Killed), pytest.raises(Killed):
-            build(IndexFlags(embeddings=(str(home / output),), output=uri))
+            build(embeddings=(str(home / output),), output=uri)
 
     killed("out")
     with pytest.raises(RequestError, match="got no finished one"):
         Index.open(uri)
-    assert build(IndexFlags(embeddings=(str(home / "out"),), output=uri))["rows"] == 600
+    assert build(embeddings=(str(home / "out"),), output=uri)["rows"] == 600
     killed("later")
     before = Index.open(uri)
     assert before.metadata.rows == 600 == before.dataset.count_rows()
-    assert build(IndexFlags(embeddings=(str(home / "later"),), output=uri))["rows"] == 760
+    assert build(embeddings=(str(home / "later"),), output=uri)["rows"] == 760
     assert Index.open(uri).dataset.count_rows() == 760
     assert before.search(QUERIES, "color", 3).num_rows == 6
 
 
 def test_wrong_builds_are_refused(home, index, tmp_path, tiny_model):
     new, there = str(tmp_path / "new"), str(home / "i.lance")
-    refuse(IndexFlags(output=new), "--embeddings: expected an output")
-    refuse(IndexFlags(embeddings=(str(tmp_path),), output=new), "got no job.json")
-    refuse(IndexFlags(embeddings=(str(home / "other"),), output=there), "expected vectors of the index's model")
-    refuse(IndexFlags(embeddings=(str(home / "out"),), output=new, exact_below=0), "--exact-below: expected at least 1")
+    refuse({"output": new}, "--embeddings: expected an output")
+    refuse({"embeddings": (str(tmp_path),), "output": new}, "got no job.json")
+    refuse({"embeddings": (str(home / "other"),), "output": there}, "expected vectors of the index's model")
+    refuse(IndexFlags(output=new, exact_below=0), "--exact-below: expected at least 1", index_command)
     lance.write_dataset(pa.table({"mine": [1]}), tmp_path / "mine.lance")
     for overwrite in (False, True):
-        job = IndexFlags(embeddings=(str(home / "out"),), output=str(tmp_path / "mine.lance"), overwrite=overwrite)
+        job = {"embeddings": (str(home / "out"),), "output": str(tmp_path / "mine.lance"), "overwrite": overwrite}
         refuse(job, "got a Lance dataset in")
     assert lance.dataset(tmp_path / "mine.lance").count_rows() == 1
     fewer = embedded(tmp_path / "f", tiny_model, [{"id": 9999, "text": "a"}], conditions=("color",))
-    refuse(IndexFlags(embeddings=(fewer,), output=there), "expected the index's columns")
+    refuse({"embeddings": (fewer,), "output": there}, "expected the index's columns")
     assert Index.open(there).metadata.rows == 900
     (tmp_path / "f" / "out" / "manifest.json").unlink()
-    refuse(IndexFlags(embeddings=(fewer,), output=new), "expected a finished output")
+    refuse({"embeddings": (fewer,), "output": new}, "expected a finished output")

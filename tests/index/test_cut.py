@@ -9,7 +9,6 @@ from storing import indexed
 import raycase
 from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError
-from raycase.index.build import IndexFlags
 from raycase.index.index import Index
 
 TRAINED = {"prompt": None, "pooling": None}
@@ -53,9 +52,9 @@ def test_plain_vectors_stand_beside_those_that_are_cut(outputs, tmp_path, order,
 
 def test_vectors_of_another_length_are_refused(outputs, tmp_path):
     uri = str(tmp_path / "i.lance")
-    refuse(IndexFlags(embeddings=(outputs["plain"], outputs["cut"], outputs["other"]), output=uri), "got another's")
+    refuse({"embeddings": (outputs["plain"], outputs["cut"], outputs["other"]), "output": uri}, "got another's")
     indexed(uri, outputs["cut"])
     for name in ("other", "whole"):
-        refuse(IndexFlags(embeddings=(outputs[name],), output=uri), "expected vectors of the index's model")
+        refuse({"embeddings": (outputs[name],), "output": uri}, "expected vectors of the index's model")
         with pytest.raises(RequestError, match="--vectors: expected vectors of the queries' model, got another's"):
             join(JoinFlags(query_vectors=outputs["cut"], vectors=outputs[name], output=str(tmp_path / "n")))

@@ -15,12 +15,12 @@ from helpers import embed_here, embedded, read_output, read_rejected, sentences,
 from indexed import refuse
 
 from raycase.commands.embed import EmbedFlags
+from raycase.commands.search import SearchFlags, search
 from raycase.encoder.chunks import Chunking
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchFlags, search
 from raycase.job import read_step
 from raycase.job.results import count_defects
 from raycase.job.run import UnfitError
@@ -188,7 +188,9 @@ def test_two_documents_of_one_id_are_the_same_rows_after_a_stop(tiny_model, tmp_
     assert files(tmp_path / "a") == units
 
 
-@pytest.mark.parametrize("conditions", [["color"], None, {"color": 2, "number of people": -1}])
+@pytest.mark.parametrize(
+    "conditions", ["color", {"color": 1, "number of people": 1}, {"color": 2, "number of people": -1}]
+)
 def test_a_search_per_document_is_brute_force(home, conditions):
     home, rows = home
     index = Index.open(str(home / "i.lance"))
@@ -217,24 +219,22 @@ def test_a_changed_document_leaves_no_chunk_behind(home, tmp_path, tiny_model, c
     assert max(chunks.values()) > 2
     new = [{"id": d, "text": "A short one.", "year": 1} for d in (0, 1, 2)]
     embedded(tmp_path / "n", tiny_model, new, output=str(tmp_path / "new"), **kept, **CUT)
-    job = IndexFlags(embeddings=(str(tmp_path / "new"),), output=uri)
+    job = {"embeddings": (str(tmp_path / "new"),), "output": uri}
     refuse(job, "expected rows that are new to the index, got id '[012]#0'")
-    result = build(replace(job, replace=True))
+    result = build(**dict(job, replace=True))
     assert (result["rows_deleted"], result["rows_added"]) == (sum(chunks[d] for d in (0, 1, 2)), 6)
     index = Index.open(uri)
     assert index.dataset.count_rows() == index.metadata.rows == old.metadata.rows - result["rows_deleted"] + 6
     assert index.dataset.count_rows("document < 3") == 6
-    assert build(IndexFlags(output=uri, delete="document = 3"))["rows_deleted"] == chunks[3]
+    assert build(output=uri, delete="document = 3")["rows_deleted"] == chunks[3]
     two = next(d for d, count in chunks.items() if d > 3 and count > 2)
-    build(IndexFlags(output=uri, delete=f"document = {two} AND chunk = 0"))  # what is left is of the former text
+    build(output=uri, delete=f"document = {two} AND chunk = 0")  # what is left is of the former text
     changed = embedded(tmp_path / "x", tiny_model, [{"id": two, "text": "Dogs.", "year": 1}], **kept, **CUT)
-    refuse(IndexFlags(embeddings=(changed,), output=uri), f"new to the index, got id '{two}#[1-9]'")
+    refuse({"embeddings": (changed,), "output": uri}, f"new to the index, got id '{two}#[1-9]'")
     embedded(tmp_path / "o", tiny_model, new, output=str(tmp_path / "other"), **kept, chunk=9)
     embedded(tmp_path / "w", tiny_model, new, output=str(tmp_path / "whole"), **kept)
     for other in ("other", "whole"):
-        refuse(
-            IndexFlags(embeddings=(str(tmp_path / other),), output=uri, replace=True), "expected the index's --chunk"
-        )
+        refuse({"embeddings": (str(tmp_path / other),), "output": uri, "replace": True}, "expected the index's --chunk")
     capsys.readouterr()
     search(SearchFlags(index=uri, query=("a short one",), condition=("color",), k=3, per="document"))
     lines = capsys.readouterr().out.splitlines()
@@ -253,7 +253,7 @@ def test_stored_tokens_of_chunks_are_searched_and_pooled_as_chunks(tmp_path):
     pooled = EmbedFlags(input=words, output=str(tmp_path / "p"), conditions=("color",), keep_columns=())
     embed_here(pooled)
     assert verify(str(tmp_path / "p"))["pairs"] == len(table)
-    assert build(IndexFlags(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance")))["rows"] == len(table)
+    assert build(embeddings=(str(tmp_path / "p"),), output=str(tmp_path / "p.lance"))["rows"] == len(table)
     assert read_output(str(tmp_path / "p"))["document"].to_pylist() == table["document"].to_pylist()
     for changes in ({"chunk": 9}, {"overlap": 1}):
         with pytest.raises(RequestError, match=r"stored tokens in .*, got --(chunk|overlap) beside them"):

@@ -14,8 +14,7 @@ from storing import indexed
 
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.errors import RequestError
-from raycase.index.approximate import Options
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.filters import FUNCTIONS, checked_filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors
@@ -203,7 +202,7 @@ def searched(tmp_path_factory, tiny_model):
     settings = {"conditions": ("color", "number of people"), "keep_columns": ("text", "year")}
     out = embedded(home / "a", tiny_model, rows(60), output=str(home / "out"), **settings)
     indexed(home / "exact.lance", out)
-    indexed(home / "ivf-rq.lance", out, kind="ivf-rq")
+    indexed(home / "ivf-rq.lance", out, vector_index="ivf-rq")
     return home
 
 
@@ -218,15 +217,15 @@ def test_whoever_takes_a_filter_refuses_them(searched, kind):
     for where in SOME:
         for ask in (
             lambda where=where: index.search(["a red dress"], "color", where=where),
-            lambda where=where: index.search(["a red dress"], where=where),  # conditions combined
-            lambda where=where: index.nearest(vector_1D, "color", 3, where, options=Options()),
+            lambda where=where: index.search(["a red dress"], {"color": 1}, where=where),
+            lambda where=where: index.nearest(vector_1D, "color", 3, where),
             lambda where=where: index.blocks("color", where),
             lambda where=where: facets(FacetsFlags(index=uri, condition="color", where=where)),
-            lambda where=where: build(IndexFlags(embeddings=(), output=uri, delete=where)),
+            lambda where=where: build(embeddings=(), output=uri, delete=where),
         ):
             with pytest.raises(RequestError, match=r"^(where|--delete): expected a filter in SQL on id, text, year"):
                 ask()
-    for conditions in ("color", None):
+    for conditions in ("color", {"color": 1}):
         found = index.search(["a red dress"], conditions, k=60, where='"year" = 2003 OR "year" = 2004')
         assert set(found["year"].to_pylist()) == {2003, 2004}
         assert len(found) == 6  # three rows of each year, each once, under the condition that was asked for

@@ -10,10 +10,9 @@ import torch
 from indexed import index_of_thirty, searched
 
 import raycase
+from raycase.commands import search as module
+from raycase.commands.search import SearchFlags, find_scorer, rerank, search
 from raycase.errors import RequestError
-from raycase.index import search_job
-from raycase.index.answers import find_scorer, rerank
-from raycase.index.search_job import SearchFlags, search
 from raycase.models.configs import score_pairs
 from raycase.papers.baselines.model import bi_encoder, cross_encoder
 from raycase.papers.mixsp.model import mixsp
@@ -37,7 +36,7 @@ def by_length(monkeypatch):
     def score(scorer, prepared):
         return scorer.scored(*prepared) if isinstance(scorer, Longest) else score_pairs(scorer, prepared)
 
-    monkeypatch.setattr("raycase.index.answers.score_pairs", score)
+    monkeypatch.setattr("raycase.models.configs.score_pairs", score)
 
 
 @pytest.fixture
@@ -106,8 +105,9 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
         assert own["id"].to_pylist() == [ids[i] for i in best]
         assert own["score"].to_pylist() == pytest.approx(scores[best].tolist(), abs=1e-4)
     if make is mixsp:  # which knows no conditions
-        for other in ((), ("color=-2",)):
-            assert search(SearchFlags(**asked | {"condition": other}, rerank=str(tmp_path / "scorer")))["answers"] == 8
+        assert (
+            search(SearchFlags(**asked | {"condition": ("color=-2",)}, rerank=str(tmp_path / "scorer")))["answers"] == 8
+        )
     search(SearchFlags(**asked, rerank=str(tmp_path / "scorer")))
     assert '"red dog" under "color"' in capsys.readouterr().out
     more = search(SearchFlags(**asked | {"k": 31}, rerank=str(tmp_path / "scorer")))  # fewer rows are all of them
@@ -119,8 +119,8 @@ def test_a_file_of_queries_is_reranked_some_at_a_time(thirty, tiny_model, tmp_pa
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "scorer")
     queries = searched(tmp_path, thirty[0])["queries"]
     found = {}
-    for at_once in (search_job.ANSWERS_AT_ONCE, 40):  # all, and four queries
-        monkeypatch.setattr(search_job, "ANSWERS_AT_ONCE", at_once)
+    for at_once in (module.ANSWERS_AT_ONCE, 40):  # all, and four queries
+        monkeypatch.setattr(module, "ANSWERS_AT_ONCE", at_once)
         file = tmp_path / f"{at_once}.parquet"
         flags = {"queries": queries, "output": str(file), "k": 3, "explain": False}
         done = search(SearchFlags(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))

@@ -1,19 +1,18 @@
 """Rows of an index are deleted and replaced: under all conditions, in every kind of index, or not at all."""
 
-from dataclasses import replace
-
 import pytest
 from helpers import embedded
 from indexed import CONDITIONS, QUERIES, brute, refuse, rows, same
 from storing import indexed
 
-from raycase import commands
+from raycase.commands.index import IndexFlags
+from raycase.commands.index import index as index_command
 from raycase.index import build as build_module
-from raycase.index.build import IndexFlags, build
-from raycase.index.index import Index, Options
+from raycase.index.build import build
+from raycase.index.index import Index
 
 KEPT = {"keep_columns": ("text", "year")}
-ALL = Options(nprobes=50, refine=20)
+ALL = {"nprobes": 50, "refine": 20}
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +25,7 @@ def changed(tmp_path_factory, tiny_model):
 
 def whole(home, uri, **settings):
     """An index of 300 texts under two conditions and plain; gives its job without outputs."""
-    return IndexFlags(output=indexed(uri, home / "out", home / "plain", **settings))
+    return {"output": indexed(uri, home / "out", home / "plain", **settings)}
 
 
 def counts(uri):
@@ -39,44 +38,42 @@ def check_rows(uri, texts):
     index = Index.open(uri)
     assert index.dataset.count_rows() == index.metadata.rows
     for condition in (*index.metadata.conditions, None):
-        count, plain = index.rows(condition), {"unconditional": condition is None}
-        for options in (Options(exact=True), ALL):
-            found = index.search(QUERIES[:1], condition, count, options=options, **plain)
+        count = index.rows(condition)
+        for options in ({"exact": True}, ALL):
+            found = index.search(QUERIES[:1], condition, count, **options)
             got = dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True))
             assert len(found) == count == len(got) and got.items() <= texts.items()
-    found = index.search(QUERIES[:1], None, max(index.metadata.conditions.values()))
-    assert dict(zip(found["id"].to_pylist(), found["text"].to_pylist(), strict=True)).items() <= texts.items()
 
 
 @pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
 def test_deleted_rows_are_gone_under_every_condition_and_stay_gone(home, model, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
-    job = replace(whole(home, uri, kind=kind), delete="id < 20 OR (year = 2005 AND text LIKE '%red%')")
+    job = dict(whole(home, uri, vector_index=kind), delete="id < 20 OR (year = 2005 AND text LIKE '%red%')")
     gone = {r["id"] for r in rows(300) if r["id"] < 20 or (r["year"] == 2005 and "red" in r["text"])}
     assert 20 < len(gone) < 35
-    result = build(job)
+    result = build(**job)
     left = 300 - len(gone)
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * len(gone), 0, 3 * left)
     assert counts(uri) == (dict.fromkeys(CONDITIONS, left), left)
     check_rows(uri, {r["id"]: r["text"] for r in rows(300) if r["id"] not in gone})
-    exact = Index.open(uri).search(QUERIES[:1], "color", 9, options=Options(exact=True))
+    exact = Index.open(uri).search(QUERIES[:1], "color", 9, exact=True)
     same(exact, brute(home / "out", model, QUERIES[0], "color", 9, keep=lambda row: row["id"] not in gone))
-    again = build(IndexFlags(embeddings=(str(home / "out"), str(home / "plain")), output=uri))
+    again = build(embeddings=(str(home / "out"), str(home / "plain")), output=uri)
     assert (again["rows_added"], again["rows_deleted"], again["rows"]) == (0, 0, 3 * left)
 
 
 @pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
 def test_changed_texts_take_the_place_of_all_rows_of_their_ids(home, changed, tmp_path, kind):
     uri = str(tmp_path / "i.lance")
-    whole(home, uri, kind=kind)
-    job = IndexFlags(embeddings=changed, output=uri)
+    whole(home, uri, vector_index=kind)
+    job = {"embeddings": changed, "output": uri}
     refuse(job, "got id [0-9]+ under 'color' in .* from another job; pass --replace to replace it, --overwrite")
     assert Index.open(uri).metadata.rows == 900
-    result = build(replace(job, replace=True))
+    result = build(**dict(job, replace=True))
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (3 * 40, 2 * 100, 980)
     assert counts(uri) == ({"color": 360, "number of people": 260}, 360)
     check_rows(uri, {r["id"]: r["text"] for r in rows(300)} | {r["id"]: r["text"] for r in rows(100, 5, 260)})
-    again = build(replace(job, replace=True))
+    again = build(**dict(job, replace=True))
     assert (again["rows_deleted"], again["rows_added"], again["rows"]) == (0, 0, 980)
 
 
@@ -84,41 +81,33 @@ def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_
     uri = str(tmp_path / "i.lance")
     whole(home, uri)
     dogs = embedded(tmp_path / "dogs", tiny_model, rows(4, 7, 900), conditions=("kind of dog",), **KEPT)
-    build(IndexFlags(embeddings=(dogs,), output=uri))
+    build(embeddings=(dogs,), output=uri)
     assert counts(uri) == ({"color": 300, "number of people": 300, "kind of dog": 4}, 300)
-    assert build(IndexFlags(output=uri, delete="id IN (900, 901, 902, 903)"))["conditions"] == 2
+    assert build(output=uri, delete="id IN (900, 901, 902, 903)")["conditions"] == 2
     assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
     found = Index.open(uri).search(QUERIES, "kind of dog", 2)
     assert set(found["condition"].to_pylist()) <= set(CONDITIONS)
     alone, kept = str(tmp_path / "alone.lance"), {"conditions": ("c",), "keep_columns": ("text",)}
     for text in ("a dog", "a cat"):  # all rows of an index; ids may be strings
         output = embedded(tmp_path / text, tiny_model, [{"id": "it's 1", "text": text}], **kept)
-        result = build(IndexFlags(embeddings=(output,), output=alone, replace=text == "a cat"))
+        result = build(embeddings=(output,), output=alone, replace=text == "a cat")
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (1, 1, 1)
     assert Index.open(alone).search(["a cat"], "c", 3)["text"].to_pylist() == ["a cat"]
-
-
-def test_an_index_may_lose_all_its_conditions(home, tmp_path):
-    uri = indexed(tmp_path / "i.lance", home / "later", home / "plain", exact_below=100)
-    assert build(IndexFlags(output=uri, delete="id >= 1000"))["rows_deleted"] == 160
-    assert counts(uri) == ({}, 300) and len(Index.open(uri).search(QUERIES[:1], None, 5)) == 5
-    assert build(IndexFlags(embeddings=(str(home / "out"),), output=uri))["kind"] == "ivf-rq"
-    check_rows(uri, {r["id"]: r["text"] for r in rows(300)})
 
 
 def test_a_replacement_that_fails_leaves_the_former_index(home, changed, tmp_path, monkeypatch):
     uri = str(tmp_path / "i.lance")
     whole(home, uri)
-    job = IndexFlags(embeddings=changed, output=uri, replace=True)
+    job = {"embeddings": changed, "output": uri, "replace": True}
     with monkeypatch.context() as patch:
         patch.setattr(build_module, "publish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            build(job)
+            build(**job)
     before = {r["id"]: r["text"] for r in rows(300)}
     assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
     check_rows(uri, before)
     reader = Index.open(uri)
-    assert build(job)["rows_deleted"] == 120
+    assert build(**job)["rows_deleted"] == 120
     check_rows(uri, before | {r["id"]: r["text"] for r in rows(100, 5, 260)})
     found = reader.search(QUERIES, "color", 300)  # who had it open reads on
     assert {i: before[i] for i in found["id"].to_pylist()} == before
@@ -128,20 +117,20 @@ def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, t
     uri, new = str(tmp_path / "i.lance"), str(tmp_path / "new")
     job = whole(home, uri)
     before = Index.open(uri).dataset.version
-    refuse(IndexFlags(output=new, delete="id = 1"), "^--delete: expected a finished index at .*, got none; build it")
-    refuse(IndexFlags(embeddings=changed, output=new, replace=True), "^--replace: expected a finished index")
-    refuse(replace(job, delete="", overwrite=True), "^--delete: .* no --overwrite beside it, got both")
-    refuse(replace(job, embeddings=changed, replace=True, overwrite=True), "^--replace: .* no --overwrite beside it")
-    refuse(replace(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which mat")
+    refuse({"output": new, "delete": "id = 1"}, "^--delete: expected a finished index at .*, got none; build it")
+    refuse({"embeddings": changed, "output": new, "replace": True}, "^--replace: expected a finished index")
+    refuse(dict(job, delete="", overwrite=True), "^--delete: .* no --overwrite beside it, got both")
+    refuse(dict(job, embeddings=changed, replace=True, overwrite=True), "^--replace: .* no --overwrite beside it")
+    refuse(dict(job, delete="id >= 0"), "^--delete: expected a filter that leaves rows, got 'id >= 0', which mat")
     words = embedded(tmp_path / "w", tiny_model, [{"id": "1", "text": "a", "year": 1}], conditions=("color",), **KEPT)
-    refuse(replace(job, embeddings=(words,), replace=True), "expected the index's columns")
+    refuse(dict(job, embeddings=(words,), replace=True), "expected the index's columns")
     twice = embedded(tmp_path / "t", tiny_model, rows(3, 6, 299), conditions=("color",), **KEPT)
-    refuse(replace(job, embeddings=(changed[0], twice), replace=True), "or only one of the outputs")
+    refuse(dict(job, embeddings=(changed[0], twice), replace=True), "or only one of the outputs")
     assert Index.open(uri).dataset.version == before
     capsys.readouterr()
-    result = commands.index(replace(job, delete="text = 'this condition'"))
+    result = index_command(IndexFlags(**job, delete="text = 'this condition'"))
     assert (result["rows_deleted"], result["rows"]) == (0, 900)
     assert "no row matches --delete \"text = 'this condition'\"; 0 rows deleted" in capsys.readouterr().err
     assert Index.open(uri).dataset.version == before
-    commands.index(replace(job, delete="id = 7"))
+    index_command(IndexFlags(**job, delete="id = 7"))
     assert "3 rows deleted, 0 added\n" in capsys.readouterr().out

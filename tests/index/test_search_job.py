@@ -1,32 +1,29 @@
 """Searches from the command line: from a file to Parquet, on object storage, by the scripts; wrong ones are refused."""
 
-import json
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from helpers import call_job
-from indexed import CONDITIONS, QUERIES, refuse
+from indexed import CONDITIONS, QUERIES, alike, refuse
 from storing import indexed
 
+from raycase.commands.search import SearchFlags, read_queries
+from raycase.commands.search import search as answer
 from raycase.errors import RequestError
-from raycase.index.approximate import EFFORTS
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.index.search_job import SearchFlags, read_queries
-from raycase.index.search_job import search as answer
+from raycase.index.question import EFFORTS, Options
 from raycase.io.storage import locate
 
 
 def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
     uri = "s3://corpus/indices/i.lance"
-    job = IndexFlags(embeddings=(str(home / "out"), str(home / "plain")), output=uri)
-    build(job)
-    assert build(job)["rows_added"] == 0
+    job = {"embeddings": (str(home / "out"), str(home / "plain")), "output": uri}
+    build(**job)
+    assert build(**job)["rows_added"] == 0
     for condition in ("color", None):
-        found, wanted = (i.search(QUERIES, condition, 5, unconditional=not condition) for i in (Index.open(uri), index))
-        assert found == wanted
+        alike(Index.open(uri).search(QUERIES, condition, 5), index.search(QUERIES, condition, 5))
     answer(SearchFlags(index=uri, query=("a red dress",), condition=("color",), output="s3://corpus/answers.parquet"))
     assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
     with pytest.raises(RequestError, match="specified bucket does not exist"):
@@ -38,20 +35,7 @@ def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):
     files = {"queries": str(tmp_path / "q.csv"), "output": str(tmp_path / "a")}
     result = answer(SearchFlags(index=str(home / "i.lance"), k=3, **files))
     assert (result["queries"], result["answers"]) == (2, 6)
-    assert pq.read_table(tmp_path / "a").equals(index.search(QUERIES, list(CONDITIONS), 3))
-
-
-def test_the_scripts_answer_and_refuse(home, tmp_path):
-    uri = str(tmp_path / "i.lance")
-    built = call_job("--embeddings", home / "out", "--output", uri, script="index.py")
-    assert json.loads(built.stdout.splitlines()[-1])["rows"] == 600
-    found = call_job("--index", uri, "--query", "a red dress", "--condition", "colors", "-k", 2, script="search.py")
-    assert found.returncode == 0, found.stderr
-    assert "no 'colors' in the index; answered under 'color'" in found.stderr
-    assert '"a red dress" under "colors"' in found.stdout and json.loads(found.stdout.splitlines()[-1])["answers"] == 2
-    wrong = call_job("--index", uri, "--query", "a", "--where", "nope = 3", script="search.py")
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: where:") and wrong.stderr.count("\n") == 1
+    alike(pq.read_table(tmp_path / "a"), index.search(QUERIES, list(CONDITIONS), 3))
 
 
 @pytest.mark.parametrize("name", [" condition", "Conditions"])
@@ -84,11 +68,15 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask("expected the index's model", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
     under = indexed(tmp_path / "i", home / "out")
-    ask("expected unconditional vectors in .*, got none; embed with", index=under, unconditional=True)
+    ask(
+        "expected unconditional vectors in .*, got none; name a condition, or embed with",
+        index=under,
+        unconditional=True,
+    )
 
 
 def test_more_effort_looks_at_more_of_an_index():
-    low, usual, high, exact = (EFFORTS[name] for name in ("low", "usual", "high", "exact"))
+    low, usual, high, exact = (Options(**EFFORTS[name]) for name in ("low", "usual", "high", "exact"))
     assert [o.nprobes for o in (low, usual, high)] == [2, 10, 40] and exact.exact
     assert [o.candidates(10, 3) for o in (low, usual, high)] == [10, 30, 120]  # never below k
     assert [o.candidates(10, 50, 5000) for o in (low, usual, high)] == [1250, 5000, 20000]

@@ -10,8 +10,8 @@ import pytest
 import storing
 from s3_proxy import FAULTS, Proxy
 
+from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError, WorkError
-from raycase.index.search_job import SearchFlags, search
 from raycase.io import storage
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from raycase.index.topk import exact_top_k, merge_top_k, top_k
+from raycase.index.topk import merge_top_k, nearest_rows, top_k
 from raycase.io.vectors import l2_normalize
 
 
@@ -60,49 +60,31 @@ def test_parts_are_merged_into_what_all_give(case):
     scores, rows = parts[1]  # of three vectors
     assert (rows[:, 3:] == -1).all() and np.isneginf(scores[:, 3:]).all() and (top_k(queries, [], 2)[1] == -1).all()
     whole = top_k(queries, [vectors], 5)
-    assert np.array_equal(merge_top_k(parts)[1], whole[1])
-    assert np.allclose(merge_top_k(parts)[0], whole[0], atol=1e-6)
-
-
-def exactly(queries, vectors, k, cuts=(), numbers=None, error=0.0):
-    """By blocks whose float32 vectors are off by an error, and the rows' numbers."""
-    numbers = np.arange(len(vectors)) if numbers is None else numbers
-    place = np.argsort(numbers)
-    first = l2_normalize(vectors + error * np.random.default_rng(0).standard_normal(vectors.shape)).astype(np.float32)
-
-    def blocks():
-        return zip(np.split(numbers, cuts), map(torch.from_numpy, np.split(first, cuts)), strict=True)
-
-    def at(some):
-        return torch.from_numpy(vectors[place[np.searchsorted(numbers[place], some)]]).double()
-
-    return exact_top_k(queries, blocks, k, at)
+    assert np.array_equal(merge_top_k(parts, 5)[1], whole[1])
+    assert np.allclose(merge_top_k(parts, 5)[0], whole[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("same", [11, 900])
-def test_exact_scores_are_the_same_bits_in_any_blocks_and_order_and_for_any_queries_at_once(same):
+def test_nearest_rows_and_scores_do_not_depend_on_blocks_order_or_other_queries(same):
     random = np.random.default_rng(0)
-    queries, vectors = (l2_normalize(random.standard_normal((n, 384))) for n in (9, 3000))
+    queries, vectors = (l2_normalize(random.standard_normal((n, 384))).astype(np.float32) for n in (9, 3000))
     vectors[100 : 99 + same] = vectors[7]
     queries[0] = vectors[7]
-    plain = [top_k(torch.from_numpy(queries[1:end]), [torch.from_numpy(vectors)], 20)[0][0] for end in (2, 9)]
-    assert not np.array_equal(*plain), "expected products in float32 that depend on how many are made at once"
-    wanted_scores, wanted = exactly(queries, vectors, 20)
-    assert wanted[0, :11].tolist() == [7, *range(100, 110)]
-    for cuts in ([1, 50, 999], range(0, 3000, 7)):
-        for some in (slice(0, 9), slice(0, 1), slice(3, 5)):
-            scores, numbers = exactly(queries[some], vectors, 20, cuts)
-            assert np.array_equal(scores, wanted_scores[some]) and np.array_equal(numbers, wanted[some])
-    order = random.permutation(3000)
-    scores, numbers = exactly(queries, vectors[order], 20, [1000], numbers=order)
-    assert np.array_equal(scores, wanted_scores) and np.array_equal(numbers, wanted)
+    numbers = np.arange(3000)
 
+    def found(some=slice(0, 9), cuts=(), order=numbers):
+        blocks = zip(np.split(order, cuts), map(torch.from_numpy, np.split(vectors[order], cuts)), strict=True)
+        return nearest_rows(queries[some], blocks, 20)
 
-@pytest.mark.parametrize("error", [1e-3, 0.1])
-def test_first_scores_that_are_far_off_change_no_answer(case, error):
-    queries, vectors = case
-    scores, numbers = exactly(queries, vectors, 5, error=error)
-    assert np.array_equal(numbers, brute(queries, vectors, 5)[1])
-    assert np.allclose(scores, brute(queries, vectors, 5)[0], atol=1e-6)
-    assert (exactly(queries, vectors[:3], 5)[1][:, 3:] == -1).all()
-    assert (exactly(queries, vectors[:0], 2)[1] == -1).all()
+    scores, rows = found()
+    wanted_scores, wanted = brute(queries.astype(np.float64), vectors, 20)
+    assert np.array_equal(rows[1:], wanted[1:]) and np.allclose(scores, wanted_scores, atol=1e-6)
+    assert rows[0, :11].tolist() == [7, *range(100, 110)] and scores[0, 0] == 1
+    for given in ({"cuts": [1, 50, 999]}, {"cuts": range(0, 3000, 7)}, {"some": slice(3, 5)}, {"cuts": [1000]}):
+        some = given.get("some", slice(0, 9))
+        again = found(**given)
+        assert np.array_equal(again[1], rows[some]) and np.allclose(again[0], scores[some], atol=1.1e-6)
+    shuffled = found(order=random.permutation(3000))
+    assert np.array_equal(shuffled[1][1:], rows[1:]) and np.allclose(shuffled[0], scores, atol=1.1e-6)
+    few = nearest_rows(queries, [(numbers[:3], torch.from_numpy(vectors[:3]))], 5)
+    assert (few[1][:, 3:] == -1).all() and (nearest_rows(queries, [], 2)[1] == -1).all()

@@ -2,7 +2,7 @@
 wherever the index lies."""
 
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import storing
@@ -11,12 +11,12 @@ from helpers import embed_here
 from indexed import refuse
 
 from raycase.commands.embed import EmbedFlags
+from raycase.commands.search import SearchFlags, search
 from raycase.errors import WorkError
 from raycase.index import index as index_module
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import open_newest, open_ready
-from raycase.index.search_job import SearchFlags, search
 from raycase.io.storage import locate
 
 CONDITIONS, NEW = ("color", "dog"), "what they wear"
@@ -36,18 +36,24 @@ def home(tmp_path_factory):
     embed_here(EmbedFlags(compute="float32", dtype="float32", **settings))
     storing.stored_under(home / "b", model, rows[:60], "color", output=str(home / "under"))
     storing.stored(home / "c", model, storing.texts(40, 1000), output=str(home / "other"))
-    build(first(home, home / "i"))
+    build(**first(home, home / "i"))
     return home
 
 
 def first(home, place):
     """The job of an index under two conditions, of which one is pooled."""
     outputs = (str(home / "few"), str(home / "under"))
-    return IndexFlags(embeddings=outputs, output=str(place), keep_condition=("dog",), exact_below=1, kind="auto")
+    return {
+        "embeddings": outputs,
+        "output": str(place),
+        "keep_condition": ("dog",),
+        "exact_below": 1,
+        "vector_index": "auto",
+    }
 
 
 def grown(home, place):
-    return replace(first(home, place), embeddings=(str(home / "words"), str(home / "under")), overwrite=True)
+    return dict(first(home, place), embeddings=(str(home / "words"), str(home / "under")), overwrite=True)
 
 
 def asked(place):
@@ -69,29 +75,29 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
     place = copied(home, tmp_path)
     wanted, files = asked(place), beside(place)
     with pytest.raises(Killed), dying_before(3):
-        build(grown(home, place))
+        build(**grown(home, place))
     assert asked(place) == wanted
     assert files.items() < beside(place).items()
     reader = Index.open(str(place))
-    assert build(grown(home, place))["rows"] == 660
+    assert build(**grown(home, place))["rows"] == 660
     assert answers(reader, QUERIES, CONDITIONS, NEW) == wanted
     assert files.items() < beside(place).items()
     other = asked(place)
-    build(first(home, place.parent / "j"))
-    build(IndexFlags(embeddings=(str(home / "other"),), output=str(place)))
+    build(**first(home, place.parent / "j"))
+    build(embeddings=(str(home / "other"),), output=str(place))
     assert files.keys() - beside(place).keys()  # of a version that nobody reads any more
     assert asked(place) != other
 
 
 def changes(home, place):
     """Builds that change an index, by name."""
-    index = IndexFlags(output=str(place))
-    added = replace(index, embeddings=(str(home / "words"), str(home / "other")))
+    index = {"output": str(place)}
+    added = dict(index, embeddings=(str(home / "words"), str(home / "other")))
     return {
         "overwrite": grown(home, place),
-        "exact": replace(index, kind="exact"),
+        "exact": dict(index, vector_index="exact"),
         "add": added,
-        "all": replace(added, delete="year = 2003", keep_condition=("cat", "play")),
+        "all": dict(added, delete="year = 2003", keep_condition=("cat", "play")),
     }
 
 
@@ -111,21 +117,21 @@ def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
     shutil.copytree(home / "i", place)
     before = asked(place)
     with dying_before(10**6) as came:
-        build(changes(home, place)[name])
+        build(**changes(home, place)[name])
     rows, after = content(place), asked(place)
-    build(changes(home, place)[name])  # deletes what it added itself, if its filter matches that
+    build(**changes(home, place)[name])  # deletes what it added itself, if its filter matches that
     twice = content(place)
     published = max(step for step, name in enumerate(came) if name == "put")  # the tag
     for step in steps:
         again = tmp_path / f"{name}-{step}"
         shutil.copytree(home / "i", again)
         with pytest.raises(Killed), dying_before(step):
-            build(changes(home, again)[name])
+            build(**changes(home, again)[name])
         if step <= published:
             assert asked(again) == before, came[step]
         else:
             assert content(again) == rows, came[step]
-        build(changes(home, again)[name])
+        build(**changes(home, again)[name])
         assert content(again) == (rows if step <= published else twice), came[step]
         assert asked(again).keys() == after.keys()
         shutil.rmtree(again)
@@ -134,9 +140,9 @@ def test_a_build_dies_before_some_of_its_steps(home, tmp_path, name, steps):
 @pytest.mark.parametrize("name", ["josé", "a b#c%20d%?e"])
 def test_an_index_lies_where_its_path_says(home, tmp_path, name):
     place = tmp_path / name / "i"
-    build(replace(first(home, place), keep_condition=()))
-    build(IndexFlags(output=str(place), delete="id = 1"))
-    build(grown(home, place))
+    build(**dict(first(home, place), keep_condition=()))
+    build(output=str(place), delete="id = 1")
+    build(**grown(home, place))
     assert asked(place)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert {path.name for path in place.parent.iterdir()} == {"i"}
@@ -150,7 +156,7 @@ def test_a_search_whose_version_was_removed_is_made_once_more(home, tmp_path, mo
         if left:
             left.pop()
             for _ in range(2):
-                build(grown(home, place))
+                build(**grown(home, place))
         return real(index, *arguments, **options)
 
     monkeypatch.setattr(index_module.Index, "search", beside_builds)
@@ -176,4 +182,4 @@ def test_a_file_that_is_gone_from_a_version_that_is_left_is_an_error(home, tmp_p
         on_index(open_index, lambda index: index.search(QUERIES, "color", 3))
     assert len(opened) == 1
     assert open_newest(locate(str(place))) is not None
-    refuse(IndexFlags(output=str(tmp_path / "nothing")), "--embeddings: expected an output")
+    refuse({"output": str(tmp_path / "nothing")}, "--embeddings: expected an output")

@@ -13,10 +13,10 @@ from small import no_signs
 from storing import indexed
 
 import raycase
+from raycase.commands.search import SearchFlags, print_answers, search
 from raycase.encoder.words import Word
-from raycase.index.answer_printing import BOLD, REGULAR, in_words, looked_at, print_answers, weigh_answers
+from raycase.index.answer_printing import BOLD, REGULAR, in_words, looked_at, weigh_answers
 from raycase.index.index import Index
-from raycase.index.search_job import SearchFlags, search
 
 TEXTS = ["A woman in a red dress", "A man in a blue dress", "two dogs"]
 TEXTS += ["  two people <b>play</b> with a dog", "café & {x} 😀 [SEP] a dog"]
@@ -132,6 +132,5 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
 
 
 def test_an_answer_that_could_not_be_scored_again_is_shown_without_a_score(capsys):
-    answers = pa.table({"query": [0], "rank": [1], "score": pa.array([None], pa.float32()), "id": [7]})
-    print_answers([(answers, None)], "id", ["dog", "cat"], None)
+    print_answers([{"query": 0, "rank": 1, "score": None, "id": 7}], "id", ["dog", "cat"], None)
     assert capsys.readouterr().out == '\n"dog"\n   1       -  7\n\n"cat"\n      no rows pass the filter\n\n'

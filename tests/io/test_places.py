@@ -8,14 +8,14 @@ import pytest
 from raycase.commands.embed import EmbedFlags, check_embed
 from raycase.commands.evaluate import EvaluateFlags, check_places
 from raycase.commands.facets import FacetsFlags, facets
+from raycase.commands.index import IndexFlags, index
 from raycase.commands.join import JoinFlags, join
 from raycase.commands.score import ScoreFlags, check_score
+from raycase.commands.search import SearchFlags, search
 from raycase.commands.train import ProjectorFlags
 from raycase.commands.train import check_request as check_training
 from raycase.commands.tune import Sweep
 from raycase.errors import RequestError
-from raycase.index.build import IndexFlags, build
-from raycase.index.search_job import SearchFlags, search
 from raycase.io.places import HTML, OF_INDEX, PARQUET, File, Folder, check_paths
 from raycase.io.storage import locate
 from raycase.job.output import output_folder
@@ -145,7 +145,7 @@ def test_every_job_compares_its_places(here):
     for work, job in (
         (search, SearchFlags(index="i.lance", query=("x",), output="i.lance/x.parquet")),
         (facets, FacetsFlags(index="x", condition="c", assignments="i.lance/new/x.parquet")),
-        (build, IndexFlags(embeddings=("out",), output="i.lance/data/i")),
+        (index, IndexFlags(embeddings=("out",), output="i.lance/data/i")),
         (check_places, EvaluateFlags(model=("minilm",), data="data/a.csv", output="i.lance/report")),
         (check_places, EvaluateFlags(model=("minilm",), data="data/a.csv", output="r", cache="i.lance/cache")),
     ):
@@ -153,7 +153,7 @@ def test_every_job_compares_its_places(here):
     check_paths(opens={"--embeddings": "out"}, writes={"--output": Folder("i.lance", OF_INDEX)})  # a build's own
     refuse(OVER, check_embed, embed)
     refuse(AS_INPUT, check_score, ScoreFlags(input="data", output="data/scores"))
-    refuse(OVER, build, IndexFlags(embeddings=("out",), output="out"))
+    refuse(OVER, index, IndexFlags(embeddings=("out",), output="out"))
     refuse(OVER, join, JoinFlags(query_vectors="out", vectors="other", output="out"))
     data = {"train": "q.csv", "validation": "data/a.csv", "output": "new"}
     for check in (lambda job: check_training(job, {}, ()), lambda job: Sweep(grid="table7", training=job).check()):

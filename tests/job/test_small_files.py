@@ -12,7 +12,7 @@ from helpers import cosines, embed_here, read_output, read_rejected, sentences, 
 from storing import indexed
 
 from raycase.commands.embed import check_embed
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.job.output import Output, Sharing, read_job, write_job
 from raycase.job.plan import find_job_file
@@ -114,5 +114,5 @@ def test_an_index_takes_the_files_of_another_output_that_share_a_unit(small, tmp
     second = replace(first, output=str(tmp_path / "second"))
     embed_here(second)
     uri = indexed(tmp_path / "index.lance", first.output)
-    assert build(IndexFlags(embeddings=(second.output,), output=uri, replace=True))["rows"] == 4
+    assert build(embeddings=(second.output,), output=uri, replace=True)["rows"] == 4
     assert Index.open(uri).search("two people", "color", 1)["text"].to_pylist() == ["two people"]

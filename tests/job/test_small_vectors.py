@@ -14,7 +14,7 @@ from helpers import embed_here, read_output, stopped
 from raycase.commands.embed import check_embed
 from raycase.commands.join import JoinFlags, join
 from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.job.encode_step import pair_reasons
 from raycase.job.results import Encoding, Pairs, VectorResult
@@ -115,7 +115,7 @@ def test_indexes_and_joins_refuse_small_vectors(floats, tmp_path, dtype):
     floating = job.output + "-float32"
     words = f"expected vectors of float16 or float32, got {dtype} in .*--dtype float16$"
     with pytest.raises(RequestError, match=f"--embeddings: {words}"):
-        build(IndexFlags(embeddings=(floating, job.output), output=str(tmp_path / "i.lance")))
+        build(embeddings=(floating, job.output), output=str(tmp_path / "i.lance"))
     for queries, vectors, flag in ((job.output, floating, "--query-vectors"), (floating, job.output, "--vectors")):
         with pytest.raises(RequestError, match=f"{flag}: {words}"):
             join(JoinFlags(query_vectors=queries, vectors=vectors, output=str(tmp_path / "j")))

@@ -9,7 +9,7 @@ from helpers import cosines, embed_here, read_output, read_rejected, vectors
 
 from raycase.commands.embed import EmbedFlags
 from raycase.errors import RequestError
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.job.output import Output
 from raycase.job.verify import verify
 
@@ -83,7 +83,7 @@ def test_words_with_anothers_basis_are_not_pooled(home, tmp_path):
     with pytest.raises(RequestError, match=r"--input: expected .*, the basis of the stored tokens, got another"):
         embed_here(job(home, tmp_path / "m", input=words))
     with pytest.raises(RequestError, match=r"--embeddings: expected .*, the basis of the stored tokens, got another"):
-        build(IndexFlags(embeddings=(words,), output=str(tmp_path / "i.lance")))
+        build(embeddings=(words,), output=str(tmp_path / "i.lance"))
     Output(words).basis.remove()
     with pytest.raises(RequestError, match="the basis of the stored tokens, got none"):
         embed_here(job(home, tmp_path / "m", input=words))

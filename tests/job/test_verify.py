@@ -10,7 +10,6 @@ from helpers import embed_here, swap_rows
 from indexed import refuse
 
 from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexFlags
 from raycase.job.output import Output
 from raycase.job.run import UnfitError
 from raycase.job.verify import repeated, verify
@@ -32,7 +31,7 @@ def test_an_id_of_two_rows_ends_the_job_whatever_its_units_and_nothing_takes_it(
     for values in ({}, {"repeated_ids": None}):  # None: of a job that did not look for them
         kept = {name: value for name, value in (manifest.read_json() | values).items() if value is not None}
         manifest.put_json(kept)
-        refuse(IndexFlags(embeddings=(job.output,), output=str(tmp_path / "i")), "^--embeddings: .* 'same', 'b'; mend")
+        refuse({"embeddings": (job.output,), "output": str(tmp_path / "i")}, "^--embeddings: .* 'same', 'b'; mend")
     assert not (tmp_path / "i").exists()
 
 

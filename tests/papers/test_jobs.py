@@ -11,7 +11,7 @@ from helpers import cosines, embed_here, embedded, rated_rows, read_output, trai
 import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
-from raycase.index.build import IndexFlags, build
+from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.baselines.train import BiEncoderFlags
@@ -78,7 +78,7 @@ def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, c
     assert cosines(vectors(found), wanted).min() > 0.9999
     assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
 
-    build(IndexFlags(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    build(embeddings=(output,), output=str(tmp_path / "index.lance"))
     answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
     assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
 
@@ -93,9 +93,10 @@ def test_an_output_is_searched_by_the_system_it_came_from(make, condition, tiny_
     output = embedded(
         tmp_path, tmp_path / "model", rows, conditions=(condition,), unconditional=False, prompt=None, pooling=None
     )
-    build(IndexFlags(embeddings=(output,), output=str(tmp_path / "index.lance")))
+    build(embeddings=(output,), output=str(tmp_path / "index.lance"))
     index = Index.open(str(tmp_path / "index.lance"))
-    assert index.search([rows[7]["text"]], condition, k=1)["id"].to_pylist() == [7]
+    found = index.search([rows[7]["text"]], condition, k=20).to_pylist()
+    assert found[0]["score"] == next(row["score"] for row in found if row["id"] == 7)  # untrained, it may tie
     make(str(tiny_model)).trainable().save(tmp_path / "elsewhere")
     assert Index.open(index.root.uri, model=str(tmp_path / "elsewhere")).search([rows[7]["text"]], condition, k=1)
     other = make(str(tiny_model)).trainable()

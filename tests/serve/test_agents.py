@@ -16,7 +16,7 @@ from mcp.client.streamable_http import streamable_http_client
 from served import TOKEN, app_of
 
 from raycase.index.index import Index
-from raycase.serve.serve_job import free_port
+from raycase.serve.settings import free_port
 
 ASKED = {"queries": ["a red dress"], "condition": "color", "k": 3.0, "where": "year > 2010"}
 

@@ -12,8 +12,8 @@ from raycase.errors import RequestError, WorkError
 from raycase.serve import guard as guard_module
 from raycase.serve import service as service_module
 from raycase.serve.guard import Guard
-from raycase.serve.serve_job import ServeFlags, check_serve
 from raycase.serve.service import Engine
+from raycase.serve.settings import ServeSettings, check_serve
 
 JSON = {"Content-Type": "application/json"}
 
@@ -84,7 +84,7 @@ def test_a_token_is_needed_where_there_is_one(service, monkeypatch, caplog):
     assert client.get("/health").status_code == client.get("/ready").status_code == 200
     for given in (f"Bearer {TOKEN}", f"bearer  {TOKEN}"):
         assert client.get("/v1/models", headers={"Authorization": given}).status_code == 200
-    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeFlags(host="0.0.0.0")))
+    assert TOKEN not in caplog.text and TOKEN not in repr(check_serve(ServeSettings(host="0.0.0.0")))
 
 
 def test_routes_and_methods(client):
@@ -268,7 +268,7 @@ def test_a_cancelled_request_gives_its_place_back_and_the_end_waits_for_others()
             begun.set()
             await go.wait()
 
-        settings, engine = check_serve(ServeFlags(queue=1)), Engine(None)
+        settings, engine = check_serve(ServeSettings(queue=1)), Engine(None)
         guard = Guard(app, settings=settings, routes=frozenset(), observe=lambda *_, **__: None, engine=engine)
         body = [part(b"{}", more=False)]
         task = asyncio.create_task(call(guard, body, []))

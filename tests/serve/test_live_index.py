@@ -5,8 +5,8 @@ from functools import partial
 import pytest
 import storing
 
-from raycase.errors import RequestError, WorkError
-from raycase.index.build import IndexFlags, build
+from raycase.errors import WorkError
+from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.serve import service as module
 from raycase.serve.service import LiveIndex
@@ -22,7 +22,7 @@ def live(home, tmp_path, monkeypatch):
 def grow(home, folder, first):
     output = str(folder / f"more{first}")
     storing.stored(folder / f"rows{first}", str(home / "model"), storing.texts(5, first=first), output=output)
-    build(IndexFlags(embeddings=(output,), output=str(folder / "i.lance")))
+    build(embeddings=(output,), output=str(folder / "i.lance"))
 
 
 def rows(index):
@@ -46,28 +46,10 @@ def test_it_is_looked_for_once_in_a_while(live, home, tmp_path, monkeypatch):
     assert live.on(rows) == 65
 
 
-def test_work_on_a_version_that_builds_remove_is_done_again(live, home, tmp_path):
-    """Two builds that finish while it searches; what fails for another reason is not done again."""
-    seen = []
-
-    def work(index):
-        seen.append(rows(index))
-        if len(seen) == 1:
-            grow(home, tmp_path, 1000)
-            grow(home, tmp_path, 2000)
-            raise WorkError("a file of the version is not there")
-        return index.search(["dog"], "color", 3)["id"].to_pylist()
-
-    assert len(live.on(work)) == 3 and seen == [60, 70]
-    with pytest.raises(RequestError, match="expected at least 1, got 0"):
-        live.on(lambda index: seen.append(rows(index)) or index.search(["dog"], "color", 0))
-    assert seen == [60, 70, 70]
-
-
 def test_what_cannot_be_opened_is_not_taken(live, home, tmp_path, capsys, monkeypatch):
     other = storing.model_folder(tmp_path, heads=2)
     storing.stored(tmp_path / "c", other, storing.texts(5), output=str(tmp_path / "others"))
-    build(IndexFlags(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True))
+    build(embeddings=(str(tmp_path / "others"),), output=str(tmp_path / "i.lance"), overwrite=True)
     assert live.newest().metadata.rows == 60
     assert "still using the open version" in (said := capsys.readouterr().err) and "restart the service" in said
 

@@ -5,11 +5,10 @@ import socket
 import pytest
 from served import TOKEN
 
-from raycase import commands
+from raycase.commands import serve as command
 from raycase.errors import RequestError
-from raycase.serve import serve_job
-from raycase.serve.serve_job import ServeFlags, check_serve, free_port, sha256_of
 from raycase.serve.service import public_name
+from raycase.serve.settings import ServeSettings, check_serve, free_port, sha256_of
 
 
 @pytest.fixture(autouse=True)
@@ -37,14 +36,14 @@ def no_token(monkeypatch):
 )
 def test_wrong_flags(flags, said):
     with pytest.raises(RequestError, match=f"^{said}") as error:
-        check_serve(ServeFlags(**flags))
+        check_serve(ServeSettings(**flags))
     assert "\n" not in str(error.value)
 
 
 def test_without_the_extra_it_says_which(monkeypatch):
-    monkeypatch.setattr(serve_job, "find_spec", lambda package: None)
+    monkeypatch.setattr(command, "find_spec", lambda package: None)
     with pytest.raises(RequestError, match=r"^expected the package fastapi .*pip install 'raycase\[serve\]'$"):
-        commands.serve(ServeFlags())
+        command.serve(command.ServeFlags())
 
 
 @pytest.mark.parametrize("token", ["", "short", "a" * 15, "a token with blanks in it", "é" * 20, "a" * 20 + "\n" + "b"])
@@ -53,20 +52,20 @@ def test_a_token_that_is_none_is_refused_and_not_shown(token, tmp_path, monkeypa
     for flags in ({"token_file": str(tmp_path / "token")}, {}):
         with pytest.raises(RequestError, match="expected a token of 16 or more letters and digits") as error:
             monkeypatch.setenv("RAYCASE_TOKEN", token)
-            check_serve(ServeFlags(**flags))
+            check_serve(ServeSettings(**flags))
         assert not token or token not in str(error.value)
 
 
 def test_a_token_is_known_by_its_hash_alone(tmp_path, monkeypatch):
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    settings = check_serve(ServeFlags(host="0.0.0.0", token_file=str(tmp_path / "token")))
+    settings = check_serve(ServeSettings(host="0.0.0.0", token_file=str(tmp_path / "token")))
     monkeypatch.setenv("RAYCASE_TOKEN", TOKEN)
-    assert settings.token_sha256 == check_serve(ServeFlags()).token_sha256 == sha256_of(TOKEN)
+    assert settings.token_sha256 == check_serve(ServeSettings()).token_sha256 == sha256_of(TOKEN)
     assert TOKEN not in repr(settings)
     monkeypatch.delenv("RAYCASE_TOKEN")
     for flags, said in (({}, "expected a token to listen on a cluster"), ({"port": 0}, "--port: expected the port on")):
         with pytest.raises(RequestError, match=f"^{said}"):
-            check_serve(ServeFlags(**flags), on_cluster=True)
+            check_serve(ServeSettings(**flags), on_cluster=True)
 
 
 def test_a_port_that_something_listens_on_is_refused():
@@ -101,5 +100,5 @@ def test_a_model_has_a_name_for_strangers(model, name):
 def test_a_replica_which_works_elsewhere_gets_whole_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
-    settings = check_serve(ServeFlags(index="i.lance", model="runs"))
+    settings = check_serve(ServeSettings(index="i.lance", model="runs"))
     assert (settings.index, settings.model) == (str(tmp_path / "i.lance"), str(tmp_path / "runs"))

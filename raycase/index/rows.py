@@ -15,16 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from raycase.index.condition_vectors import Ask, ConditionVectors, PooledVectors, SketchedVectors, StoredRows
+from raycase.index.condition_vectors import Ask, ConditionVectors, SketchVectors, TokenVectors
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, IndexMetadata, condition_counts, offsets_of, scan, sql_and, sql_in
-from raycase.index.topk import Block, Nearest, exact_top_k, joined, nearest_offsets, only
+from raycase.index.topk import Block, Nearest, joined, nearest_rows, only
 from raycase.index.weighted_search import Term, best_ids, candidate_rows
-from raycase.io.schema import BASIS, CODES, CONDITION, HAS_TOKENS, ID, SKETCH
+from raycase.io.schema import BASIS, CONDITION, HAS_TOKENS, ID
 from raycase.io.storage import Location
 
 if TYPE_CHECKING:
     from lance import LanceDataset
+
+
+MOST_MEMORY = 2**20  # GiB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +38,8 @@ class Limits:
     token_memory: int = 4 * 2**30  # stored tokens cached, and as many sketches; more are read by each new condition
 
 
-class Shard:
-    """The rows of some fragments: their vectors and stored tokens, read when they are needed, and cached."""
+class Rows:
+    """The rows of an index, or of some fragments: their vectors and stored tokens, read when they are needed."""
 
     def __init__(
         self,
@@ -50,10 +53,8 @@ class Shard:
         """ask: what the head keeps of a condition, by which vectors are pooled. fragments: at least one; None: all."""
         if fragments is not None:
             metadata = counted(dataset, metadata, fragments)
-        tokens, sketches = (
-            StoredRows(dataset, root, metadata, column, limits.token_memory, fragments) for column in (CODES, SKETCH)
-        )
-        self.pooled, self.sketched = PooledVectors(tokens, ask), SketchedVectors(sketches, ask)
+        tokens = dataset, root, metadata, ask, limits.token_memory, fragments
+        self.pooled, self.sketched = TokenVectors(*tokens), SketchVectors(*tokens)
         of_rows = replace(metadata, conditions={})  # sketches are pooled under those that the index has, too
         self.vectors, self.sketch_vectors = (
             ConditionVectors(dataset, own, limits.memory_bytes, pooled, fragments)
@@ -66,8 +67,8 @@ class Shard:
         their sketches. One condition, or several that are all pooled: an id may have its rows under others in several
         shards."""
         vectors, first = self.vectors, terms[0]
-        parts = {(term.condition, vectors.pooled_rows(term.condition) > 0) for term in terms}
-        if parts <= vectors.cached.keys() or not vectors.metadata.with_tokens:
+        needed = {(term.condition, vectors.pooled_rows(term.condition) > 0) for term in terms}
+        if needed <= vectors.cached.keys() or not vectors.metadata.with_tokens:
             candidates = None
         if len(terms) > 1 or first.share != 1:
             among = None if candidates is None else self.candidates(terms, where, candidates)
@@ -77,10 +78,9 @@ class Shard:
             projected_QA = first.vectors @ self.sketched.axes(first.condition).numpy()
             of_all = self.sketch_vectors.blocks(first.condition, where)
             sketches = (only(block, vectors.to_pool(first.condition)) for block in of_all)
-            best_Qk = nearest_offsets(projected_QA, sketches, candidates)[1]
+            best_Qk = nearest_rows(projected_QA, sketches, candidates)[1]
             among = np.unique(best_Qk[best_Qk >= 0])
-        blocks = partial(vectors.blocks, first.condition, where, among)
-        return exact_top_k(first.vectors, blocks, k, partial(self.at, first.condition))
+        return nearest_rows(first.vectors, vectors.blocks(first.condition, where, among), k)
 
     def combined(
         self, terms: Sequence[Term], k: int, where: Filter | None, among: np.ndarray | None = None
@@ -92,7 +92,7 @@ class Shard:
             offsets = self.vectors.offsets(HAS_TOKENS, where) if among is None else among
             ids, under = np.arange(len(offsets)), np.full(len(offsets), "")
         else:
-            passing = sql_and(self.vectors.kinds(named), where)
+            passing = sql_and(self.vectors.rows_under(named), where)
             if among is not None:
                 ids_there = self.vectors.dataset.take(among, columns=[ID])[ID].unique().to_pylist()
                 passing = sql_and(passing, sql_in(ID, ids_there))
@@ -102,28 +102,31 @@ class Shard:
 
         def of_some(condition: str) -> Iterator[Block]:
             if len(own_B := offsets[under == condition]):
-                yield own_B, self.vectors.at(condition, own_B).float()
+                yield own_B, self.vectors.at(condition, own_B)
             others_B = offsets[under == ""]
             if len(others_B := others_B[self.vectors.is_pooled(condition, others_B)]):
                 yield from self.vectors.pooled_at(condition, others_B)
 
         blocks = partial(self.vectors.blocks, where=where) if among is None else of_some
-        return best_ids(terms, offsets, ids, blocks, self.at, k)
+        return best_ids(terms, offsets, ids, blocks, k)
 
     def candidates(self, terms: Sequence[Term], where: Filter | None, most: int) -> np.ndarray:
         """The offsets of rows with stored tokens that, by their sketches under all conditions, are best: (N,)."""
-        projected = [replace(term, vectors=term.vectors @ self.sketched.axes(term.condition).numpy()) for term in terms]
+        projected = [
+            replace(term, vectors=term.vectors @ self.sketched.axes(str(term.condition)).numpy()) for term in terms
+        ]
         blocks = partial(self.sketch_vectors.blocks, where=where)
         return candidate_rows(projected, self.vectors.offsets(HAS_TOKENS, where), blocks, most)
 
-    def at(self, condition: str | None, offsets_N: np.ndarray, dtype: torch.dtype = torch.float64) -> Tensor:
-        """The unit vectors of rows under a condition, stored or pooled, in any order and several times each: (N, D)."""
+    def at(self, condition: str | None, offsets_N: np.ndarray) -> Tensor:
+        """The unit vectors of rows under a condition, stored or pooled, in any order and several times each: (N, D)
+        float32."""
         offsets_B, row_N = np.unique(offsets_N, return_inverse=True)
         is_pooled_B = self.vectors.is_pooled(condition, offsets_B)
-        parts = [*self.pooled.blocks(str(condition), offsets_B[is_pooled_B], dtype=dtype)]
+        blocks = [*self.pooled.blocks(str(condition), offsets_B[is_pooled_B])]
         if len(stored_B := offsets_B[~is_pooled_B]):
-            parts.append((stored_B, self.vectors.at(condition, stored_B).to(dtype)))
-        return joined(parts)[1][torch.from_numpy(row_N)]
+            blocks.append((stored_B, self.vectors.at(condition, stored_B)))
+        return joined(blocks)[1][torch.from_numpy(row_N)]
 
 
 def counted(dataset: LanceDataset, metadata: IndexMetadata, fragments: Sequence[int]) -> IndexMetadata:
