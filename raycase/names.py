@@ -19,18 +19,6 @@ OnUnknown = Literal["reject", "embed"]
 Track = Literal["tensorboard", "mlflow", "wandb"]
 
 
-class Pooling(StrEnum):
-    """How the tokens of a sequence become one vector."""
-
-    MEAN = "mean"  # over the text
-    LAST = "last"
-    CLS = "cls"
-    LATENT = "latent"  # latent attention, then the mean over the text
-    LATENT_END = "latent-end"  # the mean over the text and the end token, as NV-Embed's authors do
-    MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
-    POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
-
-
 class PromptStyle(StrEnum):
     """How sentence and condition become one text."""
 

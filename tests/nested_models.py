@@ -25,7 +25,7 @@ def save_case(folder, encoder, nested=NESTED, seed=0, *, dim=8, **options):
 def save_condition_pooling(folder, encoder, nested=NESTED):
     """Condition pooling with a head on the encoder's folder; gives the model folder's name."""
     spec = find_encoder(str(encoder), prompt="concat-sc", pooling="mean")
-    untrained = condition_pooling.ConditionPoolingConfig(model=str(encoder), encoder=spec, layers=(0.5, 1.0))
+    untrained = condition_pooling.ConditionPoolingConfig(name=str(encoder), encoder=spec, layers=(0.5, 1.0))
     plain = {"unconditional_dim": 32, "unconditional_vector_dim": 32}
     shape = HeadConfig(states_dim=64, heads=2, head_dim=4, output_dim=8, nested=nested, **plain)
     torch.manual_seed(0)

@@ -24,7 +24,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import accepted_pairs, encoded
-from raycase.papers import PAPERS
+from raycase.papers import PAPERS, Adds
 
 # ------------------------------------------------------------------------------- what stands in papers/sum/model.py
 
@@ -64,13 +64,13 @@ class SumFlags(RatedFlags):
 
     def config(self):
         spec = starting_encoder(self.model, prompt="concat-cs", pooling="mean")
-        return SumConfig(model=self.model, encoder=spec)
+        return SumConfig(name=self.model, encoder=spec)
 
 
 @pytest.fixture
 def flags(monkeypatch, rated, tmp_path):
     """The line of the table, and the words that train it."""
-    monkeypatch.setitem(PAPERS, "sum", ("sum", "sum", ""))
+    monkeypatch.setitem(PAPERS, "sum", Adds("sum", "sum"))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.model", SimpleNamespace(SYSTEMS={"sum": SumConfig}))
     monkeypatch.setitem(sys.modules, "raycase.papers.sum.train", SimpleNamespace(FLAGS={"sum": SumFlags}))
     files = ["--train", f"{rated}/train.csv", "--validation", f"{rated}/validation.csv"]

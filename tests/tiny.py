@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from raycase.encoder.pooling import LatentAttention
+from raycase.encoder.latent import LatentAttention
 
 CORPUS = [
     "Instruct: Retrieve semantically similar texts to a given Condition, given the Sentence : A woman in a red dress",

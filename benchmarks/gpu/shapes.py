@@ -22,18 +22,19 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from benchmarks.turns import CAPTIONS
 from raycase.encoder.attention import DECODERS, NAME, register
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.latent import LatentAttention
 from raycase.encoder.loading import load_encoder, try_kernels
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.encoder.packing import Forest
-from raycase.encoder.pooling import LatentAttention
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec
 from raycase.heads.condition_head import ZeroShotHead
-from raycase.io.model_files import DEFAULT_MODEL
 from raycase.models.case import Case, CaseConfig
 from raycase.models.condition_pooling import ConditionPooling, ConditionPoolingConfig
 from raycase.models.registry import load as load_system
-from raycase.names import Pooling, PromptStyle
+from raycase.names import PromptStyle
 from raycase.tokens.basis import typical_conditions
 
 PACK_MIB = 5  # a larger file of texts is refused

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from raycase.commands.flags import Advanced, RunFlags
 from raycase.errors import RequestError, at_least, check_problems, check_ranges, normal_words, note, visible
@@ -153,17 +153,17 @@ def check_embed(flags: EmbedFlags) -> Request:
         found.say("--input")
         files = found.files
         encoding = _encoding(flags, conditions, found, output, begun)
-    model = encoding.model
+    model = cast("EmbedderConfig", encoding.model)
     if flags.condition_column is None:
         check_conditions(model, conditions)
     elif model.known_conditions == ():
-        raise RequestError(f"--condition-column: expected --unconditional for {model.model}, which knows no conditions")
+        raise RequestError(f"--condition-column: expected --unconditional for {model.name}, which knows no conditions")
     if conditions:
         check_room(model, conditions, "--conditions")
     if flags.dtype == "binary" and encoding.dim % BITS:
         raise RequestError(
             f"--dtype binary: expected dimensions that {BITS} divides, for a bit each, got {encoding.dim} of "
-            f"{model.model}; pass --dtype int8, or --dim where the model has nested dimensions"
+            f"{model.name}; pass --dtype int8, or --dim where the model has nested dimensions"
         )
     most_rows = DOCUMENTS_OF_UNIT if encoding.pairs.chunking else ROWS_OF_UNIT
     unit_rows = flags.unit_rows or min(most_rows, max(64, PAIRS_OF_UNIT // len(conditions or "a")))
@@ -199,7 +199,7 @@ def _encoding(
     if flags.any_condition:
         if not isinstance(model, ConditionPoolingConfig):
             raise RequestError(
-                f"--any-condition: expected a model of condition pooling, got {model.model}, which encodes the "
+                f"--any-condition: expected a model of condition pooling, got {model.name}, which encodes the "
                 "condition with the sentence; leave --model out for the default, or pass --conditions"
             )
         basis, token_bytes = output.basis.uri, flags.token_bytes or TOKEN_BYTES
@@ -225,9 +225,9 @@ def _chunking(flags: EmbedFlags, model: EmbedderConfig, conditions: Sequence[str
             f"--chunk: expected at least 1 token, and fewer in --overlap, got {got} and --overlap {flags.overlap}": (
                 not 0 <= flags.overlap < chunk
             ),
-            f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.model}; "
+            f"--late-chunking: expected a condition-pooling model whose encoder pools by the mean, got {model.name}; "
             "leave it out": flags.late_chunking and not averaged,
-            f"--chunk: expected chunks that {model.model} reads whole, at most {most} tokens with its prompt and a "
+            f"--chunk: expected chunks that {model.name} reads whole, at most {most} tokens with its prompt and a "
             f"condition that it reads beside them, got {got}": (
                 chunk > most or model.prepare([text] * len(asked or "a"), asked).truncated.any()
             ),
@@ -277,8 +277,8 @@ def open_places(
     Raises RequestError for numbers out of range, vectors to cut that have no condition, places that are one, and those
     that cannot be read.
     """
+    from raycase.encoder.model_files import model_folder
     from raycase.encoder.prompts import prompt_file
-    from raycase.io.model_files import model_folder
     from raycase.io.places import check_paths
     from raycase.job.output import Output, output_folder
     from raycase.job.request import list_job

@@ -100,8 +100,8 @@ def measure(flags: EvaluateFlags, *, task: Task | None = None, vectors_of: Vecto
 
 def check_places(flags: EvaluateFlags) -> Path:
     """Check what does not depend on the task's data; returns the report's folder. Raises RequestError."""
+    from raycase.encoder.model_files import MODEL_FILE, model_folder
     from raycase.encoder.prompts import prompt_file
-    from raycase.io.model_files import MODEL_FILE, model_folder
     from raycase.io.places import Folder, check_paths
     from raycase.models.model_folder import METRICS
 

@@ -27,8 +27,8 @@ class ExplainFlags:
 
 def explain(flags: ExplainFlags) -> dict[str, Any]:
     """Show which words of a text a condition looks at."""
+    from raycase.encoder.model_files import model_folder
     from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
-    from raycase.io.model_files import model_folder
     from raycase.io.places import check_paths
     from raycase.models.pairs import check_accepted
     from raycase.models.registry import resolve
@@ -41,8 +41,7 @@ def explain(flags: ExplainFlags) -> dict[str, Any]:
     config: Any = resolve(flags.model)
     if not config.weighs_words:
         raise RequestError(
-            "--model: expected a model that weighs words (condition-pooling or csr, such as condition-pooling:minilm "
-            f"or csr:minilm), got {flags.model}"
+            f"--model: expected a model that weighs words (as condition-pooling:minilm), got {flags.model}"
         )
     texts, conditions = [text for text, _ in pairs], [condition for _, condition in pairs]
     refused = config.prepare(texts, conditions).refused

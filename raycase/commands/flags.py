@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from raycase.names import Compute, OnLong, OnUnknown, Pooling
+from raycase.encoder.pooling import Pooling
+from raycase.names import Compute, OnLong, OnUnknown
 
 if TYPE_CHECKING:
     from raycase.index.index import Index
@@ -116,7 +117,7 @@ class OfIndex:
     @property
     def opens(self) -> Mapping[str, str | None]:
         """What is read, by flag, for `check_paths`."""
-        from raycase.io.model_files import model_folder
+        from raycase.encoder.model_files import model_folder
 
         return {"--index": self.index, "--model": model_folder(self.model)}
 

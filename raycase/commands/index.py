@@ -56,8 +56,8 @@ class IndexFlags:
 
 def index(flags: IndexFlags) -> dict[str, Any]:
     """Index the vectors of an output of `embed`, or add new ones to an index."""
+    from raycase.encoder.model_files import model_folder
     from raycase.index.build import build
-    from raycase.io.model_files import model_folder
     from raycase.io.places import OF_INDEX, Folder, check_paths
 
     check_paths(

@@ -94,11 +94,11 @@ def _condition_column(flags: ScoreFlags, model: SystemConfig) -> str | None:
     if reads_conditions and not flags.unconditional:
         return CONDITION if flags.condition_column is None else flags.condition_column
     if flags.condition_column is not None:
-        got = "--unconditional" if flags.unconditional else f"{model.model}: {model.label}"
+        got = "--unconditional" if flags.unconditional else f"{model.name}: {model.label}"
         raise RequestError(f"--condition-column: expected scores under conditions, got {got}; leave the flag out")
     if flags.unconditional and reads_conditions and not isinstance(model, EmbedderConfig):
         raise RequestError(
-            f"--unconditional: expected a model that gives vectors, got {model.model}, which scores pairs under "
+            f"--unconditional: expected a model that gives vectors, got {model.name}, which scores pairs under "
             "conditions"
         )
     return None

@@ -88,11 +88,11 @@ def search(flags: SearchFlags) -> dict[str, Any]:
     """Search an index by sentences under conditions."""
     import pyarrow as pa
 
+    from raycase.encoder.model_files import model_folder
     from raycase.index.answer_printing import text_column
     from raycase.index.approximate import searched_by
     from raycase.index.index import Index, on_index
     from raycase.index.rows import Limits
-    from raycase.io.model_files import model_folder
     from raycase.io.places import PARQUET, File, check_paths
     from raycase.io.schema import ID, TEXT
     from raycase.io.storage import locate

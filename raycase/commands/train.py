@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from raycase.commands.flags import Advanced, Hidden, PromptFlags, RayFlag
+from raycase.encoder.pooling import Pooling
 from raycase.errors import MOST_SEED, RequestError, at_least, check_ranges, note, visible
-from raycase.names import Activation, Compute, DropoutAt, Pooling, Track
+from raycase.names import Activation, Compute, DropoutAt, Track
 from raycase.training.losses import LEAST_PAIRS, Loss, nested_range
 from raycase.training.recipe import Recipe
 
@@ -412,7 +413,7 @@ def check_request(flags: TrainFlags, reads: Mapping[str, str | None], written: S
 
     reads: what is read besides, by flag; written: the names of what is written into the output folder.
     """
-    from raycase.io.model_files import model_folder
+    from raycase.encoder.model_files import model_folder
     from raycase.io.places import Folder, check_paths
     from raycase.training.tracking import check_track
 

@@ -27,7 +27,7 @@ DECODERS = ("llama", "mistral", "qwen2", "qwen3")  # model types whose layers pa
 NAME = "raycase"  # of this attention, for transformers
 CHUNK = 64  # queries
 PART_KEYS = 2**16  # keys copied at once for every head; bounds the memory that long texts take
-# Queries and keys of FlexAttention's blocks -> what its kernel is told. Small ones touch fewer keys that a short prompt
+# Queries and keys of FlexAttention's blocks -> options of its kernel. Small ones touch fewer keys that a short prompt
 # does not see; they need tiles of their size.
 KERNELS: dict[int, dict[str, int]] = {128: {}, 64: {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4}}
 SHORT = 256  # tokens of a prompt, below which blocks are small
@@ -154,8 +154,8 @@ def chunks(row: Row, device: torch.device, dtype: torch.dtype, window: int | Non
 def block_mask(first_T: Tensor, end_T: Tensor, position_T: Tensor, window: int | None = None, *, size: int) -> Any:
     """FlexAttention's BlockMask of a row of whole blocks; size: queries and keys of a block.
 
-    The queries that attend to a block of keys are one interval, from its least `first` to its largest `end`; a block of
-    queries within the interval of every key is full: it needs no mask.
+    The queries that attend to a block of keys are one range, from its least `first` to its largest `end`; a block of
+    queries within the range of every key is full: it needs no mask.
     """
     from torch.nn.attention.flex_attention import BlockMask
 

@@ -1,4 +1,4 @@
-"""BERT-like encoders: a last layer that computes pooled tokens only, and BERT and MPNet in plain torch.
+"""BERT-like encoders: a last layer that computes pooled tokens only, and BERT and MPNet in torch alone.
 
 Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
 """

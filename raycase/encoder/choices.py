@@ -10,20 +10,20 @@ import torch
 
 from raycase.encoder.library_files import read_layout, read_published
 from raycase.encoder.loading import class_of
-from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN
+from raycase.encoder.model_files import INSIDE, is_remote
+from raycase.encoder.pooling import LATENT_POOLINGS, OVER_A_SPAN, Pooling
 from raycase.encoder.prompts import OwnPrompt, PooledPart
 from raycase.encoder.sources import encoder_errors, library_config, published_tokenizer
 from raycase.encoder.table import ENCODERS, EncoderSpec, Published
 from raycase.errors import RequestError
-from raycase.io.model_files import INSIDE, is_remote
-from raycase.names import Pooling, PromptStyle
+from raycase.names import PromptStyle
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
-MOST_TOKENS = 512  # of a prompt, for encoders that say no length at all
+MOST_TOKENS = 512  # of a prompt, for encoders without any length
 POSITIONS = ("position_embeddings", "embed_positions", "wpe")  # names of tables of positions, of BERT, OPT and GPT-2
-UNLIMITED = 10**9  # a tokenizer that says no length says a larger number than this
+UNLIMITED = 10**9  # a tokenizer without a length gives a larger number than this
 
 
 def find_encoder(
@@ -105,7 +105,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         model = without_weights(config)
         positions = getattr(config, "max_position_embeddings", None) or 0  # as sentence-transformers reads it
         most = min(int(tokenizer.model_max_length), positions if positions > 0 else UNLIMITED)
-        said = (layout and layout.max_tokens) or most
+        most = (layout and layout.max_tokens) or most
     published = None
     if layout and prompt is None:
         _check_alike(name, layout.prompt, tokenizer)
@@ -127,7 +127,7 @@ def _spec_outside_table(name: str, prompt: str | None, pooling: Pooling | None) 
         prompt=prompt or PromptStyle.CONCAT_SC,
         pooling=(pooling or (published.pooling[0] if published else _default_pooling(name, config, causal)),),
         causal=causal,
-        max_tokens=int(min(said if said < UNLIMITED else MOST_TOKENS, learned_positions(model))),
+        max_tokens=int(min(most if most < UNLIMITED else MOST_TOKENS, learned_positions(model))),
         published=published,
         lower_case=layout is not None and layout.lower_case,
     )

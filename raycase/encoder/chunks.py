@@ -57,7 +57,7 @@ class Chunking:
         start, most = 0, AT_ONCE
         while start < len(text):
             found = splitter.chunk_indices(text[start : start + most])
-            chunks = [(start + at, start + at + len(piece)) for at, piece in found]
+            chunks = [(start + at, start + at + len(chunk)) for at, chunk in found]
             if start + most >= len(text):
                 yield from chunks
                 return

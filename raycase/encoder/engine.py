@@ -23,12 +23,12 @@ from torch import Tensor
 
 from raycase.encoder.attention import DECODERS, NAME, SHORT, RowMasks, block_mask, chunks, whole_chunks
 from raycase.encoder.bert import LastLayer
+from raycase.encoder.latent import LatentAttention
 from raycase.encoder.packing import Cut, Forest, Row, padded_lengths, row_lengths, token_budget_batches
-from raycase.encoder.pooling import LatentAttention, pool_mean, pooled_spans
+from raycase.encoder.pooling import Pooling, pool_mean, pooled_spans
 from raycase.encoder.table import NORMALIZE, EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens, Work
 from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.names import Pooling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

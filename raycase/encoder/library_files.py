@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from raycase.encoder.model_files import PINNED, file_of
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import MODULES, encoder_errors, hub_uri, weights_folder
 from raycase.encoder.table import BY_LIBRARY, NORMALIZE, EncoderSpec, Published
 from raycase.errors import note
 from raycase.io.json_values import loads
-from raycase.io.model_files import PINNED, file_of
 from raycase.io.storage import locate
-from raycase.names import Pooling
 
 SETTINGS, PROMPTS = "sentence_bert_config.json", "config_sentence_transformers.json"
 POOLING, CONFIG = "1_Pooling", "config.json"  # a folder, and a file in it
@@ -39,7 +39,7 @@ STATES = {"method": "forward", "method_output_name": "last_hidden_state"}  # wha
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """What the library would do with a folder: the most tokens of a text (None: unsaid), whether texts are put in lower
+    """What the library would do with a folder: the most tokens of a text (None: not given), whether texts are in lower
     case, the prompt before each, the dimension that vectors are cut to (None: all), and by what they are compared."""
 
     max_tokens: int | None
@@ -65,8 +65,8 @@ def read_layout(source: str) -> Layout | None:
 
     with encoder_errors(f"files of sentence-transformers at {source}"):
         first = loads((folder / MODULES).read_bytes())[0]
-        plain = first["type"].endswith(".Transformer") and not first["path"]
-        values = Transformer.load_config(str(folder)) if plain else {}
+        alone = first["type"].endswith(".Transformer") and not first["path"]
+        values = Transformer.load_config(str(folder)) if alone else {}
         changed = values.get("config_kwargs") or values.get("config_args") or values.get("query_expansion")
         changed = changed or values.get("transformer_task", "feature-extraction") != "feature-extraction"
         if changed or values.get("modality_config", {}).get("text") != STATES:
@@ -94,8 +94,8 @@ class LibraryModules(nn.Module):
 
         self.parts = nn.ModuleList()
         for module in loads((Path(folder) / MODULES).read_bytes())[1:]:
-            kind: Any = import_module_class(module["type"], model_name_or_path=folder, trust_remote_code=False)
-            self.parts.append(kind.load(folder, subfolder=_inside(module["path"]), local_files_only=True).float())
+            of_library: Any = import_module_class(module["type"], model_name_or_path=folder, trust_remote_code=False)
+            self.parts.append(of_library.load(folder, subfolder=_inside(module["path"]), local_files_only=True).float())
         self.eval()
 
     def forward(self, hidden_BTD: Tensor, real_BT: Tensor, prompt_tokens: int) -> Tensor:
@@ -124,14 +124,14 @@ def read_published(source: str, layout: Layout, hidden_size: int, tokenizer: Any
         modules = LibraryModules(weights_folder(source))
         dim = modules(torch.ones(1, 2, hidden_size), torch.ones(1, 2), 0).shape[1]
     parts: list[Any] = list(modules.parts)
-    pooling, *others = (part.get_config_dict() | {"kind": type(part).__name__} for part in parts)
+    pooling, *others = (part.get_config_dict() | {"class": type(part).__name__} for part in parts)
     mode, skips = pooling.get("pooling_mode"), bool(layout.prompt) and not pooling.get("include_prompt", True)
-    steps = [other["kind"] for other in others if other["kind"] != "Dropout"]
+    steps = [other["class"] for other in others if other["class"] != "Dropout"]
     if layout.similarity != "cosine" and steps[-1:] != ["Normalize"]:  # of length 1, all rank alike
         note_once(f"{source} was saved to be compared by {layout.similarity}; raycase compares its vectors by cosine")
     known = MODES.get(mode) if isinstance(mode, str) else None
     read = {other.get(field) for other in others for field in ("module_input_name", "module_output_name")}
-    alike = known and pooling["kind"] == "Pooling" and not skips and read <= {None, "sentence_embedding"}
+    alike = known and pooling["class"] == "Pooling" and not skips and read <= {None, "sentence_embedding"}
     ids = tokenizer(layout.prompt)["input_ids"] if skips else []
     ids = ids[:-1] if ids and ids[-1] in tokenizer.all_special_ids else ids  # the library leaves out the others
     return Published(
@@ -162,8 +162,8 @@ def write_modules(folder: Path, spec: EncoderSpec, hidden_size: int) -> None:
     mode = WRITTEN_MODES[spec.pooling[0]]
     pooled = {"word_embedding_dimension": hidden_size} | {old: new == mode for old, new in LEGACY.items()}
     modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate({"Transformer": "", "Pooling": POOLING}.items())
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate({"Transformer": "", "Pooling": POOLING}.items())
     ]
     locate(str(folder / POOLING / CONFIG)).put_json(pooled)
     locate(str(folder / SETTINGS)).put_json({"max_seq_length": spec.max_tokens, "do_lower_case": spec.lower_case})

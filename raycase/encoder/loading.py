@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +19,14 @@ from torch import Tensor
 from raycase.encoder.attention import DECODERS, NAME, SHORT, register
 from raycase.encoder.bert import LIKE_BERT, Bert, LastLayer
 from raycase.encoder.engine import KNOWN, TextEncoder
+from raycase.encoder.latent import LatentAttention
 from raycase.encoder.library_files import LibraryModules, copy_modules
+from raycase.encoder.model_files import ENCODER_WEIGHTS
 from raycase.encoder.packing import Forest, Row, row_lengths
-from raycase.encoder.pooling import LATENT_POOLINGS, LatentAttention
+from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import (
     encoder_errors,
+    is_shipped,
     library_config,
     load_config,
     load_tokenizer,
@@ -34,8 +36,6 @@ from raycase.encoder.sources import (
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.errors import RequestError, expecting, first_line, note
-from raycase.io.model_files import ENCODER_WEIGHTS
-from raycase.names import Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -66,7 +66,7 @@ def load_encoder(
     """
     device = torch.device(device or best_device())
     dtype = dtype or (torch.bfloat16 if bf16_is_faster(device) else torch.float32)
-    by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER
+    by_library = trained or adapt or spec.pooling[0] is Pooling.POOLER or not is_shipped(spec.source)
     config = library_config(spec.source) if by_library else load_config(spec.source)
     known = config.model_type in KNOWN
     config.use_cache = False  # of keys and values
@@ -80,7 +80,10 @@ def load_encoder(
         batch_tokens = BATCH_TOKENS_GPU if device.type == "cuda" else BATCH_TOKENS_CPU
         if device.type != "cuda" and not in_rows:  # rows share prefixes, the more the longer they are
             batch_tokens = min(batch_tokens, max(LEAST_TOKENS_CPU, BATCH_NUMBERS_CPU // config.hidden_size))
-    model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
+    if by_library:
+        model, latent = _load_weights(spec, config, device, dtype, in_rows=in_rows)
+    else:
+        model, latent = _load_bert(spec, config, dtype), None
     if adapt is not None:
         adapt(model)
     model = model.to(device).eval()
@@ -142,13 +145,13 @@ def padding_is_seen(model: PreTrainedModel) -> bool:
 def best_device() -> str:
     """Where models run by default: a GPU of CUDA or ROCm, of Intel (xpu), of Apple (mps), else the CPU.
 
-    xpu and mps are devices of which nothing more is known: float32 and no compiled kernels, and a note says so.
+    xpu and mps are devices of which nothing more is known: float32 and no compiled kernels, and a note shows it.
     """
-    kinds = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.backends.mps}
-    kind = next((kind for kind, module in kinds.items() if module.is_available()), "cpu")
-    if kind in ("xpu", "mps"):
-        note(f"Running on {kind}, where raycase is not tested: in float32, without compiled kernels")
-    return kind
+    devices = {"cuda": torch.cuda, "xpu": torch.xpu, "mps": torch.backends.mps}
+    device = next((name for name, module in devices.items() if module.is_available()), "cpu")
+    if device in ("xpu", "mps"):
+        note(f"Running on {device}, where raycase is not tested: in float32, without compiled kernels")
+    return device
 
 
 def bf16_is_faster(device: torch.device) -> bool:
@@ -160,18 +163,21 @@ def bf16_is_faster(device: torch.device) -> bool:
     return of_amd or torch.cpu._is_amx_tile_supported()
 
 
+def _load_bert(spec: EncoderSpec, config: Any, dtype: torch.dtype) -> Any:
+    """Our model of an encoder that ships."""
+    with torch.device("meta"):
+        model = Bert(config)
+    with encoder_errors(f"readable weights at {spec.source}"):
+        weights = load_file(Path(weights_folder(spec.source, large=True)) / ENCODER_WEIGHTS)
+        model.load_state_dict(weights, strict=False, assign=True)
+    return model.to(dtype)
+
+
 def _load_weights(
     spec: EncoderSpec, config: PretrainedConfig, device: torch.device, dtype: torch.dtype, *, in_rows: bool
 ) -> tuple[PreTrainedModel, LatentAttention | None]:
-    """The model, the library's unless its configuration is ours, and NV-Embed's latent attention where the row pools
-    with it."""
+    """The library's model, and NV-Embed's latent attention where the row pools with it."""
     folder = weights_folder(spec.source, large=True)
-    if isinstance(config, SimpleNamespace):
-        with torch.device("meta"):
-            ours = Bert(config)
-        with encoder_errors(f"readable weights at {spec.source}"):
-            ours.load_state_dict(load_file(Path(folder) / ENCODER_WEIGHTS), strict=False, assign=True)
-            return ours.to(device, dtype), None
     from transformers import MistralModel  # takes seconds to import
     from transformers.utils import is_accelerate_available
 
@@ -222,7 +228,7 @@ def whole_model(encoder: TextEncoder) -> PreTrainedModel:
     return encoder.model
 
 
-def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
+def _load_all(loader: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreTrainedModel:
     """Load a model, without the library's progress bars and its report, all of which is checked here.
 
     Raises ValueError for missing weights, which transformers would initialise at random. A missing pooler is an error
@@ -234,7 +240,7 @@ def _load_all(kind: Any, folder: str, spec: EncoderSpec, **options: Any) -> PreT
     library_log.disable_progress_bar()
     library_log.set_verbosity_error()
     try:
-        model, info = kind.from_pretrained(folder, output_loading_info=True, **options)
+        model, info = loader.from_pretrained(folder, output_loading_info=True, **options)
     finally:
         library_log.set_verbosity(level)
         if bars:
@@ -288,7 +294,7 @@ def try_kernels(encoder: TextEncoder) -> None:
         encoder.flex = True
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # compilers raise errors of any kind
+    except Exception as error:  # compilers raise any errors
         encoder.flex = False
         log.warning("FlexAttention does not run here and is not used: %s", first_line(error))
 
@@ -324,7 +330,7 @@ def compile_layers(encoder: TextEncoder) -> None:
         for length in (24, 40):  # so that both dimensions are compiled as dynamic
             sequences = [[n % 7] * (length - n % 5) + [n] for n in range(length)]
             encoder.pool([Tokens(ids=ids, start=0, end=len(ids) - n % 5) for n, ids in enumerate(sequences)])
-    except Exception as error:  # the compiler raises errors of any kind
+    except Exception as error:  # the compiler raises any errors
         log.warning("not compiled: %s", first_line(error))
         for layer in layers:
             layer._compiled_call_impl = None

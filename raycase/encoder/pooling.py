@@ -1,18 +1,30 @@
-"""From hidden states to one vector: pure functions on (hidden, span), and NV-Embed's latent attention.
+"""From hidden states to one vector: pure functions on (hidden, span).
 
-Shapes: B sequences, T tokens, D hidden size, H heads, K head size, L latents. Sequences are padded on the right.
+Shapes: B sequences, T tokens, D hidden size. Sequences are padded on the right. Flags take their values from here:
+importing it imports nothing slow.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
 
-from raycase.names import Pooling
+
+class Pooling(StrEnum):
+    """How the tokens of a sequence become one vector."""
+
+    MEAN = "mean"  # over the text
+    LAST = "last"
+    CLS = "cls"
+    LATENT = "latent"  # latent attention, then the mean over the text
+    LATENT_END = "latent-end"  # the mean over the text and the end token, as NV-Embed's authors do
+    MEAN_ALL = "mean-all"  # over every token, instruction included, as E5's authors do
+    POOLER = "pooler"  # [CLS] through the encoder's own dense layer and tanh, as SimCSE's authors do
+
 
 LATENT_POOLINGS = (Pooling.LATENT, Pooling.LATENT_END)
 OVER_A_SPAN = (Pooling.MEAN, *LATENT_POOLINGS)  # the other poolings read one token, or all of them
@@ -44,37 +56,3 @@ def pooled_spans(
         case Pooling.CLS | Pooling.POOLER:
             return 0 * lengths_B, 0 * lengths_B + 1
     return start_B, end_B
-
-
-class LatentAttention(nn.Module):
-    """NV-Embed's (Lee et al., 2024, section 3.1): tokens attend to L learned latents, then an MLP, then the mean. Both
-    blocks are pre-norm with a residual.
-
-    Parameter names are those of the published weights (`latent_attention_model.*`).
-    """
-
-    def __init__(self, *, dim: int, latents: int, heads: int, head_dim: int) -> None:
-        super().__init__()
-        self.heads, width = heads, heads * head_dim
-        self.latents = nn.Parameter(torch.randn(latents, dim))
-        sizes = {"to_q": (dim, width), "to_kv": (dim, 2 * width), "to_out": (width, dim)}
-        attention = nn.ModuleDict({name: nn.Linear(*size, bias=False) for name, size in sizes.items()})
-        net = nn.Sequential(nn.Linear(dim, 8 * dim), nn.Identity(), nn.Linear(4 * dim, dim))
-        attend = {"fn": attention, "norm": nn.LayerNorm(dim), "norm_context": nn.LayerNorm(dim)}
-        feed_forward = {"fn": nn.ModuleDict({"net": net}), "norm": nn.LayerNorm(dim)}
-        self.cross_attend_blocks: Any = nn.ModuleList(map(nn.ModuleDict, (attend, feed_forward)))
-
-    def forward(self, hidden_BTD: Tensor) -> Tensor:
-        """The states that are averaged over the text: (B, T, D) -> (B, T, D)."""
-        attend, feed_forward = self.cross_attend_blocks
-        q_BHTK = attend.fn.to_q(attend.norm(hidden_BTD)).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        keys_values = attend.fn.to_kv(attend.norm_context(self.latents)).chunk(2, dim=-1)
-        k_BHLK, v_BHLK = (
-            t_LD.unflatten(-1, (self.heads, -1)).transpose(0, 1).expand(len(hidden_BTD), -1, -1, -1)
-            for t_LD in keys_values
-        )
-        heads_BHTK = F.scaled_dot_product_attention(q_BHTK, k_BHLK, v_BHLK)
-        hidden_BTD = attend.fn.to_out(heads_BHTK.transpose(1, 2).flatten(2)) + hidden_BTD
-        widen, _, narrow = feed_forward.fn.net
-        inner_BTE, gates_BTE = widen(feed_forward.norm(hidden_BTD)).chunk(2, dim=-1)
-        return narrow(inner_BTE * F.gelu(gates_BTE)) + hidden_BTD

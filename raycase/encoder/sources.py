@@ -14,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, normalizers
 
-from raycase.encoder.table import EncoderSpec
-from raycase.encoder.tokenizer import PromptTokenizer
-from raycase.errors import RequestError, expecting, first_line
-from raycase.io.model_files import (
+from raycase.encoder.model_files import (
     ENCODER_WEIGHTS,
     MPNET,
-    VOCABULARY_KINDS,
+    VOCABULARIES,
     WEIGHTS_INDEX,
     check_no_pointers,
     fetch,
@@ -28,8 +25,11 @@ from raycase.io.model_files import (
     pinned_uri,
     remote_identity,
 )
+from raycase.encoder.pooling import Pooling
+from raycase.encoder.table import EncoderSpec
+from raycase.encoder.tokenizer import PromptTokenizer
+from raycase.errors import RequestError, expecting, first_line
 from raycase.io.storage import sha256_of_file
-from raycase.names import Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -104,10 +104,14 @@ def weights_folder(source: str, *, large: bool = False) -> str:
     return str(folder)
 
 
+def is_shipped(source: str) -> bool:
+    """Whether it is the encoder of a model that ships: it is read without transformers, whose import takes seconds."""
+    return hub_uri(source) in SHIPPED_WITH
+
+
 def load_config(source: str) -> Any:
-    """`library_config`; of an encoder of `SHIPPED_WITH` a SimpleNamespace of the values in its file: it needs no
-    transformers, whose import takes seconds."""
-    if hub_uri(source) not in SHIPPED_WITH:
+    """`library_config`; of an encoder that `is_shipped` the values in its file."""
+    if not is_shipped(source):
         return library_config(source)
     with encoder_errors(f"a readable encoder at {source}"):
         return SimpleNamespace(**json.loads((Path(weights_folder(source)) / "config.json").read_bytes()))
@@ -151,7 +155,7 @@ def weights_identity(source: str) -> str:
     if not (settings.is_file() and b'"added_tokens_decoder"' in settings.read_bytes()):
         patterns.append("added_tokens.json")  # read where these settings do not have it
     if not (folder / TOKENIZER_FILE).is_file():  # what it is made from
-        patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{kind}" for kind in VOCABULARY_KINDS)]
+        patterns += ["*vocab*.json", "tekken.json", "*.txt", *(f"*.{ending}" for ending in VOCABULARIES)]
     found = {file for pattern in patterns for file in folder.glob(pattern) if file.is_file()}
     digest = hashlib.sha256()
     for file in files + sorted(file for file in found if file.name not in IDENTIFYING):
@@ -173,12 +177,12 @@ def load_tokenizer(spec: EncoderSpec) -> PromptTokenizer:
     Loaded once per process. Raises RequestError where there is none, and where it lacks the end token.
     """
     config, file = load_config(spec.source), Path(weights_folder(spec.source)) / TOKENIZER_FILE
-    ours = isinstance(config, SimpleNamespace)
-    fast: Tokenizer = Tokenizer.from_file(str(file)) if ours else published_tokenizer(spec.source).backend_tokenizer
+    shipped = is_shipped(spec.source)
+    fast: Tokenizer = Tokenizer.from_file(str(file)) if shipped else published_tokenizer(spec.source).backend_tokenizer
     fast.no_padding()
     fast.no_truncation()
     fast.encode_special_tokens = True
-    _hide_special_pieces(fast)
+    _hide_special(fast)
     if spec.lower_case:
         fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *filter(None, [fast.normalizer])])
     if spec.end_token is not None and fast.token_to_id(spec.end_token) is None:
@@ -208,8 +212,8 @@ def published_tokenizer(source: str) -> Any:
     return tokenizer
 
 
-def _hide_special_pieces(tokenizer: Tokenizer) -> None:
-    """Rename the special tokens among the pieces of a Unigram model (XLM-R), which would match them in a text.
+def _hide_special(tokenizer: Tokenizer) -> None:
+    """Rename the special tokens among the entries of a Unigram model (XLM-R), which would match them in a text.
 
     No text matches a name with a space. Ids, and the special tokens around the text, do not change.
     """
@@ -217,8 +221,8 @@ def _hide_special_pieces(tokenizer: Tokenizer) -> None:
         return
     model = json.loads(tokenizer.to_str())["model"]
     special = {token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special}
-    pieces = [(f" {piece}" if piece in special else piece, score) for piece, score in model["vocab"]]
-    tokenizer.model = models.Unigram(pieces, model["unk_id"], model["byte_fallback"])
+    entries = [(f" {entry}" if entry in special else entry, score) for entry, score in model["vocab"]]
+    tokenizer.model = models.Unigram(entries, model["unk_id"], model["byte_fallback"])
 
 
 def described(spec: EncoderSpec) -> dict[str, Any]:

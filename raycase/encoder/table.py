@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, MinLen
 
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import INSTRUCT, OwnPrompt, TokenSpan, parse_views
 from raycase.io.json_values import from_json
-from raycase.names import Pooling, PromptStyle
+from raycase.names import PromptStyle
 
 NORMALIZE, BY_LIBRARY = "normalize", "modules.json"  # steps of `Published`
 

@@ -18,7 +18,7 @@ from raycase.io.ragged import Ragged
 from raycase.io.schema import Reason
 
 REASONS = list(Reason)
-KINDS = ("of_pairs", "of_sentences", "of_conditions")  # the fields of `Prepared` that hold prompts
+FIELDS = ("of_pairs", "of_sentences", "of_conditions")  # the fields of `Prepared` that hold prompts
 NEVER = int(np.iinfo(np.int32).max)  # place of a token that does not come; devices are sent int32
 
 
@@ -132,8 +132,8 @@ class Prepared:
 
     def prompts(self, pairs: Any = slice(None)) -> list[tuple[TokenBatch, Any]]:
         """The batches of prompts, each with the places in it of these distinct pairs, or of one."""
-        places = zip(KINDS, (pairs, self.sentence[pairs], self.condition[pairs]), strict=True)
-        return [(batch, at) for kind, at in places for batch in getattr(self, kind)]
+        places = zip(FIELDS, (pairs, self.sentence[pairs], self.condition[pairs]), strict=True)
+        return [(batch, at) for field, at in places for batch in getattr(self, field)]
 
     @property
     def reasons(self) -> list[Reason | None]:
@@ -178,21 +178,21 @@ class Prepared:
         """The pairs as bytes (safetensors), for transport; the opposite of `from_bytes`."""
         arrays = {"rows": self.rows, "sentence": self.sentence, "condition": self.condition}
         arrays["conditions"] = np.frombuffer(json.dumps(self.conditions).encode(), dtype=np.uint8)
-        for kind in KINDS:
-            for i, batch in enumerate(getattr(self, kind)):
+        for field in FIELDS:
+            for i, batch in enumerate(getattr(self, field)):
                 columns = batch.columns() | vars(batch.sequences)
-                arrays |= {f"{kind}.{i}.{name}": np.ascontiguousarray(a) for name, a in columns.items()}
+                arrays |= {f"{field}.{i}.{name}": np.ascontiguousarray(a) for name, a in columns.items()}
         return save(arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Prepared:
         """The opposite of `to_bytes`."""
         arrays = load(data)
-        batches: dict[str, list[TokenBatch]] = {kind: [] for kind in KINDS}
-        for kind, of_kind in batches.items():
-            while columns := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{kind}.{len(of_kind)}.")}:
+        batches: dict[str, list[TokenBatch]] = {field: [] for field in FIELDS}
+        for field, found in batches.items():
+            while columns := {k.split(".")[2]: a for k, a in arrays.items() if k.startswith(f"{field}.{len(found)}.")}:
                 sequences = Ragged(flat=columns.pop("flat"), offsets=columns.pop("offsets"))
-                of_kind.append(TokenBatch(sequences=sequences, **columns))
+                found.append(TokenBatch(sequences=sequences, **columns))
         conditions = json.loads(arrays["conditions"].tobytes())
         rows, sentence, condition = (arrays[name] for name in ("rows", "sentence", "condition"))
         return cls(rows=rows, conditions=conditions, sentence=sentence, condition=condition, **batches)

@@ -23,7 +23,7 @@ class PromptTokenizer:
     """Prompts -> token ids and pooled tokens, with the end token and the maximum length of the encoder.
 
     rows: of the encoder's weights for tokens; a prompt with a token above them is refused (`known`).
-    space_too: pieces of white space alone before a pooled text are pooled with it, as NV-Embed's authors count.
+    space_too: tokens of white space alone before a pooled text are pooled with it, as NV-Embed's authors count.
     """
 
     tokenizer: Tokenizer
@@ -57,7 +57,7 @@ class PromptTokenizer:
 
     def is_unknown(self, ids: Sequence[int]) -> bool:
         """Whether these tokens of a text all stand for what the vocabulary lacks, or for SentencePiece's
-        blanks: its vector then says nothing of the text. Never of a tokenizer without such a token."""
+        blanks: its vector then states nothing of the text. Never of a tokenizer without such a token."""
         return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id("\u2581")}
 
     def parts(self, texts: Sequence[str]) -> list[list[int]]:
@@ -192,7 +192,7 @@ def separated(
 
     apart 0: one view that pools every token; apart n: 1 + n views, of [CLS] and of each of the first n texts. Sequences
     above `max_tokens` lose the ends of their first `shortened` texts, one or two. Raises RequestError for an encoder
-    whose texts cannot be told apart.
+    whose texts cannot be separated.
     """
     around = frame(tokenize)
     texts = list(dict.fromkeys(text for row in rows for text in row))

@@ -59,15 +59,15 @@ class TextWords:
 
 
 def content(text: str, word: Word) -> str:
-    """A word in lower case, without punctuation around it; "" for an English function word, which says nothing of a
+    """A word in lower case, without punctuation around it; "" for an English function word, which states nothing of a
     condition, for punctuation alone, and for a letter that an apostrophe leaves: wasn't, l'eau."""
-    plain = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
-    left = len(plain) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
-    return "" if left or re.split("['\u2019]", plain)[0] in FUNCTION_WORDS else plain
+    word_text = re.sub(r"^\W+|\W+$", "", text[word.start : word.end].lower())
+    left = len(word_text) == 1 and LETTERS_APART.search(text[max(0, word.start - 2) : word.end + 2])
+    return "" if left or re.split("['\u2019]", word_text)[0] in FUNCTION_WORDS else word_text
 
 
 def words_of(tokenize: PromptTokenizer, texts: Sequence[str]) -> list[TextWords]:
-    """The words of each text, as the tokenizer's pieces and the white space between them cut it."""
+    """The words of each text, as the tokenizer's parts and the white space between them cut it."""
     encodings = tokenize.tokenizer.encode_batch([text.strip() for text in texts])
     return [_words(text, encoding) for text, encoding in zip(texts, encodings, strict=True)]
 
@@ -76,15 +76,15 @@ def _words(text: str, encoding: Encoding) -> TextWords:
     stripped, offset = text.strip(), len(text) - len(text.lstrip())
     spans: list[list[int]] = []
     word: list[int] = []
-    piece = None
+    part = None
     for i in range(*token_span(encoding, 0, len(stripped))):
         first, last = encoding.offsets[i]
         end = spans[-1][1] if spans else -1
-        new_piece = encoding.word_ids[i] != piece and first >= end and not _continues(stripped, first)
-        if not spans or new_piece or any(map(str.isspace, stripped[end : first + 1])):  # which may be in no piece
+        is_new = encoding.word_ids[i] != part and first >= end and not _continues(stripped, first)
+        if not spans or is_new or any(map(str.isspace, stripped[end : first + 1])):  # which may be in no part
             spans.append([first, last])
         spans[-1][1] = max(spans[-1][1], last)
-        piece = encoding.word_ids[i]
+        part = encoding.word_ids[i]
         word.append(len(spans) - 1)
     trimmed = np.array([_trimmed(stripped, *span) for span in spans], np.int64).reshape(-1, 2)
     there = np.array([_has_words(stripped[first:last]) for first, last in trimmed], bool)

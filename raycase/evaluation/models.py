@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from raycase.encoder.model_files import is_remote
 from raycase.errors import RequestError
 from raycase.heads.projector import project
 from raycase.io.json_values import loads
-from raycase.io.model_files import is_remote
 from raycase.io.storage import PACKAGE, Location, locate
 from raycase.io.vectors import pair_cosines
 from raycase.models.case import CaseConfig

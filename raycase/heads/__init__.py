@@ -1,1 +1,1 @@
-"""Heads in plain torch: what brings token states and conditions together, and what is stored of them."""
+"""Heads in torch alone: what brings token states and conditions together, and what is stored of them."""

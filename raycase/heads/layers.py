@@ -27,7 +27,7 @@ def save_weights(module: nn.Module, file: Path) -> None:
 
 
 def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
-    """Load all weights of a module. Raises RequestError, which says what was expected, for a file without them, and for
+    """Load all weights of a module. Raises RequestError, with what was expected, for a file without them, and for
     numbers that are not real and, where that is asked for, finite."""
     errors = (OSError, RuntimeError, ValueError, SafetensorError)
     with expecting(f"{file}: expected {expected}", *errors, why=lambda e: str(e).strip().splitlines()[-1].strip()):

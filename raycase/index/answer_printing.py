@@ -88,7 +88,7 @@ def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | N
         if model:
             raise
         return str(error)
-    expected = "expected an index of a model that weighs words (condition-pooling, csr)"
+    expected = "expected an index of a model that weighs words (as condition-pooling)"
     return None if weighs_words else f"{expected}, got one of {index.model}"
 
 

@@ -20,8 +20,8 @@ from mteb.models.abs_encoder import AbsEncoder
 from mteb.models.model_meta import ScoringFunction
 from mteb.types import PromptType
 
+from raycase.encoder.model_files import SHIPPED
 from raycase.errors import WorkError, normal_words
-from raycase.io.model_files import SHIPPED
 from raycase.io.schema import Reason
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
@@ -155,8 +155,8 @@ def _read(inputs: Any) -> tuple[list[str], list[str]]:
 def _meta(system: Embedder, condition: str | None) -> ModelMeta:
     """What is known of a model; the rest is None. The revision is a hash of all that determines the vectors."""
     config = system.config
-    ships = config.model in SHIPPED
-    name = Path(config.model.partition("@")[0]).name.replace(":", "-")
+    ships = config.name in SHIPPED
+    name = Path(config.name.partition("@")[0]).name.replace(":", "-")
     own = {"languages": ["eng-Latn"], "license": "apache-2.0", "open_weights": True} if ships else {}
     return ModelMeta.create_empty(
         own

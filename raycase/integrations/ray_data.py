@@ -15,8 +15,8 @@ from typing import Any, get_args
 import numpy as np
 import pyarrow as pa
 
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import names_arguments, normal_words
-from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.reader import ROW, check_rows, read_conditions
 from raycase.io.schema import (
     BASIS,

@@ -10,8 +10,8 @@ from typing import Any, Self
 import torch
 from sentence_transformers.base.modules import InputModule
 
+from raycase.encoder.model_files import INSIDE
 from raycase.io.json_values import loads
-from raycase.io.model_files import INSIDE
 from raycase.io.storage import locate
 from raycase.models.embedder import Embedder
 from raycase.models.registry import load, resolve
@@ -32,7 +32,7 @@ class Conditional(InputModule):
         super().__init__()
         self.forward_kwargs = {"condition"}  # which `encode` passes on
         self.__dict__["system"] = system  # no submodule: its weights are not the library's to move
-        self.model = model or str(system.config.model)
+        self.model = model or str(system.config.name)
 
     def preprocess(
         self, inputs: Sequence[Any], prompt: str | None = None, condition: str | None = None, **kwargs: Any

@@ -94,7 +94,7 @@ class TokenFile(Parquet):
 
 
 class TextFile(Source):
-    """A file of text, UTF-8, plain or compressed."""
+    """A file of text, UTF-8, compressed or not."""
 
     may_be_compressed = True
 
@@ -247,7 +247,7 @@ class Jsonl(TextFile):
                     if is_utf8(name):  # no flag holds another
                         is_long = type(value) is int and value not in INT64
                         values.setdefault(name, set()).add(Decimal if is_long else type(value))
-        return pa.schema([(name, _type(kinds - {type(None), Several})) for name, kinds in values.items()])
+        return pa.schema([(name, _type(types - {type(None), Several})) for name, types in values.items()])
 
     def splits(self, columns: Columns, *, unit_rows: int, span_bytes: int, most_rows: float = inf) -> Iterator[Span]:
         with self.stream() as stream:
@@ -310,13 +310,13 @@ def _line(raw: bytes) -> Line:
     return Line(raw=content, detail=f"expected an object, got {type(values).__name__}")
 
 
-def _type(kinds: set[type]) -> pa.DataType:
+def _type(types: set[type]) -> pa.DataType:
     """Arrow type of values of these Python types, where Decimal stands for integers beyond 64 bits; these without
     floats, mixed and nested values become JSON text."""
-    if kinds == {bool}:
+    if types == {bool}:
         return pa.bool_()
-    if kinds == {int}:
+    if types == {int}:
         return pa.int64()
-    if float in kinds and kinds <= {int, float, Decimal}:
+    if float in types and types <= {int, float, Decimal}:
         return pa.float64()
     return pa.string()

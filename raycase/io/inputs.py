@@ -58,9 +58,10 @@ class Listing:
 
 def source_of(file: InputFile, number: int = 0) -> Source:
     """What reads a file that was listed; `number`: of the file in the job."""
-    kind = next((kind for kind in MARKED if kind.MARK and kind.MARK.fullmatch(file.mark)), None) or _format(file.uri)
-    assert kind is not None
-    return kind(file, number)
+    marked = (source for source in MARKED if source.MARK and source.MARK.fullmatch(file.mark))
+    source = next(marked, None) or _format(file.uri)
+    assert source is not None
+    return source(file, number)
 
 
 def peek(file: InputFile) -> pa.Schema:
@@ -73,12 +74,12 @@ def peek(file: InputFile) -> pa.Schema:
 def _format(path: str) -> type[Source] | None:
     """The class that reads a file of this name, compressed or not; None where none does."""
     ending, packed = posixpath.splitext(ending_of(path))
-    kind = FORMATS.get(ending)
-    return kind if kind and (kind.may_be_compressed or not packed) else None
+    source = FORMATS.get(ending)
+    return source if source and (source.may_be_compressed or not packed) else None
 
 
 def find_input(uri: str, flag: str = "--input") -> list[InputFile]:
-    """The files of a path, folder or glob; says what is left out. Raises RequestError as `list_input`."""
+    """The files of a path, folder or glob; notes what is left out. Raises RequestError as `list_input`."""
     listing = list_input(uri, flag)
     listing.say(flag)
     return listing.files

@@ -1,4 +1,4 @@
-"""JSON that was read from a file, checked against type hints: a dataclass or a TypedDict says what a file holds."""
+"""JSON that was read from a file, checked against type hints: a dataclass or a TypedDict defines what a file holds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def not_json(value: object) -> Any:
     raise TypeError(f"expected each name of an object once, got {value!r}")
 
 
-def from_json(kind: type[T], values: Any) -> T:
+def from_json(of: type[T], values: Any) -> T:
     """Values of a JSON file in the type that is expected.
 
     A dataclass has no other fields; a TypedDict may have more. Raises ValueError, with the field, for one that is
@@ -57,7 +57,7 @@ def from_json(kind: type[T], values: Any) -> T:
     """
     from pydantic import ValidationError  # slow to import
 
-    hashable: Any = kind
+    hashable: Any = of
     try:
         found: T = _reader(hashable).validate_json(json.dumps([values], default=not_json))[0]
     except ValidationError as error:
@@ -66,13 +66,13 @@ def from_json(kind: type[T], values: Any) -> T:
 
 
 @cache
-def _reader(kind: Any) -> Any:
-    """Of a list with one value of this kind."""
+def _reader(of: Any) -> Any:
+    """Of a list with one value of this type."""
     from pydantic import TypeAdapter
 
-    extra = "allow" if is_typeddict(kind) else "forbid"
+    extra = "allow" if is_typeddict(of) else "forbid"
     config: Any = {"strict": True, "extra": extra, "allow_inf_nan": False}
-    return TypeAdapter(list[kind], config=config)
+    return TypeAdapter(list[of], config=config)
 
 
 def _first(error: Any) -> str:

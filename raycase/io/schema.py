@@ -105,8 +105,8 @@ def embedding_array(vectors_ND: np.ndarray, null_N: np.ndarray | None = None) ->
     null_N: bool, the rows that are null.
     """
     values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
-    kind = pa.list_(pa.field("item", values.type, nullable=False), vectors_ND.shape[1])
-    return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=None if null_N is None else pa.array(null_N))
+    type_ = pa.list_(pa.field("item", values.type, nullable=False), vectors_ND.shape[1])
+    return pa.FixedSizeListArray.from_arrays(values, type=type_, mask=None if null_N is None else pa.array(null_N))
 
 
 def embedding_numbers(vectors: pa.ChunkedArray) -> np.ndarray:
@@ -221,19 +221,19 @@ def check_columns(schema: pa.Schema, columns: Columns, uri: str) -> None:
     for name in columns.names:
         is_text = [name] == [*columns.texts]  # of two there are two flags
         check_once(name, schema.names, uri, "; --text-column names another" if is_text else "")
-    kinds = {name: storage_type(schema.field(name).type) for name in columns.names}
+    types = {name: storage_type(schema.field(name).type) for name in columns.names}
     texts, problems = (pa.string(), pa.null()), {}
     for name in columns.texts:
-        problems[f"{uri}: expected strings in the column {name!r}, got {kinds[name]}"] = kinds[name] not in texts
+        problems[f"{uri}: expected strings in the column {name!r}, got {types[name]}"] = types[name] not in texts
     if columns.condition is not None:
-        kind = kinds[columns.condition]
-        inner = kind.value_type if pa.types.is_list(kind) else kind
-        problems[f"{uri}: expected strings or lists of them in {columns.condition!r}, got {kind}"] = inner not in texts
+        type_ = types[columns.condition]
+        inner = type_.value_type if pa.types.is_list(type_) else type_
+        problems[f"{uri}: expected strings or lists of them in {columns.condition!r}, got {type_}"] = inner not in texts
     if columns.id is not None:
-        kind = kinds[columns.id]
+        type_ = types[columns.id]
         is_any = (pa.types.is_primitive, pa.types.is_string, pa.types.is_decimal, pa.types.is_null)
-        fits = any(is_one(kind) for is_one in is_any)
-        problems[f"{uri}: expected numbers or strings in {columns.id!r}, got {kind}; write it as text"] = not fits
+        fits = any(is_one(type_) for is_one in is_any)
+        problems[f"{uri}: expected numbers or strings in {columns.id!r}, got {type_}; write it as text"] = not fits
     for name, wanted in columns.types.items():
         actual = schema.field(name).type
         as_text = name == columns.id and wanted == pa.string()
@@ -249,22 +249,22 @@ def check_once(name: str, names: Sequence[str], where: str, advice: str = "") ->
         raise RequestError(f"{where}: expected the column {name!r}{once}, got {', '.join(names) or 'none'}{advice}")
 
 
-def _written_type(kind: pa.DataType) -> pa.DataType:
+def _written_type(type_: pa.DataType) -> pa.DataType:
     """The type in which a column is written: one for all integers and one for all floats, so that files agree."""
-    kind = storage_type(kind)
-    if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
+    type_ = storage_type(type_)
+    if pa.types.is_integer(type_) and not pa.types.is_uint64(type_):
         return pa.int64()
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(type_):
         return pa.float64()
-    return pa.string() if pa.types.is_null(kind) else kind
+    return pa.string() if pa.types.is_null(type_) else type_
 
 
-def storage_type(kind: pa.DataType) -> pa.DataType:
+def storage_type(type_: pa.DataType) -> pa.DataType:
     """The type behind dictionary and large types, and views of strings."""
-    if pa.types.is_dictionary(kind):
-        return storage_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_dictionary(type_):
+        return storage_type(type_.value_type)
+    if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         return pa.string()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(storage_type(kind.value_type))
-    return kind
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_):
+        return pa.list_(storage_type(type_.value_type))
+    return type_

@@ -120,7 +120,7 @@ def readable(
         raise
     except errors as error:
         reason = (why or location.why)(error)
-        advice = next((f"; {told}" for words, told in ADVICE.items() if words in reason), "")
+        advice = next((f"; {what}" for words, what in ADVICE.items() if words in reason), "")
         wanted = expected or f"a readable {ending_of(location.path)[1:]} file"
         raise RequestError(f"{location.uri}: expected {wanted}, got: {reason}{advice}") from error
 

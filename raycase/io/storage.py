@@ -196,7 +196,7 @@ def mark(info: Mapping[str, Any]) -> str:
 
 
 def sha256_of_file(path: Path) -> str:
-    """sha256 of a file in hex, read in pieces."""
+    """sha256 of a file in hex, read in blocks."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 

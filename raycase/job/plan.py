@@ -47,7 +47,7 @@ def find_job_file(request: Request) -> tuple[JobFile, Units]:
 
     Raises RequestError if the folder holds another job's output, or if a known input file has changed or is missing.
     """
-    output, files, overwrite, model = request.output, request.files, request.overwrite, request.encoding.model.model
+    output, files, overwrite, model = request.output, request.files, request.overwrite, request.encoding.model.name
     config = json.loads(json.dumps(request.config, default=str))
     sharing, salt = Sharing(rows=request.unit_rows), uuid.uuid4().hex if overwrite else ""
     job = JobFile(config=config, files=list(files), model=model, sharing=sharing, salt=salt)

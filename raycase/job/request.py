@@ -9,9 +9,9 @@ from itertools import chain
 from time import time
 from typing import Any, TypeVar
 
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError, expecting, note
 from raycase.io.inputs import Listing, list_input, peek, source_of
-from raycase.io.model_files import DEFAULT_MODEL
 from raycase.io.source import InputFile
 from raycase.job.output import JobFile, Output, read_job
 from raycase.job.results import Encoding

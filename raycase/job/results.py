@@ -284,7 +284,7 @@ class ScoreResult(JobResult):
     def compute(self, system: LoadedSystem, prepared: Prepared | None, rows: pa.Table) -> Encoded:
         from raycase.models.configs import score_pairs
 
-        return score_pairs(system, cast("Prepared", prepared))
+        return score_pairs(cast("Embedder", system), cast("Prepared", prepared))
 
     def computed(self, encoded: Encoded) -> Computed:
         columns = map(pa.array, encoded.vectors.T)

@@ -141,7 +141,7 @@ def _account(
         "config": job_file.config,
         "input_files": len(job_file.files),
         "model": {
-            "name": request.name or of.model.model,
+            "name": request.name or of.model.name,
             "weights": model["weights"],
             "dim": of.dim,
             "pooling": model["encoder"]["pooling"][0],

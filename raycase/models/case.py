@@ -78,7 +78,7 @@ class CaseConfig(EmbedderConfig):
 
     @property
     def label(self) -> str:
-        return f"{self.model} {self.encoder.prompt} {self.encoder.pooling[0]}{' - c' if self.subtract else ''}"
+        return f"{self.name} {self.encoder.prompt} {self.encoder.pooling[0]}{' - c' if self.subtract else ''}"
 
     @cached_property
     def prompts(self) -> list[PromptSet]:
@@ -108,7 +108,7 @@ class CaseConfig(EmbedderConfig):
 def resolve(model: str, *, subtract: bool | None = None, **choices: Any) -> CaseConfig:
     """Zero-shot CASE on an encoder, by the choices of `find_encoder`. Raises RequestError."""
     spec = find_encoder(model, **choices)
-    return CaseConfig(model=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
+    return CaseConfig(name=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
 
 
 class Case(Embedder):

@@ -14,10 +14,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from raycase.encoder.chunks import Characters, in_context
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import Template, TokenSpan
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.token_states import StateReader, TokenStates, layer_numbers
@@ -36,13 +38,11 @@ from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.pairs import ConditionCache, Encoded, accepted_pairs, check_accepted, encoded, prepare
-from raycase.names import Pooling
 from raycase.tokens.basis import TokenBasis
 from raycase.tokens.stored import StoredStates, StoredTokens
 
 ZERO_SHOT_DEPTHS = (1.0,)
 TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its sentences; both bound the memory
-UsePairs = Callable[[np.ndarray, np.ndarray, KeysValues, ConditionQueries], None]  # see `_pair_up`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class ConditionPoolingConfig(EmbedderConfig):
         """Without training, on an encoder of the table or a local folder. Raises RequestError."""
         spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
         layer_numbers(spec, layers)
-        return cls(model=model, encoder=spec, layers=tuple(layers))
+        return cls(name=model, encoder=spec, layers=tuple(layers))
 
     @property
     def whole_dim(self) -> int:
@@ -151,18 +151,24 @@ class ConditionPooling(Embedder):
             texts = replace(texts, start=texts.start[:, :1], end=texts.end[:, :1])
             return encoded(prepared, pair_index, *self.encoder.encode(texts))
         empty_0D = torch.empty(0, self.dim, dtype=self.encoder.output_dtype, device=self.encoder.model.device)
-        collector = Collector(len(pair_index), like=empty_0D)
 
-        def pool(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            pooled_PD = self.rounded(self.head.pool(tokens, questions)[..., : self.dim]).flatten(0, 1)
-            collector.add(pairs_BC.ravel(), pooled_PD, None if there_BC.all() else there_BC.ravel())
+        def pool(tokens: KeysValues, questions: ConditionQueries) -> torch.Tensor:
+            return self.rounded(self.head.pool(tokens, questions)[..., : self.dim])
 
-        work = self._pair_up(prepared, pair_index, pool)
-        return encoded(prepared, pair_index, collector.result(), work)
+        return encoded(prepared, pair_index, *self._of_pairs(prepared, pair_index, pool, empty_0D))
 
-    def _pair_up(self, prepared: Prepared, pair_index: np.ndarray, use: UsePairs) -> Work:
-        """Call `use` with pairs of these, (B, C), which of them there are, and what the head keeps of both texts: each
-        sentence and each new condition goes through the encoder once."""
+    def _of_pairs(
+        self,
+        prepared: Prepared,
+        pair_index: np.ndarray,
+        compute: Callable[[KeysValues, ConditionQueries], torch.Tensor],
+        like: torch.Tensor,
+    ) -> tuple[np.ndarray, Work]:
+        """What the head computes of these pairs, (K, X) as `like`, (0, X), and the work. Each sentence and each new
+        condition goes through the encoder once.
+
+        compute: from what the head keeps of B sentences and of C conditions of each, (B, C, X).
+        """
         states_CW, condition_K, work = self.memory.of(prepared, pair_index, self._mean_states)
         device = self.encoder.model.device
         with torch.inference_mode():
@@ -170,22 +176,25 @@ class ConditionPooling(Embedder):
         sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
         order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
         first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
-        on_device = send(device, first_S, condition_K[order])  # with them, nothing is sent once the encoder has begun
+        # with them, nothing is sent once the encoder has begun
+        sent_first_S, sent_condition_K = send(device, first_S, condition_K[order])
+        collector = Collector(len(pair_index), like=like)
 
         def meet(rows: np.ndarray, states: TokenStates) -> None:
             tokens = self._keys_values(states)
             most = int(np.diff(first_S)[rows].max(initial=0))
-            first_B1 = on_device[0][states.index.long(), None]
             for start in range(0, most, CONDITIONS_AT_ONCE):
                 stop = min(most, start + CONDITIONS_AT_ONCE)
                 place_BC = first_S[rows][:, None] + np.arange(start, stop)
                 there_BC = place_BC < first_S[rows + 1][:, None]
+                asked_BC = sent_first_S[states.index.long(), None] + torch.arange(start, stop, device=device)
+                condition_BC = sent_condition_K[asked_BC.clamp(max=len(order) - 1)]  # of those not there, another's
+                found_BCX = compute(tokens, questions.take(condition_BC.long()))
                 pairs_BC = order[np.where(there_BC, place_BC, 0)]
-                asked_BC = first_B1 + torch.arange(start, stop, device=device)  # of those not there, another's
-                condition_BC = on_device[1][asked_BC.clamp(max=len(order) - 1)]
-                use(pairs_BC, there_BC, tokens, questions.take(condition_BC.long()))
+                collector.add(pairs_BC.ravel(), found_BCX.flatten(0, 1), None if there_BC.all() else there_BC.ravel())
 
-        return work + self.reader.read(prepared.of_sentences[0].take(sentences), meet)
+        work += self.reader.read(prepared.of_sentences[0].take(sentences), meet)
+        return collector.result(), work
 
     def _mean_states(self, conditions: TokenBatch) -> tuple[np.ndarray, Work]:
         """e of conditions: (C, W); and the work."""
@@ -293,31 +302,32 @@ class ConditionPooling(Embedder):
         which some state nothing.
         """
         if (head := self.stated_head) is None:
-            raise ValueError(f"expected a model that knows when a text states nothing, got {self.config.model}")
+            raise ValueError(f"expected a model that knows when a text states nothing, got {self.config.name}")
         each = as_texts(texts, "texts")
         asked = each_condition(condition, each)
         prepared = self.config.prepare(each, asked)
         check_accepted(prepared.refused, each, conditions=asked)
         pair_index = accepted_pairs(prepared)
-        found_K = np.empty(len(prepared.condition), np.float32)
+        found_M = np.empty(len(prepared.condition), np.float32)
 
-        def look(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            odds_BC = head(self.head.stated_features(tokens, questions)).sigmoid().float().cpu().numpy()
-            found_K[pair_index[pairs_BC[there_BC]]] = odds_BC[there_BC]
+        def odds(tokens: KeysValues, questions: ConditionQueries) -> torch.Tensor:
+            return head(self.head.stated_features(tokens, questions)).sigmoid().float()[..., None]
 
-        self._pair_up(prepared, pair_index, look)
-        return found_K[prepared.rows]
+        found_M[pair_index] = self._of_pairs(prepared, pair_index, odds, torch.empty(0, 1))[0][:, 0]
+        return found_M[prepared.rows]
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """w of each token."""
-        pair_index = accepted_pairs(prepared)
+        pair_index, texts = accepted_pairs(prepared), prepared.of_sentences[0]
+        count_M = (texts.end - texts.start)[prepared.sentence, -1]
+        most = int(count_M.max(initial=0))
+
+        def weigh(tokens: KeysValues, questions: ConditionQueries) -> torch.Tensor:
+            weights_BCS = self.head.weights(tokens, questions).float()
+            return F.pad(weights_BCS, (0, most - weights_BCS.shape[-1]))
+
+        weights_KS, _ = self._of_pairs(prepared, pair_index, weigh, torch.empty(0, most))
         found = [np.empty(0, np.float32)] * len(prepared.condition)
-
-        def weigh(pairs_BC: np.ndarray, there_BC: np.ndarray, tokens: KeysValues, questions: ConditionQueries) -> None:
-            weights_BCS = self.head.weights(tokens, questions).float().cpu().numpy()
-            real_BS = tokens.real.cpu().numpy()
-            for row, column in np.argwhere(there_BC).tolist():
-                found[pair_index[pairs_BC[row, column]]] = weights_BCS[row, column, real_BS[row]]
-
-        self._pair_up(prepared, pair_index, weigh)
+        for pair, weights_S in zip(pair_index.tolist(), weights_KS, strict=True):
+            found[pair] = weights_S[: count_M[pair]]
         return found

@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.model_files import MODEL_FILE, folder_here
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
 from raycase.encoder.sources import described, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
@@ -27,50 +29,49 @@ from raycase.encoder.tokenizer import separated
 from raycase.errors import RequestError
 from raycase.heads.layers import load_weights
 from raycase.io.json_values import from_json
-from raycase.io.model_files import MODEL_FILE, folder_here
 from raycase.io.rated_pairs import RatedPairs
 from raycase.io.schema import SCORE
 from raycase.io.storage import locate, sha256_of_file
 from raycase.io.vectors import cosines
-from raycase.models.fine_tuned import PromptEncoder, read_elsewhere, starting_encoder, training_options, with_dropout
+from raycase.models.embedder import Embedder
+from raycase.models.fine_tuned import (
+    PromptEncoder,
+    Scorer,
+    read_elsewhere,
+    starting_encoder,
+    training_options,
+    with_dropout,
+)
 from raycase.models.model_folder import EXTRA
 from raycase.models.pairs import CONDITION, SENTENCE, Encoded, RatedTexts, check_accepted, prepare, prompt_sets
-from raycase.names import Pooling
 
-NOT_SAVED = ("model", "encoder", "folder", "cut")  # fields that no system chooses by training
+NOT_SAVED = ("name", "encoder", "folder", "cut")  # fields that no system chooses by training
 
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig(ABC):
     """A system without its weights: an encoder, and the choices of the system; before training, with the encoder it
-    starts from.
-
-    SYSTEM: its name in `raycase.json`; WEIGHTS: the file of those beside the encoder's; known_conditions: the only ones
-    that it accepts, `()` where it accepts none; None: any. figure_names: what it says of a pair of sentences, the score
-    first; TEXTS_OF_PAIR: rows that `prepare_pairs` makes of one. weighs_words: whether the system, once loaded, can say
-    which words a condition looked at (`word_weights`). model: the name, id or folder it was requested by; folder: where
-    training saved it (or URI); cut: conditional vectors have only their first so many dimensions. One that needs no
-    training has `untrained(model, pooling)`, too, which is found by its name, a colon and the encoder's.
+    starts from. One that needs no training has `untrained(model, pooling)`, too, which is found by its name, a colon
+    and the encoder's.
     """
 
-    SYSTEM: ClassVar[str]
-    WEIGHTS: ClassVar[str] = EXTRA
-    known_conditions: ClassVar[tuple[str, ...] | None] = None
-    figure_names: ClassVar[tuple[str, ...]] = (SCORE,)
-    TEXTS_OF_PAIR: ClassVar[int] = 1
-    weighs_words: ClassVar[bool] = False
+    SYSTEM: ClassVar[str]  # its name in `raycase.json`
+    WEIGHTS: ClassVar[str] = EXTRA  # the file of those beside the encoder's
+    known_conditions: ClassVar[tuple[str, ...] | None] = None  # the only ones that it accepts, () for none; None: any
+    figure_names: ClassVar[tuple[str, ...]] = (SCORE,)  # of a pair of sentences
+    weighs_words: ClassVar[bool] = False  # whether the loaded system has `word_weights`
 
-    model: str
+    name: str  # by which it was requested: a name, an id or a folder
     encoder: EncoderSpec
-    folder: str | None = None
-    cut: int | None = None
+    folder: str | None = None  # where training saved it (or URI)
+    cut: int | None = None  # conditional vectors have only their first so many dimensions
 
     @classmethod
     def read(cls, folder: str, values: dict[str, Any]) -> Self:
         """The system that training saved into a folder (or URI); `values` is its `raycase.json`."""
         choices = {n: v for n, v in values.items() if n != "system"}
         encoder = read_spec(values["encoder"]).at(folder)
-        return from_json(cls, choices | {"model": folder, "encoder": encoder.as_json(), "folder": folder})
+        return from_json(cls, choices | {"name": folder, "encoder": encoder.as_json(), "folder": folder})
 
     def write(self, folder: Path) -> None:
         """Write `raycase.json`, which `read` reads: the last file of a model folder."""
@@ -185,8 +186,6 @@ class SystemConfig(ABC):
 class EmbedderConfig(SystemConfig):
     """A system that embeds, without its weights."""
 
-    TEXTS_OF_PAIR: ClassVar[int] = 2
-
     @property
     def views_apart(self) -> Sequence[EmbedderConfig]:
         """A system for each view; their vectors side by side are what this system computes before its projector."""
@@ -204,10 +203,9 @@ class EmbedderConfig(SystemConfig):
     ) -> Prepared:
         return self.prepare([*firsts, *seconds], None if conditions is None else [*conditions, *conditions])
 
-    def pair_figures(self, *vectors: np.ndarray) -> np.ndarray:
-        """The figures of pairs by what `prepare_pairs` gave, `TEXTS_OF_PAIR` times (N, D): (N, K). Here the cosine."""
-        first_ND, second_ND = vectors
-        return cosines(first_ND, second_ND)[:, None]
+    def pair_figures(self, vectors: np.ndarray) -> np.ndarray:
+        """The figures of N pairs by the vectors of what `prepare_pairs` gave, (P N, D): (N, K). Here the cosine."""
+        return cosines(*np.split(vectors, 2))[:, None]
 
     def rated(self, rated: RatedPairs) -> RatedTexts:
         sentences, conditions = zip(*rated.distinct, strict=True)
@@ -258,7 +256,7 @@ class SentenceEncoderConfig(PromptEncoderConfig):
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
     """The system that training starts from. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
-    return SentenceEncoderConfig(model=model, encoder=spec)
+    return SentenceEncoderConfig(name=model, encoder=spec)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,25 +301,25 @@ def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> 
     unknown = [c for c in conditions or () if c not in known]
     if unknown or (conditions is None) == bool(known):
         got = "none" if conditions is None else repr(unknown[0][:80]) if unknown else "some"
-        raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.model}, got {got}")
+        raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.name}, got {got}")
 
 
-def score_pairs(system: Any, prepared: Prepared) -> Encoded:
+def score_pairs(system: Embedder | Scorer, prepared: Prepared) -> Encoded:
     """Score what `prepare_pairs` of its configuration returned, by a loaded system: N pairs, whose `vectors`
     are their figures, (N, K) float64 in the order of `figure_names`, NaN where refused."""
-    config = system.config
-    rows_PN = prepared.rows.reshape(config.TEXTS_OF_PAIR, -1)
-    if isinstance(config, EmbedderConfig):
+    figures_NK: np.ndarray
+    if isinstance(system, Embedder):
         encoded = system.encode_prepared(prepared)
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is rejected
-            figures_NK = config.pair_figures(*np.split(encoded.vectors, config.TEXTS_OF_PAIR))
+            figures_NK = system.config.pair_figures(encoded.vectors)
         work = encoded.work
     else:
         batch = prepared.of_pairs[0]
         accepted = np.flatnonzero(batch.refused < 0)
-        figures_MK = np.full((len(batch), len(config.figure_names)), np.nan)
+        figures_MK = np.full((len(batch), len(system.config.figure_names)), np.nan)
         figures_MK[accepted], work = system.figures(batch.take(accepted))
-        figures_NK = figures_MK[rows_PN[0]]
+        figures_NK = figures_MK[prepared.rows]
+    rows_PN: np.ndarray = prepared.rows.reshape(-1, len(figures_NK)) if len(figures_NK) else np.empty((1, 0), np.int64)
     reasons, pairs = prepared.reasons, rows_PN.T.tolist()
     return Encoded(
         vectors=figures_NK,

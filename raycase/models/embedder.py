@@ -76,11 +76,7 @@ class Embedder(LoadedSystem):
         """Vectors of tokenised pairs, counts, and the reason of each refused pair."""
 
     def embed(self, sentences: Sequence[str], conditions: Sequence[str] | str | None) -> np.ndarray:
-        """Vector of each pair, or f(s) where `conditions` is None: N, N -> (N, D) float32, not normalised.
-
-        A single string is the condition of every sentence. Sentences above the encoder's length are truncated, which a
-        UserWarning gives once. Raises ValueError for lists of different length and for a pair that cannot be embedded.
-        """
+        """`encode` of a list of sentences: N, N -> (N, D) float32. Raises ValueError, also for a single string."""
         if isinstance(sentences, str):
             raise ValueError("sentences: expected a list of strings, got one string")
         return self.encode(sentences, conditions)
@@ -89,7 +85,8 @@ class Embedder(LoadedSystem):
         """Warn, once, that some of the texts were cut."""
         if not self.warned and count:
             self.warned = True
-            warn(f"{count} of {of} texts were cut at {self.config.encoder.max_tokens} tokens; said once", stacklevel=4)
+            most = self.config.encoder.max_tokens
+            warn(f"{count} of {of} texts were cut at {most} tokens; shown once", stacklevel=4)
 
     @checks_types
     def encode(
@@ -101,7 +98,8 @@ class Embedder(LoadedSystem):
         batch_size: int | None = None,
         show_progress: bool = False,
     ) -> np.ndarray:
-        """What each sentence states about its condition.
+        """What each sentence states about its condition. Sentences above the encoder's length are cut, which a
+        UserWarning shows once.
 
         Args:
             sentences: N texts, a list or a column of strings; or one string.
@@ -174,8 +172,8 @@ class Embedder(LoadedSystem):
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
         """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
-        (0,) for a refused pair. Raises ValueError where the configuration does not say `weighs_words`."""
-        raise ValueError(f"expected a model that weighs words, got {self.config.model}")
+        (0,) for a refused pair. Raises ValueError where the configuration has no `weighs_words`."""
+        raise ValueError(f"expected a model that weighs words, got {self.config.name}")
 
     @checks_types
     def word_weights(self, sentences: Texts, conditions: Texts | None) -> list[list[Word]]:
@@ -202,7 +200,7 @@ class Embedder(LoadedSystem):
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
-    """One or many texts as a list. Raises RequestError for what is none, with its place or kind, and for what UTF-8
+    """One or many texts as a list. Raises RequestError for what is none, with its place or type, and for what UTF-8
     cannot hold, which tokenizers would read as something else."""
     values = [values] if isinstance(values, str) else values
     several = not isinstance(values, (Mapping, set, frozenset, bytes, IOBase)) and not hasattr(values, "columns")
@@ -211,8 +209,8 @@ def as_texts(values: Texts, name: str) -> list[str]:
     texts = values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else list(values)
     for place, text in enumerate(texts):
         if not isinstance(text, str) or not is_utf8(text):
-            kind = "text that UTF-8 can hold" if isinstance(text, str) else "a string"
-            raise RequestError(f"{name}[{place}]: expected {kind}, got {text!r}")
+            wanted = "text that UTF-8 can hold" if isinstance(text, str) else "a string"
+            raise RequestError(f"{name}[{place}]: expected {wanted}, got {text!r}")
     return texts
 
 

@@ -21,18 +21,17 @@ from raycase.encoder.choices import find_encoder, find_unprompted, is_causal, wi
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.library_files import CONFIG, WRITTEN_MODES, write_modules
 from raycase.encoder.loading import best_device, save_encoder, whole_model
-from raycase.encoder.pooling import LATENT_POOLINGS
+from raycase.encoder.model_files import INSIDE, MODEL_FILE, is_trained
+from raycase.encoder.pooling import LATENT_POOLINGS, Pooling
 from raycase.encoder.sources import library_config, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
 from raycase.heads.layers import save_weights
-from raycase.io.model_files import INSIDE, MODEL_FILE, is_trained
 from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
 from raycase.models.pairs import Encoded, RatedTexts, accepted_pairs, check_accepted, encoded
-from raycase.names import Pooling
 
 TRAIN_TOKENS = {"cpu": 512, "cuda": 16384}  # of a padded sub-batch; smaller ones hold less padding
 
@@ -102,7 +101,7 @@ class Scorer(FineTuned):
 
     @abstractmethod
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        """The score of each pair and what the system says beside it, in the order of `config.figure_names`, without a
+        """The score of each pair and what the system gives beside it, in the order of `config.figure_names`, without a
         gradient, of pairs none of which is refused: (N, K) float32; and the encoder's work."""
 
     def scores(self, batch: TokenBatch) -> np.ndarray:

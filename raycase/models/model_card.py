@@ -15,9 +15,9 @@ def fine_tuned_card(name: str, config: SystemConfig, metrics: dict[str, Any]) ->
     """The model card of a fine-tuned encoder."""
     validation = dict(metrics["validation"])
     threshold = validation.pop("threshold", None)  # a cosine, not x 100
-    entailed = "" if threshold is None else f" On them an entailment is best told by a cosine above {threshold:.4f}."
+    best = "" if threshold is None else f" The best threshold of a cosine on them is {threshold:.4f}."
     what = f"A fine-tuned encoder: {config.label}; {metrics['parameters']:,} trained parameters."
-    return _card(name, what, validation, metrics, usage=_elsewhere(name, config.text_of_pair), behind=entailed)
+    return _card(name, what, validation, metrics, usage=_elsewhere(name, config.text_of_pair), behind=best)
 
 
 def _elsewhere(name: str, text: str | None) -> str:
@@ -49,7 +49,7 @@ dropout {g.dropout:g} at {g.dropout_at})."""
 
 def head_card(name: str, config: SystemConfig, metrics: dict[str, Any]) -> str:
     """The model card of condition pooling with a trained head."""
-    what = f"""Condition pooling on {config.model}: {config.label};
+    what = f"""Condition pooling on {config.name}: {config.label};
 {metrics["parameters"]:,} trained parameters, all in the head.
 Each sentence is encoded once, whatever the number of conditions."""
     if models := metrics["teacher_models"]:

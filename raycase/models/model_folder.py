@@ -8,12 +8,12 @@ from typing import Any
 from torch import nn
 
 from raycase.encoder.library_files import CONFIG, MODULES, POOLING, PROMPTS, SETTINGS
+from raycase.encoder.model_files import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.encoder.sources import TOKENIZER
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS as HEAD
 from raycase.heads.layers import save_weights
 from raycase.heads.projector import WEIGHTS
-from raycase.io.model_files import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FILE
 from raycase.io.places import claim
 from raycase.io.storage import locate
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -205,37 +205,47 @@ def check_accepted(
     before: int = 0,
 ) -> None:
     """Raise RequestError for the first pair that is refused, with its texts; source: the file of training data, or the
-    flag, that it is from; numbered: say which pair it is, behind so many `before` these."""
+    flag, that it is from; numbered: name which pair it is, behind so many `before` these."""
     for row, reason in enumerate(refused):
         if reason is not None:
             texts = ", ".join(repr(column[row][:80]) for column in sentences)
-            said = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
-            wanted = f"{source}: expected texts that can be encoded, got: {said}; fix or remove the row"
-            raise RequestError(wanted if source else f"pair {before + row}: {said}" if numbered else said)
+            found = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
+            wanted = f"{source}: expected texts that can be encoded, got: {found}; fix or remove the row"
+            raise RequestError(wanted if source else f"pair {before + row}: {found}" if numbered else found)
 
 
-def check_room(config: Any, conditions: Sequence[str], flag: str) -> None:
+class Prepares(Protocol):
+    """A configuration that tokenises, of an encoder, under the name by which it was requested."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def encoder(self) -> EncoderSpec: ...
+    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared: ...
+
+
+def check_room(config: Prepares, conditions: Sequence[str], flag: str) -> None:
     """Raise RequestError for a condition under which no sentence can be encoded, without words or too long, and for two
     that the system reads alike."""
-    with encoder_errors(f"a tokenizer that reads any text at {config.model}"):
+    with encoder_errors(f"a tokenizer that reads any text at {config.name}"):
         prepared = config.prepare(["a"] * len(conditions), conditions)
     for condition, reason in zip(conditions, prepared.refused, strict=True):
         if reason is not None:
             raise RequestError(
-                f"{flag}: expected words that {config.model} can read, with room for a sentence beside them and the "
+                f"{flag}: expected words that {config.name} can read, with room for a sentence beside them and the "
                 f"prompt, got {condition[:80]!r}: {reason}"
             )
     check_known(config, conditions, flag)
     check_alike(prepared, conditions, flag)
 
 
-def check_known(config: Any, texts: Sequence[str], flag: str) -> None:
+def check_known(config: Prepares, texts: Sequence[str], flag: str) -> None:
     """Raise RequestError for a text of which the encoder knows no token: whatever it is, its vector is the same."""
     tokenize = load_tokenizer(config.encoder)
     for text, ids in zip(texts, tokenize.parts(texts), strict=True):
         if tokenize.is_unknown(ids[: tokenize.max_tokens]):
             got = visible(repr(text), MOST_LABEL)
-            raise RequestError(f"{flag}: expected words, of which {config.model} knows a token, got {got}")
+            raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
 
 
 def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, ModelCardData
 
+from raycase.encoder.model_files import MODEL_FILE, is_trained
 from raycase.errors import RequestError, WorkError, expecting, visible
 from raycase.io.json_values import loads
-from raycase.io.model_files import MODEL_FILE, is_trained
 from raycase.models.model_folder import CARD, METRICS, WRITTEN
 from raycase.models.registry import resolve
 

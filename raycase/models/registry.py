@@ -15,33 +15,33 @@ from typing import Any
 
 import torch
 
+from raycase.encoder.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError, check_problems, checks_types, expecting, named, note, visible
 from raycase.io.json_values import loads
-from raycase.io.model_files import DEFAULT_MODEL, INSIDE, MODEL_FILE, SHIPPED, folder_here, is_remote, pinned_uri
 from raycase.models import case
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.configs import EmbedderConfig, SentenceEncoderConfig, SystemConfig
-from raycase.names import Pooling
 
-KINDS = {"systems": "model", "flags": "train", "tasks": "task"}  # module of a paper that has them
+MODULES = {"systems": "model", "flags": "train", "tasks": "task"}  # of a paper, by what they add
 SYSTEMS: dict[str, type[SystemConfig]] = {  # by `system` in `raycase.json`
-    kind.SYSTEM: kind for kind in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
+    config.SYSTEM: config for config in (case.CaseConfig, ConditionPoolingConfig, SentenceEncoderConfig)
 }
 _loading = RLock()  # transformers sets torch's default type while it loads, for all threads
 
 
-def of_papers(kind: str) -> dict[str, str]:
-    """The names that papers add of one of `KINDS`, each with its paper."""
-    column, papers = list(KINDS).index(kind), import_module("raycase.papers").PAPERS
-    return {name: paper for paper, columns in papers.items() for name in columns[column].split()}
+def of_papers(what: str) -> dict[str, str]:
+    """The names that papers add to one of `MODULES`, each with its paper."""
+    papers = import_module("raycase.papers").PAPERS
+    return {name: paper for paper, adds in papers.items() for name in getattr(adds, what).split()}
 
 
-def of_paper(kind: str, name: str) -> Any:
+def of_paper(what: str, name: str) -> Any:
     """What a paper adds under this name. Raises KeyError where none does."""
-    module = import_module(f"raycase.papers.{of_papers(kind)[name]}.{KINDS[kind]}")
-    return getattr(module, kind.upper())[name]
+    module = import_module(f"raycase.papers.{of_papers(what)[name]}.{MODULES[what]}")
+    return getattr(module, what.upper())[name]
 
 
 def find_system(name: str) -> Any:
@@ -64,7 +64,7 @@ def resolve(
 
     model: the name of a model that ships; a name of the table of encoders, for zero-shot CASE; a Hugging Face id or an
     encoder's folder, for condition pooling without training, or with a prompt for zero-shot CASE; one of these after
-    "condition-pooling:", "csr:" or "tri-encoder:" for that system without training; or a model folder. Folders are
+    "condition-pooling:", or another system's name that needs no training, and a colon; or a model folder. Folders are
     local or on object storage. prompt: a name, a file NAME.json with your own template, or what such a file
     holds. A trained model fixes prompt, pooling and subtraction. dim: cut conditional vectors to their first so many
     dimensions. Raises RequestError for an unknown model, an unreadable folder, a choice that contradicts the model or
@@ -77,7 +77,7 @@ def resolve(
     if dim is not None and dim not in config.nested:
         known = ", ".join(map(str, config.nested)) or "it has none"
         raise RequestError(
-            f"--dim: expected a dimension that {config.model} was trained with ({known}), got {dim}; leave the flag out"
+            f"--dim: expected a dimension that {config.name} was trained with ({known}), got {dim}; leave the flag out"
         )
     return replace(config, cut=dim)
 
@@ -86,8 +86,8 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
     """The whole system of this name, id or folder; a trained one whatever is chosen."""
     systems = {*SYSTEMS, *of_papers("systems")}
     name, _, encoder = model.partition(":")
-    if encoder and name in systems and hasattr(kind := find_system(name), "untrained"):
-        return replace(kind.untrained(encoder, choices["pooling"]), model=model)
+    if encoder and name in systems and hasattr(system := find_system(name), "untrained"):
+        return replace(system.untrained(encoder, choices["pooling"]), name=model)
     folder = SHIPPED.get(model) or (model if is_remote(model) else str(Path(model).absolute()))
     if model not in ENCODERS and (on_hub := pinned_uri(model, MODEL_FILE)):
         model = folder = on_hub
@@ -96,7 +96,7 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
         with expecting(f"{file}: expected what training saved", OSError, KeyError, TypeError, ValueError, why=named):
             values = loads(file.read_text(encoding="utf-8"))
             config: SystemConfig = find_system(values["system"]).read(folder, values)
-        return replace(config, model=model) if model in SHIPPED else config
+        return replace(config, name=model) if model in SHIPPED else config
     if model in systems and model not in ENCODERS:
         raise RequestError(f"--model: expected a model, got the system {model}; `raycase train {model}` makes one")
     if model in ENCODERS or choices["prompt"]:

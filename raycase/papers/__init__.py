@@ -4,10 +4,20 @@ rooms.
 The rooms find by the table what a paper adds, and import it when it is asked for (`raycase.models.registry`).
 """
 
-PAPERS: dict[str, tuple[str, str, str]] = {
-    # folder: names in SYSTEMS of model.py, in FLAGS of train.py, in TASKS of task.py
-    "baselines": ("bi-encoder tri-encoder cross-encoder lora", "bi-encoder tri-encoder cross-encoder lora", ""),
-    "csr": ("csr", "csr", ""),
-    "dualcse": ("dualcse", "dualcse simcse", "rte"),
-    "mixsp": ("mixsp", "mixsp sentence-encoder", "sts"),
+from typing import NamedTuple
+
+
+class Adds(NamedTuple):
+    """Names that a paper adds, apart by blanks: in SYSTEMS of model.py, in FLAGS of train.py, in TASKS of task.py."""
+
+    systems: str
+    flags: str
+    tasks: str = ""
+
+
+PAPERS = {
+    "baselines": Adds("bi-encoder tri-encoder cross-encoder lora", "bi-encoder tri-encoder cross-encoder lora"),
+    "csr": Adds("csr", "csr"),
+    "dualcse": Adds("dualcse", "dualcse simcse", "rte"),
+    "mixsp": Adds("mixsp", "mixsp sentence-encoder", "sts"),
 }

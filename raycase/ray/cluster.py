@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import ray
@@ -103,7 +103,7 @@ def own_token_file(file: Path) -> None:
 
     Whoever has the token and reaches a port of Ray can run code.
     """
-    with suppress(OSError):  # there by now; or nothing can be written, and Ray says so if it needs to
+    with suppress(OSError):  # there by now; or nothing can be written, and Ray raises where it needs to
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not file.exists():
             with NamedTemporaryFile("w", dir=file.parent, prefix=file.name) as handle:  # for its owner alone
@@ -180,38 +180,57 @@ class Capacity:
         return f"the cluster has {', '.join(shapes) or 'no node'}"
 
 
+class _Room(NamedTuple):
+    """What a node has for actors: CPUs beside those that read and write; the most actors, and as many as are usual."""
+
+    cpus: float
+    most: int
+    usual: int
+
+    @classmethod
+    def of(cls, node: dict[str, Any], cpus: float, gpus: float) -> _Room:
+        """cpus, gpus: the least of an actor."""
+        total = node.get("CPU", 0)
+        free = total - READ_CPUS - WRITE_CPUS
+        most = max(0, int(free / cpus))
+        if gpus:
+            most = min(most, int(node.get("GPU", 0) / gpus))
+        return cls(free, most, most if gpus else min(most, max(1, round(total / CPUS_OF_ENCODER))))
+
+
 def make_pool(actors: Actors, units: int, cluster: Capacity) -> ActorPool:
     """Fit the actors into the live nodes, with CPUs left to read and write. Raises RequestError for those that do not
     fit, unless the job asks for them and the cluster may grow: then Ray asks for nodes."""
     requested = actors.count
     gpus = cluster.gpus(actors.gpus)
     cpus = LEAST_GPU_CPUS if gpus else LEAST_ENCODE_CPUS
-    free = [n.get("CPU", 0) - READ_CPUS - WRITE_CPUS for n in cluster.alive]
-    fits = [max(0, int(f / cpus)) for f in free]  # most actors of each node
-    usual = [min(f, max(1, round(n.get("CPU", 0) / CPUS_OF_ENCODER))) for f, n in zip(fits, cluster.alive, strict=True)]
+    rooms = [_Room.of(node, cpus, gpus) for node in cluster.alive]
+    fit = sum(room.most for room in rooms)
+    may_grow = requested is not None and cluster.grows
+    least, wanted = requested or (max(1, sum(room.usual for room in rooms)),) * 2
+    if least > fit and not may_grow:
+        needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
+        raise RequestError(
+            f"--actors: expected {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and "
+            f"write; got room for {fit}: {cluster}; ask for fewer, or pass --actors MIN:MAX on a cluster "
+            "whose autoscaler adds nodes"
+        )
+    most = min(wanted if may_grow else min(wanted, fit), max(least, units))
+    used = [room.cpus for room in rooms if room.most] or [1.0]
+    share = _share(min(used), math.ceil(min(most, max(1, fit)) / len(used)), may_add=most > fit and not gpus)
     if gpus:
-        usual = fits = [min(f, int(n.get("GPU", 0) / gpus)) for f, n in zip(fits, cluster.alive, strict=True)]
-    least, most = requested or (max(1, sum(usual)),) * 2
-    if not (requested and cluster.grows):
-        if least > sum(fits):
-            needs = f"{gpus:g} GPU and {cpus} CPUs" if gpus else f"at least {cpus} CPUs"
-            raise RequestError(
-                f"--actors: expected {least} with {needs} each, and {READ_CPUS + WRITE_CPUS} CPUs a node to read and "
-                f"write; got room for {sum(fits)}: {cluster}; ask for fewer, or pass --actors MIN:MAX on a cluster "
-                "whose autoscaler adds nodes"
-            )
-        most = min(most, sum(fits))
-    most = min(most, max(least, units))
-    used = [f for f, count in zip(free, fits, strict=True) if count] or [1.0]
-    smallest, count = min(used), math.ceil(min(most, max(1, sum(fits))) / len(used))
-    if most > sum(fits) and not gpus:
-        while count > 1 and (count + 1) * whole_steps(smallest / count) <= smallest + READ_CPUS + WRITE_CPUS:
-            count -= 1  # else Ray would start one more there, and nothing could be read
-    share = smallest / count
-    steps = whole_steps(share)
-    if gpus:
-        return ActorPool(least=least, most=most, cpus=min(1.0, steps), gpus=gpus, threads=None)
-    return ActorPool(least=least, most=most, cpus=max(cpus, steps), gpus=0, threads=max(1, round(share)))
+        return ActorPool(least=least, most=most, cpus=min(1.0, whole_steps(share)), gpus=gpus, threads=None)
+    threads = max(1, round(share))
+    return ActorPool(least=least, most=most, cpus=max(cpus, whole_steps(share)), gpus=0, threads=threads)
+
+
+def _share(cpus: float, actors: int, *, may_add: bool) -> float:
+    """The CPUs of each of so many actors of a node. may_add: Ray starts one more where it fits, so that nothing could
+    be read there; then there are fewer, of which none fits beside them."""
+    if may_add:
+        whole = cpus + READ_CPUS + WRITE_CPUS
+        actors = next((n for n in range(actors, 1, -1) if (n + 1) * whole_steps(cpus / n) > whole), 1)
+    return cpus / actors
 
 
 def whole_steps(cpus: float) -> float:

@@ -246,7 +246,7 @@ def _checked_model(settings: ServeSettings) -> str:
     """The model's name. Raises RequestError for what no replica could load, before Ray starts."""
     if settings.index is None:
         assert settings.model is not None, "check_serve gives the default"
-        return resolve_embedder(settings.model).model
+        return resolve_embedder(settings.model).name
     index = Index.open(settings.index, model=settings.model)
     resolve_query_encoder(index.metadata, index.model)
     return index.model

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from raycase.encoder.model_files import model_folder
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
 from raycase.explore.facets import find_facets
 from raycase.index.index import Index, on_index
@@ -23,7 +24,6 @@ from raycase.index.lance_files import READY, lance_errors
 from raycase.index.question import EFFORTS
 from raycase.index.rows import Limits
 from raycase.index.schema import ASKED, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
-from raycase.io.model_files import model_folder
 from raycase.io.schema import CONDITION, Reason
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import Embedder
@@ -179,7 +179,7 @@ class Service:
         """The words of each text under each condition with their weights. Raises RequestError."""
         model: Any = self.encoder
         if not model.config.weighs_words:
-            raise RequestError("expected a model that weighs words (condition-pooling, csr), got another")
+            raise RequestError("expected a model that weighs words (as condition-pooling), got another")
         pairs = [(text, condition) for text in asked.texts for condition in asked.conditions]
         texts, conditions = ([*each] for each in zip(*pairs, strict=True))
         for i, reason in enumerate(model.config.prepare(texts, conditions).refused):

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from raycase.encoder.model_files import DEFAULT_MODEL, model_folder
 from raycase.errors import RequestError, at_least, check_ranges, expecting
 from raycase.index.rows import MOST_MEMORY
-from raycase.io.model_files import DEFAULT_MODEL, model_folder
 from raycase.io.places import check_paths
 from raycase.io.storage import locate
 

@@ -60,7 +60,7 @@ class TensorFile:
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> Self:
-        """Read what `to_bytes` wrote, which a hash tells from anything else. Raises RequestError, which names the
+        """Read what `to_bytes` wrote, which its hash identifies. Raises RequestError, which names the
         source."""
         with expecting(f"{source}: expected {cls.WHAT} of stored tokens", SafetensorError, TypeError):
             return cls(**load(data))

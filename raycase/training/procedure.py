@@ -13,9 +13,9 @@ from typing import Any, Self
 from torch import nn
 
 from raycase.encoder.loading import best_device
+from raycase.encoder.model_files import dataset_of
 from raycase.errors import RequestError
 from raycase.io.labelled_texts import LabelledTexts
-from raycase.io.model_files import dataset_of
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs, read_rated, rows_in
 from raycase.io.storage import Location
 from raycase.job.runner import Runner

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from raycase.encoder.model_files import is_trained
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig, project
-from raycase.io.model_files import is_trained
 from raycase.io.rated_pairs import RatedPairs
 from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
@@ -114,4 +114,4 @@ def starting_system(
         raise RequestError(
             f"--model: expected an encoder without projector, or a fine-tuned bi-encoder, got the trained model {model}"
         )
-    return CaseConfig(model=model, encoder=system.encoder, subtract=bool(subtract))
+    return CaseConfig(name=model, encoder=system.encoder, subtract=bool(subtract))

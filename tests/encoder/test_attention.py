@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
-from raycase.encoder import attention
-from raycase.encoder.attention import KERNELS, RowMasks, attend, block_mask, chunks, whole_chunks
+from raycase.encoder.attention import RowMasks, attend, block_mask, whole_chunks
 from raycase.encoder.packing import Forest, Ragged
 
 
@@ -66,28 +64,6 @@ def case(row, window):
     shares = scores.masked_fill(~torch.from_numpy(dense(row, window)), float("-inf")).softmax(-1)
     wanted = (shares @ value.repeat_interleave(2, 1)).transpose(1, 2)
     return (None, query, key, value, None), {"scaling": 0.3, "sliding_window": window}, wanted
-
-
-@pytest.mark.parametrize("window", [None, 20])
-@pytest.mark.parametrize("kind", KINDS)
-def test_attention_in_chunks_and_in_blocks_is_that_of_a_dense_mask(monkeypatch, kind, window):
-    row = random_rows(7, kind, 700)
-    arguments, options, wanted = case(row, window)
-
-    def expect(mask):
-        sees = RowMasks(every=mask) if window is None else RowMasks(every=None, windowed=mask)
-        torch.testing.assert_close(attend(*arguments, row=sees, **options)[0], wanted, rtol=1e-5, atol=1e-5)
-
-    for most in (2**16, 1000, 1):
-        monkeypatch.setattr(attention, "PART_KEYS", most)
-        parts = chunks(row, torch.device("cpu"), torch.float32, window)
-        expect(parts)
-        assert (len(parts) == 1) == (most > 1000)
-        assert all(keys.numel() <= most or len(keys) == 1 for keys, _ in parts)
-        assert max(keys.shape[1] for keys, _ in parts) < len(row), "expected chunks that see less than the row"
-    monkeypatch.setattr(attention, "compiled_flex", lambda: flex_attention)
-    for size in KERNELS:
-        expect(block_mask(*places(row), window, size=size))
 
 
 @pytest.mark.long

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from architectures import save_random
 from helpers import ROOT
-from kinds import save_kind
 from safetensors.torch import load_file
 from transformers import AutoModel
 
 from raycase.encoder.bert import Bert
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.model_files import MPNET
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import SHIPPED_WITH, load_tokenizer, published_tokenizer
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import TokenBatch
-from raycase.io.model_files import MPNET
-from raycase.names import Pooling
 
 MINILM = ENCODERS["minilm"]
 TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]
@@ -29,7 +29,7 @@ TEXTS = [text for text in tiny.SENTENCES if text.strip("\u200b \n")]
 
 @pytest.mark.parametrize("kind", ["bert", "mpnet"])
 def test_its_states_are_the_librarys(tmp_path, kind):
-    folder = save_kind(tmp_path / kind, kind)
+    folder = save_random(tmp_path / kind, kind)
     theirs = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
     ours = Bert(SimpleNamespace(**theirs.config.to_dict())).eval()
     lacks = ours.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
@@ -68,7 +68,7 @@ def test_what_ships_has_the_vectors_and_tokens_of_transformers_to_the_bit():
 
 def test_others_are_the_librarys(tmp_path):
     assert {MINILM.source, f"hf://{MPNET}"} < {*SHIPPED_WITH}
-    spec = replace(MINILM, source=str(save_kind(tmp_path / "bert", "bert")), max_tokens=100)
+    spec = replace(MINILM, source=str(save_random(tmp_path / "bert", "bert")), max_tokens=100)
     for other in (spec, replace(MINILM, pooling=(Pooling.POOLER,))):  # whose dense layer ours has not
         assert type(load_encoder(other, device="cpu").model).__module__.startswith("transformers.")
 

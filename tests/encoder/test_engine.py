@@ -16,9 +16,10 @@ from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers, try_kernels
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.names import Pooling, PromptStyle
+from raycase.names import PromptStyle
 
 WINDOW = 5
 make = partial(AutoConfig.for_model, vocab_size=50)

@@ -10,9 +10,9 @@ from transformers import BertConfig, BertModel, MistralConfig, MistralModel, Qwe
 from raycase.encoder import attention, engine
 from raycase.encoder.attention import NAME, register
 from raycase.encoder.engine import TextEncoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import TokenBatch, Tokens
-from raycase.names import Pooling
 
 GPU = torch.device("meta")
 MODELS = {

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 
 from raycase.encoder.choices import find_encoder, find_unprompted
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import weights_identity
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
-from raycase.names import Pooling
 
 CHOICES = {"prompt": "concat-sc", "pooling": Pooling.MEAN}
 

@@ -50,16 +50,6 @@ def rows_of(sequences, budget, causal=True):
     return [forest.lay(cut) for cut in forest.cuts(budget, whole_chunks)]
 
 
-def test_a_tree_worked_by_hand():
-    """abc, abd, ae and b: a token for each node, depth-first."""
-    [row] = rows_of([[1, 2, 3], [2], [1, 5], [1, 2, 4]], 100)
-    assert row.ids.tolist() == [1, 2, 3, 4, 5, 2]
-    assert row.position.tolist() == [0, 1, 2, 2, 1, 0]
-    assert row.end.tolist() == [5, 4, 3, 4, 5, 6]
-    assert row.sequences.tolist() == [0, 3, 2, 1]
-    assert [p.tolist() for p in paths(row)] == [[0, 1, 2], [0, 1, 3], [0, 4], [5]]
-
-
 tokens = st.lists(st.integers(1, 4), min_size=1, max_size=9)
 few = st.lists(tokens, min_size=1, max_size=30)
 
@@ -88,11 +78,3 @@ def test_a_long_prefix_stays_in_one_row_above_the_budget():
     sequences = [[*range(100), 200 + c] for c in range(25)]
     [row] = rows_of(sequences, 50)
     assert len(row) == 125
-
-
-def test_padding_sees_itself_alone():
-    [row] = rows_of([[1, 2], [1, 3]], 10)
-    padded = row.padded(6, 9)
-    assert padded.ids.tolist() == [1, 2, 3, 9, 9, 9]
-    assert (sees(padded)[3:] == np.eye(6, dtype=bool)[3:]).all()
-    assert (sees(padded)[:3, :3] == sees(row)).all()

@@ -52,22 +52,6 @@ def test_what_is_pooled(style, span):
     assert pooled(prompts.base, "", CONDITION) == wanted
 
 
-@pytest.mark.parametrize("style", BUILT_IN)
-def test_braces_in_a_text_are_text(style):
-    sentence, condition = "{condition} {sentence} {instruction}", "{sentence} {text} {0} %s"
-    found = prompt_set(style, span=TokenSpan.CONDITION).pair.render(sentence, condition)
-    assert found.text[slice(*found.sentence)] == sentence
-    assert found.text.count(condition) == 1
-    assert prompt_set(style).base.render(SENTENCE, CONDITION).sentence is None
-    assert found.text[slice(*found.pooled)] == (sentence if style is PromptStyle.SENT else condition)
-
-
-def test_outer_white_space_is_taken_off():
-    pair = prompt_set(PromptStyle.COND).pair
-    assert pair.render("  a\n", "\tb \n") == pair.render("a", "b")
-    assert pooled(pair, " a  b ", "  c  d ") == "c  d"
-
-
 NO_STYLES = ["", "+", "cond+", "+cond", "other", "cond+other", "Cond", " cond", "cond + sent"]
 NO_SPANS = ["cond:all", "sent:sentence", "concat-sc:", "concat-sc:other", "concat-cs:all:all", "concat-sc: all"]
 TWICE = ["cond+cond", "cond+sent+cond", "concat-sc:all+concat-sc:all"]

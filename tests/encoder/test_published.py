@@ -7,18 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from architectures import save_random
 from helpers import Later, change_json
-from kinds import save_kind
 
 import raycase
 from raycase.encoder import sources
 from raycase.encoder.choices import find_unprompted
 from raycase.encoder.library_files import LEGACY
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.model_files import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.encoder.token_batch import Tokens
 from raycase.errors import RequestError
-from raycase.io.model_files import pinned_uri
 from raycase.models.registry import resolve
 
 library, modules = Later("sentence_transformers"), Later("sentence_transformers.base.modules")
@@ -30,7 +30,7 @@ MODES = tuple(LEGACY.values())
 
 def save(folder, kind="bert", *, pooling="mean", after=(), length=130, lower=False, include=True, **prompts):
     """A tiny model in a folder, as the library of today saves it."""
-    save_kind(folder, kind)
+    save_random(folder, kind)
     transformer = modules.Transformer(str(folder), max_seq_length=length, do_lower_case=lower)
     torch.manual_seed(1)
     parts = [transformer, pooled.Pooling(32, pooling_mode=pooling, include_prompt=include), *after]
@@ -45,7 +45,7 @@ def put(folder, name, values):
 
 def legacy(folder, kind="bert", *, pooling=("mean",), length=130, lower=False, others=()):
     """A tiny model in a folder, as the library saved it before version 6."""
-    save_kind(folder, kind)
+    save_random(folder, kind)
     prefix = "sentence_transformers.models"
     names = ["Transformer", "Pooling", *others]
     paths = ["", *(f"{n}_{name}" for n, name in enumerate(names) if n)]
@@ -159,7 +159,7 @@ def test_a_trained_encoder_is_saved_with_what_follows_its_pooling(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bert", "qwen3", "distilbert"])
 def test_without_files_of_sentence_transformers_it_pools_as_the_library_does(kind, tmp_path):
-    folder = save_kind(tmp_path / "model", kind)
+    folder = save_random(tmp_path / "model", kind)
     if kind == "qwen3":
         change_json(folder / "config.json", architectures=["Qwen3ForCausalLM"])
     encoder = assert_equal(folder).config.encoder

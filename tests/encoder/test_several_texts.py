@@ -57,16 +57,6 @@ def test_a_pair_is_the_tokenizers_own(made, family):
 
 
 @pytest.mark.parametrize("family", TYPED)
-def test_each_text_of_a_pair_is_pooled_over_its_own_tokens(made, family):
-    ours, _ = made(family)
-    found = separated(ours, PAIRS, shortened=2, apart=2)
-    assert found.start[:, 0].tolist() == [0] * len(PAIRS) and found.end[:, 0].tolist() == [1] * len(PAIRS)
-    for row, (ids, _) in enumerate(rows_of(found)):
-        spans = [ids[a:b] for a, b in zip(found.start[row, 1:], found.end[row, 1:], strict=True)]
-        assert spans == ours.parts(PAIRS[row])
-
-
-@pytest.mark.parametrize("family", TYPED)
 @pytest.mark.parametrize("max_tokens", [9, 12, 15])
 def test_a_long_pair_stays_a_pair(made, family, max_tokens):
     """As the library's own steps make one of the tokens that are kept."""

@@ -11,10 +11,10 @@ from transformers import AutoModel
 
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import prompt_set
 from raycase.encoder.table import ENCODERS
 from raycase.models.pairs import SENTENCE as UNCONDITIONAL
-from raycase.names import Pooling
 
 SENTENCE, CONDITION = "A woman in a red dress", "color of the dress"
 

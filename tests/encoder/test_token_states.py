@@ -57,12 +57,6 @@ def read(encoder, layers, batch, reader=None):
     return [found[row] for row in range(len(batch))], plain, work
 
 
-def expect(found, folder, layers, **options):
-    """The states of `TEXTS` are the library's."""
-    for text, states_TW in zip(TEXTS, found, strict=True):
-        small.close(states_TW, wanted(str(folder), text, layers, **options), atol=1e-5)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_states_are_those_of_the_librarys_model(folder_of, name):
     """Every layer, of texts in several batches, the same one twice; and the unconditional vectors beside them."""
@@ -91,29 +85,6 @@ def test_prompts_of_the_same_ids_pass_every_layer_once(folder_of):
     assert encoded == [2, 2]
     for states, others in zip(found, wanted, strict=True):
         np.testing.assert_allclose(states, others, atol=1e-5)
-
-
-def test_special_tokens_are_read_where_every_token_is(folder_of):
-    encoder = opened(spec_of(folder_of, "minilm"))
-    found, plain, _ = read(encoder, [2], tokens(encoder, TEXTS, TokenSpan.ALL))
-    expect(found, folder_of("minilm"), [2], whole=True)
-    small.close(plain, np.stack([states_TW.mean(0) for states_TW in found]), atol=1e-5)
-
-
-def test_prompts_that_do_not_fit_in_memory_are_read_again(folder_of, monkeypatch):
-    encoder = opened(spec_of(folder_of, "minilm"))
-    original = encoder.states
-
-    def states(*inputs):
-        found = original(*inputs)  # which keeps the states of the layers
-        if found[1].numel() > 80:
-            raise torch.OutOfMemoryError
-        return found
-
-    monkeypatch.setattr(encoder, "states", states)
-    found, _, _ = read(encoder, LAYERS, tokens(encoder, TEXTS))
-    assert encoder.batch_tokens < 4096
-    expect(found, folder_of("minilm"), LAYERS)
 
 
 @pytest.mark.parametrize(

@@ -213,23 +213,6 @@ def test_a_condition_that_leaves_no_room_is_refused(tokenizer_of, family):
     assert tiny.tokens(tokenizer_of(family, max_tokens=8), [base])[0].refused is Reason.NO_ROOM
 
 
-@pytest.mark.parametrize(("style", "span"), [STYLES[0], (PromptStyle.CONCAT_CS, TokenSpan.ALL)])
-def test_a_text_without_tokens_is_refused(tokenizer_of, style, span):
-    """BERT's normaliser drops zero-width characters; a vector of nothing would be written."""
-    tokenize = tokenizer_of("minilm")
-    prompts = prompt_set(style, span=span)
-    nothing = "\u200b\u200d"
-    rendered = [prompts.pair.render(nothing, CONDITION), prompts.pair.render(SENTENCE, nothing)]
-    rendered += [
-        prompts.base.render("", nothing),
-        UNCONDITIONAL.render(nothing, ""),
-        prompts.pair.render(SENTENCE, CONDITION),
-    ]
-    found = tiny.tokens(tokenize, rendered)
-    condition, sentence = Reason.EMPTY_CONDITION, Reason.EMPTY_TEXT
-    assert [t.refused for t in found] == [sentence, condition, condition, sentence, None]
-
-
 VERY_LONG = {
     "words": "the color of a red dress " * 100,
     "few spaces between letters": "a b " + "dress, - (people) 😀 " * 100 + "c d",

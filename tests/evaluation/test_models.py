@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from raycase.commands.evaluate import measure
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError
 from raycase.evaluation.models import find_models
 from raycase.evaluation.procedure import find_task
-from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.runner import Runner
 from raycase.models.configs import sentence_encoder
 from raycase.papers.baselines.model import cross_encoder

@@ -126,7 +126,7 @@ def test_what_cannot_be_weighed_is_refused_or_left_alone(weighing, tmp_path, tin
     for column in ("words", "year"):
         refuse(asked(uri, text_column=column), f"--text-column: expected a column of texts .*, got '{column}'", search)
     other, _ = index_of_thirty(tmp_path, tiny_model)
-    words = r"--explain: expected an index of a model that weighs words \(condition-pooling, csr\), got one of .*bi"
+    words = r"--explain: expected an index of a model that weighs words \(as condition-pooling\), got one of .*bi"
     refuse(asked(other, explain=True), words, search)
     assert BOLD not in in_terminal(asked(other))
 

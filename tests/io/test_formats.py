@@ -54,14 +54,6 @@ def test_rows_of_csv(read_bytes, header, data, wanted):
     assert [row[ROW] for row in rows] == list(range(len(wanted)))
 
 
-@pytest.mark.parametrize("bad", ["1", "1,a,b", '1,"a\n,b",c', '""'])
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_a_row_with_other_columns_is_rejected_alone_with_its_place(read_bytes, bad, end):
-    rows, rejected = read_bytes("x.csv", end.join(["id,text", "0,before", "", bad, "2,next", '3,"quoted, too"', bad]))
-    assert [(row[ROW], row[TEXT]) for row in rows] == [(0, "before"), (2, "next"), (3, "quoted, too")]
-    assert rejected == [(1, Reason.UNPARSED, bad), (4, Reason.UNPARSED, bad)]
-
-
 def test_rows_keep_their_numbers_however_a_file_is_parsed_and_cut(tmp_path, monkeypatch):
     """Good, bad and blank lines in blocks of some bytes, read in units, each alone and all at once."""
     path = tmp_path / "x.csv"
@@ -106,16 +98,6 @@ def test_random_files_in_small_blocks_are_read_as_by_pythons_csv_module(tmp_path
         monkeypatch.setattr(room, "BLOCK_BYTES", draw.choice([150, 200, 10**6]))
         wanted = zip(*list(csv.reader(io.StringIO(content, newline="")))[1:], strict=True)
         assert read_columns(the_file(path), names, "--train") == dict(zip(names, map(list, wanted), strict=True)), seed
-
-
-@pytest.mark.parametrize("end", ["\n", "", "\\"])
-def test_a_line_end_in_quotes_is_whole_wherever_a_block_ends(tmp_path, monkeypatch, end):
-    """And a last backslash is no block of its own."""
-    (tmp_path / "x.csv").write_bytes(b'text\n"ab\r\ncd\\"\n"e\r\n\r\n"\nlast or not' + end.encode())
-    wanted = ["ab\r\ncd\\", "e\r\n\r\n", "last or not" + end.strip()]
-    for size in range(16, 60):
-        monkeypatch.setattr(room, "BLOCK_BYTES", size)
-        assert read_columns(the_file(tmp_path / "x.csv"), ["text"], "--train")["text"] == wanted
 
 
 @pytest.mark.parametrize(
@@ -231,14 +213,6 @@ def test_a_name_twice_or_of_half_a_pair_costs_at_most_its_row(read_bytes, first)
     ]
 
 
-def test_a_name_twice_is_told_in_words(tmp_path):
-    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n{"text": "b", "text": "c"}\n')
-    file, (_, _, columns) = the_file(tmp_path / "x.jsonl"), read(tmp_path / "x.jsonl")
-    [span] = spans_of(file, columns)
-    [(_, [rejection])] = read_from(file, span, columns, [(0, 2)])
-    assert rejection.detail == "column text: expected a string, got several values of the name 'text'"
-
-
 # ------------------------------------------------------------------------------------------------------ compressed
 
 
@@ -284,17 +258,3 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path, name, ending):
             rows()
         with pytest.raises(RequestError):
             list(read_from(the_file(path), span, columns, [(0, 1), (1, 8)]))
-
-
-@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.csv.zst"])
-def test_a_file_is_one_span_and_any_of_its_units_is_read_alone(tmp_path, name):
-    path = write(tmp_path / name, ROWS)
-    file, columns = the_file(path), columns_of(path)
-    (span,) = spans_of(file, columns, unit_rows=10, span_bytes=1)
-    assert (span.start, span.rows) == (0, 200)
-    for units in ([(0, 10), (50, 60), (190, 200)], [(3, 4)], [(199, 200)]):
-        found = [table[ID].to_pylist() for table, _ in read_from(file, span, columns, units)]
-        assert [list(map(int, ids)) for ids in found] == [list(range(*unit)) for unit in units]
-    write(path, ROWS[:-1])
-    with pytest.raises(RequestError, match="fewer rows than the 200 that were planned"):
-        list(read_from(file, span, columns, [(0, 200)]))

@@ -80,16 +80,6 @@ def test_a_listing_has_files_only_and_none_that_is_hidden(folder):
     assert (folder / "none").list() == {}
 
 
-def test_removing(folder):
-    (folder / "a" / "b.bin").put(b"1")
-    (folder / "c.bin").put(b"1")
-    (folder / "a").remove()
-    (folder / "none").remove()
-    assert not (folder / "a" / "b.bin").exists()
-    (folder / "c.bin").remove()
-    assert folder.list() == {}
-
-
 def test_local_places_are_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers import embed_here, read_output, sentences, stopped, unit_times, write_csv
 
+from raycase.encoder.model_files import DEFAULT_MODEL
 from raycase.errors import RequestError
-from raycase.io.model_files import DEFAULT_MODEL
 from raycase.job.output import Output
 from raycase.job.verify import verify
 

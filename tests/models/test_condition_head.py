@@ -8,7 +8,7 @@ import small
 import torch
 from scipy.special import erf, expit, softmax
 
-from raycase.heads.condition_head import ConditionHead, HeadConfig, ZeroShotHead
+from raycase.heads.condition_head import ConditionHead, HeadConfig
 
 CONFIG = HeadConfig(activation="gelu", states_dim=6, heads=3, head_dim=4, output_dim=5, temperature=3.0)
 COUNTS = [4, 1, 7]  # tokens of each sentence
@@ -56,12 +56,6 @@ def formula(weights, config, h_TW, e_W):
     return w_T, vector_D
 
 
-def formula_without_training(h_TD, e_D):
-    h_TD, e_D = np.asarray(h_TD, dtype=np.float64), np.asarray(e_D, dtype=np.float64)
-    w_T = softmax(unit(h_TD) @ unit(e_D) / 0.05)
-    return w_T, w_T @ h_TD
-
-
 def check(head, each_formula):
     """Weights and vectors of every sentence under every condition."""
     each, whole, real = padded()
@@ -99,12 +93,6 @@ def test_the_formula(changes):
     config = replace(CONFIG, **changes)
     head = head_of(config)
     check(head, lambda h_TW, e_W: formula(head.state_dict(), config, h_TW, e_W))
-
-
-@pytest.mark.parametrize("dim", [6, 2])
-def test_the_formula_without_training(dim):
-    """On the last layer, which stands last."""
-    check(ZeroShotHead(dim), lambda h_TW, e_W: formula_without_training(h_TW[:, -dim:], e_W[-dim:]))
 
 
 PART = replace(

@@ -11,13 +11,13 @@ from scipy.special import softmax
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 import raycase
+from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.heads.condition_head import ConditionHead, HeadConfig
 from raycase.io.schema import Reason
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
-from raycase.names import Pooling
 
 KINDS = {"bert": (0.0, 2 / 3, 1.0), "qwen": (0.5, 1.0)}  # depths
 LAYERS = {"bert": [0, 2, 3], "qwen": [1, 2]}
@@ -145,7 +145,7 @@ def test_a_pair_that_is_refused_leaves_the_others(trained, kind):
 
 def test_what_it_does_not_have_is_refused(encoders, trained):
     name = f"condition-pooling:{encoders['bert']}"
-    assert resolve(name).model == name
+    assert resolve(name).name == name
     assert resolve(name, pooling="cls").encoder.pooling == (Pooling.CLS,)
     for choices, said in (({"prompt": "cond"}, r"--prompt: .* has none"), ({"subtract": True}, "--subtract: ")):
         with pytest.raises(RequestError, match=said):

@@ -14,9 +14,9 @@ from safetensors.torch import load_file
 import raycase
 from raycase.commands.train import ConditionPoolingFlags, ProjectorFlags
 from raycase.encoder import sources
+from raycase.encoder.model_files import DEFAULT_MODEL, folder_here
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS
-from raycase.io.model_files import DEFAULT_MODEL, folder_here
 from raycase.io.vectors import l2_normalize
 from raycase.models.fine_tuned import starting_encoder
 from raycase.models.registry import load, resolve
@@ -38,7 +38,7 @@ SENTENCES = {  # our own; with the answers to the conditions
 
 def test_it_is_what_is_loaded_without_a_name_wherever_the_package_is():
     config = resolve()
-    assert (config.model, config.folder) == (DEFAULT_MODEL, f"package:raycase/models/{DEFAULT_MODEL}")
+    assert (config.name, config.folder) == (DEFAULT_MODEL, f"package:raycase/models/{DEFAULT_MODEL}")
     assert config.local == FOLDER == folder_here(config.folder, WEIGHTS)
     description = config.describe()
     assert description == resolve(str(FOLDER)).describe()

@@ -14,9 +14,9 @@ from huggingface_hub import constants
 
 import raycase
 from raycase.cli import main
+from raycase.encoder.model_files import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
-from raycase.io.model_files import pinned_uri
 from raycase.models.push import push
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder
@@ -45,7 +45,7 @@ def load(name):
     pinned_uri.cache_clear()
     try:
         model = raycase.load(name, dtype=torch.float32)
-        return [model.config.model, model.config.describe()["weights"], model.encode(TEXTS, "color")]
+        return [model.config.name, model.config.describe()["weights"], model.encode(TEXTS, "color")]
     except ValueError as error:
         return str(error)
 

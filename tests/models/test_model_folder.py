@@ -9,10 +9,10 @@ import torch
 
 import raycase
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.model_files import MODEL_FILE
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
-from raycase.io.model_files import MODEL_FILE
 from raycase.models import case, model_folder
 from raycase.models.model_card import case_card
 from raycase.models.model_folder import CARD, METRICS, open_model_folder, write_folder
@@ -49,7 +49,7 @@ def model(spec, **options):
     """The configuration and g of a trained system."""
     torch.manual_seed(2)
     shape = ProjectorConfig(input_dim=64, output_dim=5, **options)
-    config = case.CaseConfig(model="tiny", encoder=spec, subtract=True, projector=shape)
+    config = case.CaseConfig(name="tiny", encoder=spec, subtract=True, projector=shape)
     return config, Projector(shape).eval()
 
 

@@ -14,13 +14,13 @@ from small import CONDITIONS, EVERY, SENTENCES
 import raycase
 from raycase.commands.train import ProjectorFlags
 from raycase.encoder.choices import find_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import BUILT_IN, OwnPrompt, PooledPart, read_prompt
 from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import Projector, ProjectorConfig
 from raycase.models.model_folder import write_folder
 from raycase.models.registry import resolve
-from raycase.names import Pooling
 from raycase.papers.baselines.model import bi_encoder, lora
 
 ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: "'

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from raycase.papers.dualcse.task import KINDS
+from raycase.papers.dualcse.task import COLUMNS
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def inferences(tmp_path):
             a, b, c, d = random.permutation(words)[:4]
             rows.append((f"{first} {n} {a} {b}", f"{a} {n}", f"{b} {b} {n}", f"{c} {n}", f"{d} {d} {n}"))
         path = tmp_path / f"inferences-{name}.csv"
-        pd.DataFrame(rows, columns=KINDS).to_csv(path, index=False)
+        pd.DataFrame(rows, columns=COLUMNS).to_csv(path, index=False)
         return str(path)
 
     return {"train": write("train", "a"), "validation": write("validation", "two")}

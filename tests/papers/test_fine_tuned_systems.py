@@ -11,12 +11,12 @@ import torch
 from small import EVERY, SENTENCES, close, system
 
 import raycase
+from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.io.schema import Reason
 from raycase.models.configs import EmbedderConfig, score_pairs, sentence_encoder
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import resolve
-from raycase.names import Pooling
 from raycase.papers.baselines.model import bi_encoder, cross_encoder, lora, tri_encoder
 from raycase.papers.baselines.names import Compose
 from raycase.papers.csr.model import csr

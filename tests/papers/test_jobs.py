@@ -141,7 +141,7 @@ def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, task
     if kind is DualCseFlags:
         threshold = metrics["validation"]["threshold"]
         card = (tmp_path / "model" / "README.md").read_text()
-        assert f"told by a cosine above {threshold:.4f}." in card and "| threshold |" not in card
+        assert f"best threshold of a cosine on them is {threshold:.4f}." in card and "| threshold |" not in card
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
@@ -29,7 +30,6 @@ from raycase.models.fine_tuned import (
     with_dropout,
 )
 from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_of_pairs
-from raycase.names import Pooling
 from raycase.papers.baselines.names import Compose
 
 MOST_RANK = 2**16
@@ -48,7 +48,7 @@ def bi_encoder(
     """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
     default = None if own else "concat-cs:all"
     spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
-    return BiEncoderConfig(model=model, encoder=replace(spec, separator=": "))
+    return BiEncoderConfig(name=model, encoder=replace(spec, separator=": "))
 
 
 # ------------------------------------------------------------------------------------------------------- tri-encoder
@@ -113,7 +113,7 @@ class TriEncoder(FineTunedEmbedder):
 def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
-    return TriEncoderConfig(model=model, encoder=spec, compose=compose)
+    return TriEncoderConfig(name=model, encoder=spec, compose=compose)
 
 
 # ----------------------------------------------------------------------------------------------------- cross-encoder
@@ -157,7 +157,7 @@ class CrossEncoder(Scorer):
 def cross_encoder(model: str) -> CrossEncoderConfig:
     """Before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    return CrossEncoderConfig(model=model, encoder=replace(spec, pooling=(Pooling.CLS,)))
+    return CrossEncoderConfig(name=model, encoder=replace(spec, pooling=(Pooling.CLS,)))
 
 
 # -------------------------------------------------------------------------------------------------------------- LoRA
@@ -198,7 +198,7 @@ class LoraConfig(PromptEncoderConfig):
         def adapt(model: Any) -> None:
             with_dropout(model, dropout)
             if not (maps := attention_maps(model)):
-                raise RequestError(f"--model: expected linear layers in the attention of {self.model}, got none")
+                raise RequestError(f"--model: expected linear layers in the attention of {self.name}, got none")
             settings = peft.LoraConfig(
                 r=self.rank, lora_alpha=self.alpha, lora_dropout=self.adapter_dropout, target_modules=maps, bias="none"
             )
@@ -219,7 +219,7 @@ def lora(
     """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
     _import_peft()
     spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    config = LoraConfig(model=model, encoder=spec, **choices)
+    config = LoraConfig(name=model, encoder=spec, **choices)
     check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | {"alpha": (config.alpha > 0, "above 0")})
     return config
 
@@ -238,4 +238,4 @@ class AdaptedEncoder(PromptEncoder):
         return adapters.merge_and_unload()
 
 
-SYSTEMS = {kind.SYSTEM: kind for kind in (BiEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}
+SYSTEMS = {config.SYSTEM: config for config in (BiEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}

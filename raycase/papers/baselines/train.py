@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raycase.commands.flags import Advanced, Hidden, TextFlags
 from raycase.commands.train import RatedFlags
-from raycase.names import Pooling
+from raycase.encoder.pooling import Pooling
 from raycase.papers.baselines.names import Compose
 from raycase.training.losses import Loss
 

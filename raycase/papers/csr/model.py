@@ -22,7 +22,7 @@ from raycase.encoder.bert import LIKE_BERT, LayerInParts, attention_parts, rest
 from raycase.encoder.engine import Collector, TextEncoder, send
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.packing import token_budget_batches
-from raycase.encoder.pooling import pool_mean
+from raycase.encoder.pooling import Pooling, pool_mean
 from raycase.encoder.sources import load_config
 from raycase.encoder.table import ENCODERS
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
@@ -30,7 +30,6 @@ from raycase.errors import RequestError, check_ranges
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, tokens_of_pairs
-from raycase.names import Pooling
 from raycase.papers.csr.names import Asks, Router
 
 PairBatch = tuple[np.ndarray, Tensor, Any]  # which pairs (P,), their vectors (P, D), w (P, T)
@@ -86,11 +85,11 @@ class Csr(FineTunedEmbedder):
     def encode_prepared(self, prepared: Prepared) -> Encoded:
         pair_index = accepted_pairs(prepared)
         collector = Collector(len(prepared.condition), like=torch.empty(0, self.dim, device=self.encoder.model.device))
-        batches = self._plain if prepared.conditions is None else self._routed
+        batches = self._unconditional if prepared.conditions is None else self._routed
         for index, vectors, _ in batches(prepared, pair_index):
             collector.add(index, vectors.float())
         texts = [(prepared.of_sentences, prepared.sentence), (prepared.of_conditions, prepared.condition)]
-        processed = sum(int(b.lengths[np.unique(index[pair_index])].sum()) for kind, index in texts for b in kind)
+        processed = sum(int(b.lengths[np.unique(index[pair_index])].sum()) for batches, index in texts for b in batches)
         work = Work(tokens=int(tokens_of_pairs(prepared, pair_index).sum()), processed=processed, computed=processed)
         return encoded(prepared, pair_index, collector.result()[pair_index], work)
 
@@ -182,7 +181,7 @@ class Csr(FineTunedEmbedder):
             hidden_PTD = rest(layer.layer, hidden_PTD, weighted_PTD)
         return pool_mean(hidden_PTD, real_PT), mean_PT
 
-    def _plain(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
+    def _unconditional(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
         """f(s), without w."""
         texts, text_K = prepared.of_sentences[0], prepared.sentence[pair_index]
         for batch in token_budget_batches(texts.lengths[text_K], self.encoder.batch_tokens):
@@ -208,7 +207,7 @@ def csr(model: str, **choices: Any) -> CsrConfig:
     if encoder.model_type not in LIKE_BERT:
         raise RequestError(f"--model: expected an encoder like {', '.join(LIKE_BERT)}, got {encoder.model_type}")
     layers = int(encoder.num_hidden_layers)
-    config = CsrConfig(model=model, encoder=spec, **choices)
+    config = CsrConfig(name=model, encoder=spec, **choices)
     check_ranges(config, {"routed": (1 <= config.routed <= layers, f"1 to {layers} layers of {model}")})
     return config
 

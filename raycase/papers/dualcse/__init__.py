@@ -1,1 +1,1 @@
-"""DualCSE (Oda et al., 2025): a vector for what a sentence says and one for what it implies; entailment."""
+"""DualCSE (Oda et al., 2025): a vector for what a sentence states and one for what it implies; entailment."""

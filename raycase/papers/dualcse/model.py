@@ -1,6 +1,6 @@
 """DualCSE (Oda et al., 2025): two vectors of a sentence in one space, for its explicit and its implicit meaning.
 
-Both are learned from premises with explicit and implied entailments. Their distance says how implicit a sentence is.
+Both are learned from premises with explicit and implied entailments. Their distance shows how implicit a sentence is.
 
 Shapes: N pairs, D dimensions.
 """
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import compile_layers, load_encoder, whole_model
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.encoder.tokenizer import separated
@@ -25,7 +26,6 @@ from raycase.io.vectors import cosines
 from raycase.models.configs import EmbedderConfig, check_conditions
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
-from raycase.names import Pooling
 from raycase.papers.dualcse.names import DualCseForm
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
@@ -38,7 +38,6 @@ class DualCseConfig(EmbedderConfig):
     SYSTEM: ClassVar[str] = "dualcse"
     known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
     figure_names: ClassVar[tuple[str, ...]] = ("score", "implicitness1", "implicitness2")
-    TEXTS_OF_PAIR: ClassVar[int] = 4
 
     form: DualCseForm = DualCseForm.CROSS
 
@@ -62,9 +61,9 @@ class DualCseConfig(EmbedderConfig):
         meanings = [EXPLICIT] * len(firsts) + [IMPLICIT] * len(firsts)
         return self.prepare([*firsts, *firsts, *seconds, *seconds], [*meanings, *meanings])
 
-    def pair_figures(self, *vectors: np.ndarray) -> np.ndarray:
+    def pair_figures(self, vectors: np.ndarray) -> np.ndarray:
         """Entailment of the second sentence by the first, and how implicit each is: (N, 3)."""
-        r1_ND, u1_ND, r2_ND, u2_ND = vectors
+        r1_ND, u1_ND, r2_ND, u2_ND = np.split(vectors, 4)
         figures = (entailment(r1_ND, u1_ND, r2_ND), implicitness(r1_ND, u1_ND), implicitness(r2_ND, u2_ND))
         return np.stack(figures, axis=1)
 
@@ -129,7 +128,7 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
 def dualcse(model: str, *, form: DualCseForm = DualCseForm.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
-    return DualCseConfig(model=model, encoder=spec, form=form)
+    return DualCseConfig(name=model, encoder=spec, form=form)
 
 
 SYSTEMS = {"dualcse": DualCseConfig}

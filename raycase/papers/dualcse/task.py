@@ -1,7 +1,7 @@
 """Premises with hypotheses (INLI, Havaldar et al., 2025): entailment by a threshold (DualCSE, eq. 3), and which of two
 sentences is more implicit (eqs. 4 and 5).
 
-Shapes: N premises, H kinds of hypotheses, T distinct texts, D dimensions.
+Shapes: N premises, H hypotheses of each, T distinct texts, D dimensions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from raycase.io.reader import read_files
 from raycase.models.pairs import Indexed
 from raycase.papers.dualcse.model import entailment, implicitness
 
-HYPOTHESES = {  # column -> name of the kind
+HYPOTHESES = {  # column -> name of such hypotheses
     "explicit_entailment": "explicit",
     "implied_entailment": "implied",
     "neutral": "neutral",
     "contradiction": "contradiction",
 }
-KINDS = ("premise", *HYPOTHESES)
+COLUMNS = ("premise", *HYPOTHESES)
 ENTAILED_H = np.array([True, True, False, False])
 
 
@@ -39,23 +39,23 @@ ENTAILED_H = np.array([True, True, False, False])
 
 @dataclass(frozen=True, kw_only=True)
 class Inferences:
-    """N premises, each with a hypothesis of every kind."""
+    """N premises, each with a hypothesis of each column."""
 
     uri: str
-    columns: dict[str, list[str]]  # of KINDS
+    columns: dict[str, list[str]]  # of COLUMNS
 
     def __len__(self) -> int:
         return len(self.columns["premise"])
 
     @cached_property
     def texts(self) -> Indexed:
-        """Every text: all premises, then all hypotheses of each kind; its values are the T distinct ones."""
+        """Every text: all premises, then all hypotheses of each column; its values are the T distinct ones."""
         return Indexed.of([text for column in self.columns.values() for text in column])
 
     @property
     def text_index(self) -> np.ndarray:
         """(N, 1 + H) int64: index among the distinct texts of each premise and of its hypotheses."""
-        return self.texts.codes.reshape(len(KINDS), -1).T
+        return self.texts.codes.reshape(len(COLUMNS), -1).T
 
     @cached_property
     def data_sha256(self) -> str:
@@ -69,10 +69,10 @@ def read_inferences(uri: str, flag: str) -> Inferences:
 
     Raises RequestError, with file and row, for a missing column or an empty text, and for fewer than two rows.
     """
-    columns: dict[str, list[str]] = {kind: [] for kind in KINDS}
-    for _, values in read_files(uri, KINDS, flag, words=KINDS):
-        for kind in KINDS:
-            columns[kind] += values[kind]
+    columns: dict[str, list[str]] = {name: [] for name in COLUMNS}
+    for _, values in read_files(uri, COLUMNS, flag, words=COLUMNS):
+        for name in COLUMNS:
+            columns[name] += values[name]
     inferences = Inferences(uri=uri, columns=columns)
     if len(inferences) < 2:
         raise RequestError(f"{flag}: expected at least two premises in {uri}, got {len(inferences)}")
@@ -130,8 +130,8 @@ def more_implicit(values_T: np.ndarray, text_index: np.ndarray) -> np.ndarray:
 
 
 def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[str, float]:
-    """`rte`, over all and by kind of hypothesis, and with two vectors a sentence `eis`: accuracies x 100; and the best
-    threshold over all pairs.
+    """`rte`, over all and by column of hypotheses, and with two vectors a sentence `eis`: accuracies x 100; and the
+    best threshold over all pairs.
 
     vectors: explicit and implicit ones, (T, D) each; or one for each sentence, which has eq. 3's place of both.
     """
@@ -139,7 +139,7 @@ def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[st
     scores_NH = entailment_scores(explicit_TD, implicit_TD, text_index)
     correct_NH = 100.0 * is_correct(scores_NH, half_thresholds(scores_NH))
     metrics = {"rte": float(correct_NH.mean())}
-    metrics |= {f"rte_{kind}": float(v) for kind, v in zip(HYPOTHESES.values(), correct_NH.mean(0), strict=True)}
+    metrics |= {f"rte_{name}": float(v) for name, v in zip(HYPOTHESES.values(), correct_NH.mean(0), strict=True)}
     if len(vectors) == 2:
         metrics["eis"] = 100 * float(more_implicit(implicitness(explicit_TD, implicit_TD), text_index).mean())
     return metrics | {"threshold": best_threshold(scores_NH)}
@@ -181,12 +181,12 @@ def measure_entailment(
         correct_NH = is_correct(scores_NH, threshold_N)
         # a premise's pairs share its vectors, so that the bootstrap draws premises
         values = {"all": correct_NH.mean(1, keepdims=True)}
-        values |= {kind: correct_NH[:, [i]].astype(float) for i, kind in enumerate(HYPOTHESES.values())}
+        values |= {name: correct_NH[:, [i]].astype(float) for i, name in enumerate(HYPOTHESES.values())}
         what = f"{model.config.label}: {of}; entailed above {above}"
         systems.append(RankedSystem(name=model.name, what=what, values=values))
     about = (
         f"{4 * len(tested):,} pairs of a premise and a hypothesis: entailed if the cosine of what both say, or of what "
-        f"the premise implies and the hypothesis says, is above a threshold, which is {manner}. Accuracy x 100 "
+        f"the premise implies and the hypothesis states, is above a threshold, which is {manner}. Accuracy x 100 "
         "with 95 % intervals of the bootstrap over premises."
     )
     title = "Entailment by a threshold"

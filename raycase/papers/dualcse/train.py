@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raycase.commands.flags import Advanced
 from raycase.commands.train import TrainFlags
-from raycase.names import Pooling
+from raycase.encoder.pooling import Pooling
 from raycase.papers.dualcse.names import DualCseForm
 from raycase.training.recipe import Recipe
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.token_batch import TokenBatch, Work
 from raycase.models.configs import ScorerConfig
 from raycase.models.fine_tuned import Scorer, starting_encoder
-from raycase.names import Pooling
 
 MOST, UPPER = 5.0, 4.0  # highest score of STS; lowest score of two sentences with the same meaning
 LOWEST = (0.0, UPPER)  # score of each range
@@ -104,7 +104,7 @@ class MixSp(Scorer):
 def mixsp(model: str) -> MixSpConfig:
     """The system before training. Raises RequestError."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
-    return MixSpConfig(model=model, encoder=replace(spec, pooling=(Pooling.MEAN,)))
+    return MixSpConfig(name=model, encoder=replace(spec, pooling=(Pooling.MEAN,)))
 
 
 SYSTEMS = {"mixsp": MixSpConfig}

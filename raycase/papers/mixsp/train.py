@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from raycase.commands.flags import Advanced
 from raycase.commands.train import TrainFlags
+from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError, note
-from raycase.names import Pooling
 from raycase.training.losses import squared_error
 from raycase.training.recipe import Recipe
 

@@ -5,15 +5,15 @@ import pytest
 import small
 import tiny
 import torch
-from kinds import save_kind
+from architectures import save_random
 from small import CONDITIONS, DIM, SENTENCES, close, system
 
 import raycase
 from raycase.commands.train import ProjectorFlags
 from raycase.encoder.loading import load_encoder
+from raycase.encoder.pooling import Pooling
 from raycase.models.case import CaseConfig
 from raycase.models.fine_tuned import pair_scores
-from raycase.names import Pooling
 from raycase.papers.baselines.model import lora
 from raycase.papers.baselines.train import LoraFlags
 
@@ -83,7 +83,7 @@ def test_a_projection_with_its_adapter_by_hand(made, encoders):
 def test_a_fit_changes_the_adapters_and_keeps_them_alone(made, kind):
     config = made(kind)
     recipe = {"rank": 4, "alpha": 12.0, "epochs": 2, "batch_size": 8, "learning_rate": 1e-2}
-    job = small.job(LoraFlags, config.model, **recipe, **CHOICES[kind])
+    job = small.job(LoraFlags, config.name, **recipe, **CHOICES[kind])
     *_, state = small.fit(job, [small.rated(), small.rated(seed=1)])
     assert state.weights.keys() == state.best.keys() == weights(pair_scores(config.trainable())).keys()
     assert sum(t.numel() for t in state.weights.values()) == LAYERS * 4 * WIDTHS[kind]
@@ -103,7 +103,7 @@ def test_saved_it_is_added_to_the_weights(made, kind, tmp_path):
 
 def test_other_kinds_have_adapters_in_their_attention_alone(tmp_path):
     kind = "t5"
-    config = lora(str(save_kind(tmp_path / "model", kind)), prompt="concat-cs", pooling=Pooling.MEAN, rank=2)
+    config = lora(str(save_random(tmp_path / "model", kind)), prompt="concat-cs", pooling=Pooling.MEAN, rank=2)
     module = trained(config)
     assert len(weights(module)) >= 3 * 2 * 2
     assert all("SelfAttention." in name for name in weights(module))

@@ -11,8 +11,8 @@ from helpers import Later
 from transformers import AutoModel, AutoTokenizer
 
 import raycase
+from raycase.encoder.pooling import Pooling
 from raycase.models.configs import sentence_encoder
-from raycase.names import Pooling
 from raycase.papers.baselines.model import bi_encoder, lora, tri_encoder
 
 library = Later("sentence_transformers")

@@ -9,7 +9,7 @@ import pytest
 import small
 import tiny
 import torch
-from kinds import save_kind
+from architectures import save_random
 from safetensors.torch import load_file, save_file
 from small import DIM, EVERY, SENTENCES, close, system
 
@@ -93,7 +93,7 @@ class Reference:
 @pytest.fixture(scope="module")
 def mpnet(tmp_path_factory):
     """A random MPNet whose relative positions matter."""
-    folder = save_kind(tmp_path_factory.mktemp("mpnet"), "mpnet")
+    folder = save_random(tmp_path_factory.mktemp("mpnet"), "mpnet")
     weights = load_file(folder / "model.safetensors")
     weights["encoder.relative_attention_bias.weight"] *= 5
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -150,7 +150,7 @@ def test_a_word_weighs_what_the_router_gives_its_tokens(bert, routed, asks):
 
 def test_without_training_it_is_named_by_its_encoder(bert):
     config = resolve(f"csr:{bert}")
-    assert config.model == f"csr:{bert}" and config.describe() == csr(bert).describe(), "the paper's router"
+    assert config.name == f"csr:{bert}" and config.describe() == csr(bert).describe(), "the paper's router"
     close(small.vectors(raycase.load(f"csr:{bert}", dtype=torch.float32)), Reference(bert).vectors(), atol=5e-6)
     close(
         small.vectors(raycase.load(f"tri-encoder:{bert}", dtype=torch.float32)),

@@ -16,7 +16,7 @@ from raycase.commands.score import ScoreFlags
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
 from raycase.papers.dualcse.model import dualcse, implicitness
-from raycase.papers.dualcse.task import KINDS, entailment_scores, half_thresholds, is_correct, read_inferences
+from raycase.papers.dualcse.task import COLUMNS, entailment_scores, half_thresholds, is_correct, read_inferences
 
 
 def test_the_figures_are_those_of_the_loaded_folders(evaluation, inferences, tiny_model, tmp_path):
@@ -44,7 +44,7 @@ def asked(evaluation, tiny_model, tmp_path):
     dualcse(str(tiny_model)).trainable().save(tmp_path / "dualcse")
 
     def job(rows, **options):
-        data = write_csv(tmp_path / "data.csv", KINDS, rows)
+        data = write_csv(tmp_path / "data.csv", COLUMNS, rows)
         return evaluation(tmp_path / "dualcse", data=data, task="rte", **options)
 
     return job
@@ -65,7 +65,7 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
     is between these cosines: of the tested pairs those at 25 and 30 degrees are above it, that at 35 is below."""
     tuned = [(f"a{n} 0 90", "b 20 0", "c 70 0", "d 40 0", "e 200 0") for n in range(2)]
     tested = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
-    job = asked(tested, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, tuned))
+    job = asked(tested, threshold_from=write_csv(tmp_path / "dev.csv", COLUMNS, tuned))
     metrics = measure(job, vectors_of=planted)
     threshold = (math.cos(math.radians(20)) + math.cos(math.radians(40))) / 2
     assert metrics["thresholds"] == {"dualcse": [pytest.approx(threshold)]}
@@ -82,7 +82,7 @@ def test_a_threshold_of_another_file_by_hand(asked, tmp_path):
 
 def test_a_threshold_file_that_has_a_premise_of_the_data_is_refused(asked, tmp_path):
     rows = [(f"p{n} 0 90", "q 25 0", "r 55 0", "s 30 0", "t 200 0") for n in range(3)]
-    job = asked(rows, threshold_from=write_csv(tmp_path / "dev.csv", KINDS, rows[1:]))
+    job = asked(rows, threshold_from=write_csv(tmp_path / "dev.csv", COLUMNS, rows[1:]))
     with pytest.raises(RequestError, match="--threshold-from: expected no premise of --data, got 2, one of them 'p1 0"):
         measure(job, vectors_of=planted)
     with pytest.raises(RequestError, match="--threshold-from: expected none but for --task rte"):

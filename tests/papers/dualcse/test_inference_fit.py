@@ -8,13 +8,20 @@ import pytest
 import small
 import torch
 
+from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
-from raycase.names import Pooling
 from raycase.papers.dualcse.fit import dual_loss
 from raycase.papers.dualcse.model import dualcse, implicitness
 from raycase.papers.dualcse.names import DualCseForm
-from raycase.papers.dualcse.task import HYPOTHESES, KINDS, accuracies, entailment_scores, more_implicit, read_inferences
+from raycase.papers.dualcse.task import (
+    COLUMNS,
+    HYPOTHESES,
+    accuracies,
+    entailment_scores,
+    more_implicit,
+    read_inferences,
+)
 from raycase.papers.dualcse.train import DualCseFlags, SimCseFlags
 
 
@@ -123,7 +130,7 @@ def test_a_batch_loss_is_that_of_its_vectors(name, inferences, bert):
     module = small.disturb(config.trainable(0.0)).eval()
     batch = np.array([3, 0, 11])
     found = training.batch_loss(texts, module, batch)
-    kinds = [[train.columns[KINDS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
+    kinds = [[train.columns[COLUMNS[k]][row] for row in batch] for k in (0, 1, 2, 4)]
     names = config.known_conditions or (None,)
     vectors = ([torch.from_numpy(module.embed(k, name)) for k in kinds] for name in names)
     wanted = dual_loss(*map(torch.stack, vectors))

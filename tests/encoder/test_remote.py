@@ -13,12 +13,12 @@ from nested_models import save_case
 from s3_proxy import Proxy
 
 import raycase
+from raycase.encoder.model_files import fetch, remote_identity
 from raycase.errors import RequestError
-from raycase.io.model_files import fetch, remote_identity
 from raycase.io.storage import locate
 from raycase.models.registry import resolve
 
-FETCH = "import sys; from raycase.io.model_files import fetch; print(fetch(sys.argv[1], large=True))"
+FETCH = "import sys; from raycase.encoder.model_files import fetch; print(fetch(sys.argv[1], large=True))"
 WORDS = (["a red dress", "two dogs"], ["color", "number"])
 
 

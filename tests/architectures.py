@@ -1,4 +1,4 @@
-"""Tiny random models of each kind of encoder, as `config.json` calls it, saved with a tokenizer like the published."""
+"""Tiny random models of each architecture, as `config.json` calls it, saved with a tokenizer like the published."""
 
 import tiny
 import torch
@@ -11,7 +11,7 @@ HALVES = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 3, "num_heads": 4,
 OPT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "ffn_dim": 64, "word_embed_proj_dim": 32}
 DEBERTA = SIZES | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}
 
-# Kind -> what differs from the library's defaults.
+# Architecture -> what differs from the library's defaults.
 ENCODERS = {
     "albert": SIZES | {"embedding_size": 16},
     "bert": SIZES,
@@ -34,18 +34,18 @@ DECODERS = {
     "qwen2": SHARED_KEYS,
     "qwen3": SHARED_KEYS,
 }
-KINDS = ENCODERS | DECODERS
+ARCHITECTURES = ENCODERS | DECODERS
 LIKE_ROBERTA = ("mpnet", "roberta", "xlm-roberta")  # by their tokenizer here; its padding token is 1
 
 
-def save_kind(folder, kind, seed=0):
-    """Save a random model of a kind with a tokenizer; gives the folder."""
+def save_random(folder, architecture, seed=0):
+    """Save a random model of a architecture with a tokenizer; gives the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    byte_level = kind in LIKE_ROBERTA
+    byte_level = architecture in LIKE_ROBERTA
     rows = tiny.save_tokenizer(folder, tiny.byte_level() if byte_level else tiny.wordpiece())
     values = {"vocab_size": rows, "pad_token_id": int(byte_level), "bos_token_id": 2, "eos_token_id": 2}
-    values |= {"decoder_start_token_id": 0} if kind == "t5" else {}
-    config = AutoConfig.for_model(kind.split(",")[0], **values | KINDS[kind])
+    values |= {"decoder_start_token_id": 0} if architecture == "t5" else {}
+    config = AutoConfig.for_model(architecture.split(",")[0], **values | ARCHITECTURES[architecture])
     torch.manual_seed(seed)
     AutoModel.from_config(config).save_pretrained(folder)
     return folder

@@ -16,7 +16,7 @@ import huggingface_hub as hub  # which imports its client when it is used
 from filelock import FileLock
 
 from raycase.errors import RequestError, expecting
-from raycase.errors import named as said
+from raycase.errors import named as in_words
 from raycase.io.storage import PACKAGE, fingerprint, locate, mark
 from raycase.names import DEFAULT_MODEL
 
@@ -29,10 +29,10 @@ ADVICE = {  # by the type of an error of the hub
 }
 DATASET = re.compile(r"hf://datasets/([\w.-]+/[\w.-]+)(@[^/]+)?/.+")
 WEIGHTS = "safetensors"
-VOCABULARY_KINDS = ("model", "tsv", "tiktoken", "codes", "spm")
+VOCABULARIES = ("model", "tsv", "tiktoken", "codes", "spm")
 MODULE_WEIGHTS = (f"[0-9]_*/model.{WEIGHTS}", "[0-9]_*/pytorch_model.bin")  # small ones, of sentence-transformers
-KINDS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARY_KINDS)  # endings of what is read
-MODEL_FILE = "raycase.json"  # written last into a model folder; says what system it holds
+ENDINGS = ("json", WEIGHTS, "txt", "jinja", "md", *VOCABULARIES)  # endings of what is read
+MODEL_FILE = "raycase.json"  # written last into a model folder; names its system
 METRICS, CARD = "metrics.json", "README.md"  # of a model folder, and no part of the model
 OF_MODELS = {"config.json", MODEL_FILE, "adapter_config.json"}  # of which a folder of a model has one
 MPNET = "sentence-transformers/all-mpnet-base-v2@e8c3b32edf5434bc2275fc9bab85f82640a19130"
@@ -44,7 +44,7 @@ ALWAYS_READ = ("config.json", "tokenizer.json", "model.safetensors")  # where th
 LARGE_BYTES = 64 * 2**20  # larger files are weights, which only encoding needs
 ENCODER_WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"  # with one of them none is pickled
 PART = r"[^./\\:\0][^/\\:\0]*"  # of a path that stays in its folder, on any system; nothing hidden
-FETCHED = re.compile(rf"(({PART}/)*){PART}\.({'|'.join(KINDS)})")  # settings, weights, vocabularies: no code
+FETCHED = re.compile(rf"(({PART}/)*){PART}\.({'|'.join(ENDINGS)})")  # settings, weights, vocabularies: no code
 PICKLED = re.compile(rf"(({PART}/)*)pytorch_model[^/\\:\0]*\.bin")  # weights, of which only tensors are read
 
 
@@ -169,8 +169,8 @@ def _is_read(name: str, files: Mapping[str, object]) -> bool:
 @cache
 def pinned_uri(model: str, file: str) -> str | None:
     """`hf://owner/name@commit` of a Hugging Face id whose repository has this file; None where it has not, where there
-    is no such repository, or where the cache lacks it, offline. Whether the cache has an encoder's files says nothing:
-    a repository may have both. Raises RequestError as `file_of`."""
+    is no such repository, or where the cache lacks it, offline. A cache with an encoder's files decides nothing: a
+    repository may have both. Raises RequestError as `file_of`."""
     name, _, revision = model.partition("@")
     if not HUB_ID.fullmatch(model) or Path(model).exists():
         return None
@@ -209,12 +209,12 @@ def file_of(name: str, file: str, revision: str | None, *, sure: bool = False) -
             advice = "vectors may be others without it: run this once with the network, or pass the folder of a copy"
         raise RequestError(
             f"--model: expected {file} of {name} on the Hugging Face hub or in its cache on this machine, "
-            f"got: {said(error.__cause__ or error)}; {advice}"
+            f"got: {in_words(error.__cause__ or error)}; {advice}"
         ) from error
 
 
 def _is_known_to_lack(name: str, revision: str | None, file: str) -> bool:
-    """Whether the hub's cache says that a revision has no such file: by the marker of an earlier failed request, or
+    """Whether the hub's cache knows that a revision has no such file: by the marker of an earlier failed request, or
     by a listing of all its files."""
     with suppress(Exception):  # no name of a repository, no listing, or a hub's library that is older than these
         if hub.try_to_load_from_cache(name, file, revision=revision) is hub._CACHED_NO_EXIST:
@@ -236,7 +236,7 @@ def snapshot(uri: str, *, large: bool, named: str = "") -> Path:
     assert match is not None
     name, commit, inside = match.groups()
     below = f"{inside}/" if inside else ""
-    patterns = [f"{below}*.{kind}" for kind in KINDS if large or kind != WEIGHTS]
+    patterns = [f"{below}*.{ending}" for ending in ENDINGS if large or ending != WEIGHTS]
     patterns += [f"{below}{file}" for file in (*MODULE_WEIGHTS, *([named] if named else []))]
     with expecting(f"--model: expected a readable model at {uri}", OSError, ValueError):
         folder = hub.snapshot_download(name, revision=commit, allow_patterns=patterns)

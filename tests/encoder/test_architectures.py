@@ -1,4 +1,4 @@
-"""Encoders of every kind give the vectors of transformers: plain, under conditions, and the states of their layers."""
+"""Encoders of every architecture give the vectors of transformers: alone, under conditions, and of each layer."""
 
 import json
 import resource
@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from kinds import DECODERS, KINDS, library_states, save_kind
+from architectures import ARCHITECTURES, DECODERS, library_states, save_random
 from safetensors.torch import load_file, save_file
 
 import raycase
 from raycase.encoder.choices import find_encoder
 from raycase.encoder.loading import load_encoder, save_encoder, whole_model
+from raycase.encoder.pooling import Pooling
 from raycase.encoder.token_batch import TokenBatch, Tokens
 from raycase.encoder.token_states import StateReader
 from raycase.errors import RequestError
-from raycase.names import Pooling, PromptStyle
+from raycase.names import PromptStyle
 
 TEXTS = [text for text in tiny.SENTENCES if text.strip()]  # from one token to 120, beyond every window
 SHORT = ["A woman in a red dress", "Two people play (with a dog)!", "a"]  # none is cut
@@ -31,11 +32,11 @@ def spec_of(folder):
     return find_encoder(str(folder), prompt=PromptStyle.CONCAT_SC, pooling=Pooling.MEAN)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_has_the_vectors_of_the_library(kind, tmp_path):
-    folder = save_kind(tmp_path / "model", kind)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_an_architecture_has_the_vectors_of_the_library(architecture, tmp_path):
+    folder = save_random(tmp_path / "model", architecture)
     spec = spec_of(folder)
-    assert spec.causal == (kind in DECODERS)
+    assert spec.causal == (architecture in DECODERS)
     encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
     ids = [encoder.tokenize.tokenizer.encode(text).ids[: spec.max_tokens] for text in TEXTS]
     tokens = [Tokens(ids=each, start=0, end=len(each)) for each in ids]
@@ -64,9 +65,9 @@ def means(folder, encoder, prompts):
     return np.stack([states[-1].mean(0).numpy() for states in library_states(folder, ids)])
 
 
-@pytest.mark.parametrize("kind", ["mpnet", "t5"])
-def test_a_kind_is_saved_as_it_is_loaded(kind, tmp_path):
-    spec = spec_of(save_kind(tmp_path / "model", kind))
+@pytest.mark.parametrize("architecture", ["mpnet", "t5"])
+def test_an_architecture_is_saved_as_it_is_loaded(architecture, tmp_path):
+    spec = spec_of(save_random(tmp_path / "model", architecture))
     tokens = [Tokens(ids=[5, 6, 7, 8], start=0, end=4)]
     wanted = load_encoder(spec, device="cpu", dtype=torch.float32).pool(tokens)
     (tmp_path / "saved").mkdir()
@@ -77,25 +78,27 @@ def test_a_kind_is_saved_as_it_is_loaded(kind, tmp_path):
 
 def test_a_decoder_read_in_both_directions_sees_the_whole_text_and_an_encoder_keeps_its_windows(tmp_path):
     ids = [5 + i % 7 for i in range(40)]
-    for kind, changes in (("mistral", True), ("gemma3_text, both ways", False)):
-        spec = replace(spec_of(save_kind(tmp_path / kind, kind)), causal=False)
+    for architecture, changes in (("mistral", True), ("gemma3_text, both ways", False)):
+        spec = replace(spec_of(save_random(tmp_path / architecture, architecture)), causal=False)
         encoder = load_encoder(spec, device="cpu", dtype=torch.float32)
         first, other = (Tokens(ids=[i, *ids], start=40, end=41) for i in (5, 6))
         near = cosines(encoder.pool([first]), encoder.pool([other]))
-        assert (near < 0.99999) == changes, f"{kind}: three windows of 8"
+        assert (near < 0.99999) == changes, f"{architecture}: three windows of 8"
 
 
-@pytest.mark.parametrize("kind", ["clip", "nonsense"])
-def test_what_encodes_no_texts_is_refused_by_its_name(kind, tmp_path):
-    folder = save_kind(tmp_path / "model", "bert")
-    (folder / "config.json").write_text(json.dumps({"model_type": kind, "hidden_size": 32, "num_hidden_layers": 2}))
-    with pytest.raises(RequestError, match=rf"--model: expected .*{kind}"):
+@pytest.mark.parametrize("architecture", ["clip", "nonsense"])
+def test_what_encodes_no_texts_is_refused_by_its_name(architecture, tmp_path):
+    folder = save_random(tmp_path / "model", "bert")
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": architecture, "hidden_size": 32, "num_hidden_layers": 2})
+    )
+    with pytest.raises(RequestError, match=rf"--model: expected .*{architecture}"):
         load_encoder(spec_of(folder))
 
 
 def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
     """MPNet's, which is computed for the pooled tokens only."""
-    folder = save_kind(tmp_path / "model", "mpnet")
+    folder = save_random(tmp_path / "model", "mpnet")
     weights = load_file(folder / "model.safetensors")
     weights["encoder.relative_attention_bias.weight"] *= 10
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -109,7 +112,7 @@ def test_the_last_layer_alone_has_relative_positions_too(tmp_path):
 
 
 def test_a_disk_without_room_is_an_error_in_one_line_when_an_encoder_is_saved(tmp_path):
-    spec = spec_of(save_kind(tmp_path / "model", "mpnet"))
+    spec = spec_of(save_random(tmp_path / "model", "mpnet"))
     model = whole_model(load_encoder(spec, device="cpu", dtype=torch.float32))
     (tmp_path / "saved").mkdir()
     least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
