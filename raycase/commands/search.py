@@ -331,7 +331,7 @@ def find_scorer(model: str, *, conditional: bool) -> Any:
 
     config: Any = resolve(model)
     if isinstance(config, EmbedderConfig):
-        raise RequestError(f"--rerank: expected a model that scores pairs (mixsp, cross-encoder), got {model}")
+        raise RequestError(f"--rerank: expected a model that scores pairs (as a cross-encoder), got {model}")
     if config.known_conditions is None and not conditional:
         raise RequestError(
             f"--rerank: expected queries under conditions for {model}, got none, or weights of some; see --condition"

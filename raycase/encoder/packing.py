@@ -23,7 +23,7 @@ def token_budget_batches(
     those of a batch have one length.
     """
     sizes = np.asarray(lengths, dtype=np.int64)
-    order = np.argsort(-sizes, kind="stable")
+    order = np.argsort(-sizes, stable=True)
     start = 0
     while start < len(order):
         stop = start + max(1, budget // max(1, int(sizes[order[start]])))

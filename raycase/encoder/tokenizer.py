@@ -56,7 +56,7 @@ class PromptTokenizer:
         return max(ids, default=0) < self.rows
 
     def is_unknown(self, ids: Sequence[int]) -> bool:
-        """Whether these tokens of a text all stand for what the vocabulary lacks, or for SentencePiece's
+        """Whether these tokens of a text all stand for what the vocabulary lacks, or are a tokenizer's
         blanks: its vector then states nothing of the text. Never of a tokenizer without such a token."""
         return self.unknown_id in ids and {*ids} <= {self.unknown_id, self.tokenizer.token_to_id("\u2581")}
 

@@ -174,7 +174,7 @@ class ConditionPooling(Embedder):
         with torch.inference_mode():
             questions = self.head.ask(torch.from_numpy(states_CW).to(device))
         sentences, sentence_K = np.unique(prepared.sentence[pair_index], return_inverse=True)
-        order = np.argsort(sentence_K, kind="stable")  # pairs by sentence
+        order = np.argsort(sentence_K, stable=True)  # pairs by sentence
         first_S = np.searchsorted(sentence_K[order], np.arange(len(sentences) + 1))
         # with them, nothing is sent once the encoder has begun
         sent_first_S, sent_condition_K = send(device, first_S, condition_K[order])
@@ -228,7 +228,7 @@ class ConditionPooling(Embedder):
             texts.append(pair_index[rows])  # after all that may lack memory: then these texts come again
 
         work = self.reader.read(prepared.of_sentences[0].take(prepared.sentence[pair_index]), keep)
-        order = np.argsort(np.concatenate(texts), kind="stable")
+        order = np.argsort(np.concatenate(texts), stable=True)
         kept = type(parts[0]).concat(parts).take(order[prepared.rows])
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 

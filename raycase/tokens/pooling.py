@@ -85,7 +85,7 @@ class UnpackedTokens:
 def unpack_tokens(tokens: StoredTokens, codes: TokenBasis | None) -> UnpackedTokens:
     """Stored tokens, or sketches of them (None), ready to be pooled."""
     counts = tokens.codes.counts
-    order = np.argsort(counts, kind="stable")
+    order = np.argsort(counts, stable=True)
     flat = tokens.codes.take(order).flat
     if codes is not None:
         packed, flat = flat, np.empty((len(flat), len(codes.bits)), np.int8)

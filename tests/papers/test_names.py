@@ -9,7 +9,7 @@ from raycase.models.registry import SYSTEMS
 from raycase.papers import PAPERS
 
 OF_THE_FIELD = {"bi-encoder", "cross-encoder"}  # what such models are called everywhere
-LEFT = {"training/loop.py", "evaluation/job.py"}  # the title of a metric; of which task a flag is
+LEFT = {"training/loop.py"}  # the title of a metric
 NAMES = {name for adds in PAPERS.values() for column in adds for name in column.split()}
 
 

@@ -139,7 +139,7 @@ class Csr(FineTunedEmbedder):
         alone, budget = prepared.of_sentences[0], self.encoder.batch_tokens
         conditions, condition_index = np.unique(prepared.condition[pair_index], return_inverse=True)
         condition_CD = self.condition_vectors(prepared.of_conditions[0].take(conditions))
-        order = np.argsort(prepared.sentence[pair_index], kind="stable")
+        order = np.argsort(prepared.sentence[pair_index], stable=True)
         distinct, starts, counts = np.unique(
             prepared.sentence[pair_index][order], return_index=True, return_counts=True
         )

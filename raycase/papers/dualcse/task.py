@@ -112,7 +112,7 @@ def half_thresholds(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
 def best_threshold(scores_NH: np.ndarray) -> float:
     """The gamma of eq. 3 that classifies most pairs correctly: midway between two scores, the lowest of equally good
     ones."""
-    order = np.argsort(scores_NH.reshape(-1), kind="stable")
+    order = np.argsort(scores_NH.reshape(-1), stable=True)
     scores = scores_NH.reshape(-1)[order]
     entailed = np.broadcast_to(ENTAILED_H, scores_NH.shape).reshape(-1)[order]
     # with the threshold above the first i scores: correct pairs below it, and above it
