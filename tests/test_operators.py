@@ -128,6 +128,17 @@ def test_words_are_pooled_as_by_the_job(words, tmp_path):
     np.testing.assert_allclose(vectors(found), vectors(wanted), atol=1e-3)  # the job's are float16
 
 
+def test_chunks_are_pooled_with_their_places(tmp_path):
+    pytest.importorskip("semantic_text_splitter")
+    long = [{"id": i, "text": ". ".join(["a red dress", "two people play", "a dog"] * 4)} for i in range(3)]
+    output = storing.stored(tmp_path, storing.model_folder(tmp_path), long, chunk=8, keep_columns=("text",))
+    rows = read_output(output)
+    found = raycase.Pool(tokens=output, conditions="animal")(rows)
+    assert len(found) == len(rows) > 6
+    for name in ("id", "document", "chunk", "start", "end"):
+        assert found[name].equals(rows[name])
+
+
 def test_words_of_another_output_are_refused(words):
     pool, rows = raycase.Pool(tokens=str(words), conditions="animal"), read_output(str(words))
     with pytest.raises(ValueError, match="word_codes"):

@@ -132,8 +132,8 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.io.schema import BITS
     from raycase.job.read_step import PAIRS_OF_UNIT
     from raycase.job.request import ROWS_OF_UNIT
-    from raycase.job.results import EMBEDDINGS
-    from raycase.job.stored_tokens import pooling, token_files, tokens_among
+    from raycase.job.results import EMBEDDINGS, Encoding, Pairs
+    from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
     from raycase.models.configs import check_conditions
     from raycase.models.pairs import check_room
 
@@ -146,9 +146,14 @@ def check_embed(flags: EmbedFlags) -> Request:
         if names or not conditions:
             got = f"--{names[0].replace('_', '-')} beside them; leave it out" if names else "none"
             raise RequestError(f"--input: expected --conditions for the stored tokens in {flags.input}, got {got}")
-        files, written = token_files(tokens), {"dtype": flags.dtype, "normalize": flags.normalize}
-        encoding = pooling(tokens, conditions, model=flags.model, keep=flags.keep_columns, **written)
-        encoding = replace(encoding, compute=flags.compute, batch_tokens=flags.batch_tokens)
+        files, columns = token_files(tokens), token_columns(tokens, flags.keep_columns)
+        encoding = Encoding(
+            model=token_model(tokens, flags.model),
+            pairs=Pairs(columns=columns, conditions=conditions),
+            result=pooled(tokens, conditions, dtype=flags.dtype, normalize=flags.normalize),
+            compute=flags.compute,
+            batch_tokens=flags.batch_tokens,
+        )
     else:
         found.say("--input")
         files = found.files

@@ -37,8 +37,8 @@ from raycase.io.schema import (
 )
 from raycase.job.encode_step import encode_rows
 from raycase.job.read_step import prepare_rows
-from raycase.job.results import Encoding, Pairs, VectorResult, read_codes
-from raycase.job.stored_tokens import open_tokens, pooling, token_model
+from raycase.job.results import Encoding, Pairs, VectorResult
+from raycase.job.stored_tokens import open_tokens, pooled, token_model
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, as_texts
 from raycase.models.pairs import check_alike
@@ -140,12 +140,14 @@ class Pool:
     @names_arguments
     def __init__(self, *, tokens: str, conditions: str | Iterable[str], model: str | None = None) -> None:
         stored = open_tokens(tokens, "--tokens")
-        names = _conditions(conditions, token_model(stored, model))
+        config = token_model(stored, model)
+        names = _conditions(conditions, config)
         if not names:
             raise ValueError("conditions: expected one or more, got none")
-        self.encoding = pooling(stored, names, model=model, keep=())
-        self.codes = read_codes(stored.output.basis.uri)
-        self.model: Embedder = self.encoding.model.load()
+        result, columns = pooled(stored, names), Columns(texts=(), id=None, condition=None, keep=(), types={})
+        pairs = Pairs(columns=columns, conditions=result.conditions)
+        self.encoding, self.codes = Encoding(model=config, pairs=pairs, result=result), result.codes
+        self.model: Embedder = config.load()
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         """(R rows) -> (R C rows). Raises ValueError for a batch without stored tokens, or with another output's."""

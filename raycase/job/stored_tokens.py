@@ -18,7 +18,7 @@ from raycase.io.source import InputFile
 from raycase.io.storage import fingerprint
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.output import Output, read_job
-from raycase.job.results import CHUNKED, Encoding, OfVectors, Pairs, read_codes
+from raycase.job.results import CHUNKED, OfVectors, read_codes
 from raycase.models.configs import EmbedderConfig
 from raycase.models.registry import resolve_embedder
 from raycase.names import Dtype
@@ -76,20 +76,10 @@ class PooledResult(OfVectors):
         return self.rounded(encoded, normalize=self.normalize)
 
 
-def pooling(
-    tokens: FinishedOutput, conditions: Sequence[str], *, model: str | None, keep: Sequence[str] | None, **written: Any
-) -> Encoding:
-    """How stored tokens become vectors; `written`: `dtype` and `normalize`. Raises RequestError for another model than
-    that which stored them, and for a column to keep that there is not."""
-    result = PooledResult(
-        of=tokens.job_file.config,
-        tokens=tokens.job_file.fingerprint,
-        basis=tokens.output.basis.uri,
-        conditions=tuple(conditions),
-        **written,
-    )
-    columns, config = token_columns(tokens, keep), token_model(tokens, model)
-    return Encoding(model=config, pairs=Pairs(columns=columns, conditions=result.conditions), result=result)
+def pooled(tokens: FinishedOutput, conditions: Sequence[str], **written: Any) -> PooledResult:
+    """The vectors of these tokens under conditions; `written`: `dtype` and `normalize`."""
+    of, basis = tokens.job_file, tokens.output.basis.uri
+    return PooledResult(of=of.config, tokens=of.fingerprint, basis=basis, conditions=tuple(conditions), **written)
 
 
 def open_tokens(uri: str, flag: str) -> FinishedOutput:
