@@ -40,7 +40,7 @@ from raycase.io.reader import TEXT
 from raycase.io.schema import EMBEDDING, ID, Columns, rejected_table
 from raycase.job.encode_step import EncodeUnits
 from raycase.job.read_step import prepare_rows
-from raycase.job.results import Encoding, Pairs, VectorResult
+from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.units import ReadUnit
 from raycase.models.pairs import accepted_pairs, tokens_of_pairs
 from raycase.tokens.basis import typical_conditions
@@ -348,7 +348,7 @@ def product_rate(device, dtype, rows, outer, inner):
 def read_units(system, texts, under):
     """What the read step gives of these texts under these conditions: units, and how they are encoded."""
     columns = Columns(texts=(TEXT,), id=None, condition=None, keep=(), types={})
-    pairs = Pairs(columns=columns, conditions=tuple(under))
+    pairs = RowPairs(columns=columns, conditions=tuple(under))
     encoding = Encoding(model=system.config, pairs=pairs, result=VectorResult(dtype="float16"))
     units, size = [], max(1, UNIT_PAIRS // len(under))
     for start in range(0, len(texts), size):

@@ -132,7 +132,7 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.io.schema import BITS
     from raycase.job.read_step import PAIRS_OF_UNIT
     from raycase.job.request import ROWS_OF_UNIT
-    from raycase.job.results import EMBEDDINGS, Encoding, Pairs
+    from raycase.job.results import EMBEDDINGS, Encoding, RowPairs
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
     from raycase.models.configs import check_conditions
     from raycase.models.pairs import check_room
@@ -149,7 +149,7 @@ def check_embed(flags: EmbedFlags) -> Request:
         files, columns = token_files(tokens), token_columns(tokens, flags.keep_columns)
         encoding = Encoding(
             model=token_model(tokens, flags.model),
-            pairs=Pairs(columns=columns, conditions=conditions),
+            pairs=RowPairs(columns=columns, conditions=conditions),
             result=pooled(tokens, conditions, dtype=flags.dtype, normalize=flags.normalize),
             compute=flags.compute,
             batch_tokens=flags.batch_tokens,
@@ -182,7 +182,7 @@ def _encoding(
     from raycase.io.inputs import peek
     from raycase.io.schema import CHUNK_COLUMNS, CONDITION, EMBEDDING, ID, OF_PAIRS, find_columns
     from raycase.job.request import find_model, first_file
-    from raycase.job.results import Encoding, JobResult, Pairs, TokenResult, VectorResult
+    from raycase.job.results import Encoding, JobResult, RowPairs, TokenResult, VectorResult
     from raycase.models.condition_pooling import ConditionPoolingConfig
     from raycase.models.registry import resolve_embedder
 
@@ -199,7 +199,7 @@ def _encoding(
         written=(ID, CONDITION, EMBEDDING, *OF_PAIRS, *(CHUNK_COLUMNS if flags.chunk is not None else ())),
     )
     of_rows: dict[str, Any] = {"on_long": flags.on_long, "on_unknown": flags.on_unknown}
-    pairs = Pairs(columns=columns, conditions=conditions, chunking=_chunking(flags, model, conditions), **of_rows)
+    pairs = RowPairs(columns=columns, conditions=conditions, chunking=_chunking(flags, model, conditions), **of_rows)
     result: JobResult = VectorResult(dtype=flags.dtype, normalize=flags.normalize)
     if flags.any_condition:
         if not isinstance(model, ConditionPoolingConfig):

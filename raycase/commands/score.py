@@ -64,7 +64,7 @@ def score(flags: ScoreFlags, runner: Runner | None = None) -> dict[str, Any]:
 def check_score(flags: ScoreFlags) -> Request:
     """Check everything that can be checked without weights. Raises RequestError."""
     from raycase.job.request import ROWS_OF_UNIT, find_model, first_file
-    from raycase.job.results import SCORES, Encoding, Pairs, ScoreResult, figure_columns
+    from raycase.job.results import SCORES, Encoding, RowPairs, ScoreResult, figure_columns
     from raycase.models.registry import resolve
 
     began = time.time()
@@ -75,7 +75,7 @@ def check_score(flags: ScoreFlags) -> Request:
     columns = _columns(flags, figures, first_file(found.files, begun), _condition_column(flags, model))
     encoding = Encoding(
         model=model,
-        pairs=Pairs(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown),
+        pairs=RowPairs(columns=columns, on_long=flags.on_long, on_unknown=flags.on_unknown),
         result=ScoreResult(figures=figures, sentence2_column=columns.texts[1]),
         compute=flags.compute,
         compile=flags.compile,

@@ -37,7 +37,7 @@ from raycase.io.schema import (
 )
 from raycase.job.encode_step import encode_rows
 from raycase.job.read_step import prepare_rows
-from raycase.job.results import Encoding, Pairs, VectorResult
+from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.stored_tokens import open_tokens, pooled, token_model
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, as_texts
@@ -89,7 +89,7 @@ class Embed:
             raise ValueError(f"expected conditions or condition_column, got {names} and {condition_column!r}")
         self.model: Embedder = load(model, **choices, **options)
         columns = Columns(texts=(text_column,), id=None, condition=condition_column, keep=(), types={})
-        pairs = Pairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)
+        pairs = RowPairs(columns=columns, conditions=tuple(names) or None, on_unknown=on_unknown)
         self.encoding = Encoding(model=self.model.config, pairs=pairs, result=VectorResult())
 
     def __call__(self, batch: pa.Table) -> pa.Table:
@@ -145,7 +145,7 @@ class Pool:
         if not names:
             raise ValueError("conditions: expected one or more, got none")
         result, columns = pooled(stored, names), Columns(texts=(), id=None, condition=None, keep=(), types={})
-        pairs = Pairs(columns=columns, conditions=result.conditions)
+        pairs = RowPairs(columns=columns, conditions=result.conditions)
         self.encoding, self.codes = Encoding(model=config, pairs=pairs, result=result), result.codes
         self.model: Embedder = config.load()
 

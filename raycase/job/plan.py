@@ -26,7 +26,7 @@ from raycase.io.source import InputFile, Span
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import JobFile, Sharing, read_job
 from raycase.job.unit_files import Units, finished
-from raycase.job.units import PlannedSpan, Rows
+from raycase.job.units import PlannedSpan, RowRange
 
 if TYPE_CHECKING:  # its import takes seconds, and workers do not need it
     from raycase.job.request import Request
@@ -85,7 +85,7 @@ def _difference(recorded: object, requested: object, path: str = "") -> str:
     return f"{path}: {visible(recorded, MOST_LABEL)} there, {visible(requested, MOST_LABEL)} requested"
 
 
-def cut(start: int, rows: int, unit_rows: int) -> Iterator[Rows]:
+def cut(start: int, rows: int, unit_rows: int) -> Iterator[RowRange]:
     """The rows [start, end) of the units of a span, of nearly equal size."""
     units = max(1, round(rows / unit_rows))
     return pairwise(start + rows * i // units for i in range(units + 1))

@@ -19,7 +19,7 @@ from raycase.errors import RequestError, WorkError
 from raycase.io.inputs import source_of
 from raycase.io.reader import CHUNKS, CONDITIONS, FILE, KEEP, ROW, TEXTS, python_rows, read_span, rejection
 from raycase.io.schema import CHUNK, DOCUMENT, END, ID, START, TEXT, Reason, Rejection, rejected_table
-from raycase.job.results import Encoding, Pairs
+from raycase.job.results import Encoding, RowPairs
 from raycase.job.units import PlannedSpan, ReadUnit, naming, spans_from_arrow
 from raycase.models.pairs import Indexed
 
@@ -85,7 +85,7 @@ def read_rows_of(planned: PlannedSpan, encoding: Encoding) -> Iterator[tuple[pa.
         yield rows, rejected
 
 
-def _read_files(planned: PlannedSpan, pairs: Pairs) -> Iterator[tuple[pa.Table, pa.Table]]:
+def _read_files(planned: PlannedSpan, pairs: RowPairs) -> Iterator[tuple[pa.Table, pa.Table]]:
     """The rows of each unit of a span and those rejected: of its one file, or of several small ones, read at once."""
     if not planned.span.spans:
         for rows, rejections in read_span(source_of(planned.files[0]), planned.span, pairs.columns, planned.units):
@@ -110,7 +110,7 @@ def _read_files(planned: PlannedSpan, pairs: Pairs) -> Iterator[tuple[pa.Table, 
 
 
 def bounded(
-    files: dict[str, int], start: int, end: int, rows: pa.Table, rejected: pa.Table, pairs: Pairs
+    files: dict[str, int], start: int, end: int, rows: pa.Table, rejected: pa.Table, pairs: RowPairs
 ) -> Iterator[tuple[int, int, pa.Table, pa.Table]]:
     """Cut the unit of rows [start, end), where they have chunks, into units of at most `PAIRS_OF_UNIT` pairs: first row
     and end of each, its rows and those rejected. `files`: the unit's, in their order.
@@ -144,7 +144,7 @@ def bounded(
         yield start + first, start + last, good_rows, bad_rows
 
 
-def text_rows(rows: pa.Table, pairs: Pairs) -> tuple[pa.Table, np.ndarray]:
+def text_rows(rows: pa.Table, pairs: RowPairs) -> tuple[pa.Table, np.ndarray]:
     """The T texts of a unit that are encoded, a row each: its rows or, under the id `DOCUMENT#NUMBER`, their chunks;
     and the row of each text, (T,)."""
     if pairs.chunking is None:
@@ -165,7 +165,7 @@ def text_rows(rows: pa.Table, pairs: Pairs) -> tuple[pa.Table, np.ndarray]:
     return pa.table(dict(zip(texts.column_names, texts.columns, strict=True)) | own | {ID: id_T}), row_T
 
 
-def pairs_of(rows: pa.Table, pairs: Pairs) -> tuple[np.ndarray, Indexed | None]:
+def pairs_of(rows: pa.Table, pairs: RowPairs) -> tuple[np.ndarray, Indexed | None]:
     """The row of each pair in a table of texts, (N,), and the pairs' conditions (None: unconditional)."""
     row_R = np.arange(len(rows))
     if pairs.unconditional:

@@ -1,4 +1,4 @@
-"""What a job makes of its rows: which pairs (`Pairs`), by which model (`Encoding`), and what is written of each:
+"""What a job makes of its rows: which pairs (`RowPairs`), by which model (`Encoding`), and what is written of each:
 vectors, stored tokens beside them, or scores of two sentences.
 
 Vectors pooled from stored tokens are in `stored_tokens.py`, states to train on in `training/vector_cache.py`. A new
@@ -56,7 +56,7 @@ Computed = list[tuple[pa.Field, pa.Array]]  # columns of the output
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs:
+class RowPairs:
     """Which pairs a job makes of its rows, and which of them it rejects.
 
     conditions: those of every row; None where each row has its own (a condition column) or none. chunking: how texts
@@ -143,7 +143,7 @@ class Encoding:
     """How rows become what is written: all that the read and the encode step need of a request."""
 
     model: SystemConfig
-    pairs: Pairs
+    pairs: RowPairs
     result: JobResult
     compute: Compute | None = None
     compile: Compile = "off"

@@ -19,7 +19,7 @@ from raycase.errors import RequestError, WorkError, named
 from raycase.io.json_values import from_json
 from raycase.io.source import InputFile, Span
 
-Rows = tuple[int, int]  # rows [start, end) of a file
+RowRange = tuple[int, int]  # rows [start, end) of a file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class PlannedSpan:
 
     files: tuple[InputFile, ...]  # one, or that of each of the span's own
     span: Span
-    units: tuple[Rows, ...]
+    units: tuple[RowRange, ...]
 
 
 def spans_to_arrow(spans: Iterable[PlannedSpan]) -> pa.Table:

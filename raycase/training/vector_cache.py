@@ -18,7 +18,16 @@ from raycase.io.schema import CONDITION, EMBEDDING, ID, embedding_numbers, find_
 from raycase.io.storage import Location, fingerprint
 from raycase.job.output import Output
 from raycase.job.request import Request
-from raycase.job.results import SCORES, Encoding, JobResult, OfVectors, Pairs, ScoreResult, VectorResult, figure_columns
+from raycase.job.results import (
+    SCORES,
+    Encoding,
+    JobResult,
+    OfVectors,
+    RowPairs,
+    ScoreResult,
+    VectorResult,
+    figure_columns,
+)
 from raycase.job.run import UnfitError, run
 from raycase.job.runner import Runner
 from raycase.models.condition_pooling import ConditionPoolingConfig
@@ -173,7 +182,7 @@ def _request(
     """The job over a table; `texts`: its columns of them, as `find_columns` takes them."""
     files = list_input(uri).files
     columns = find_columns(peek(files[0]), uri, id=None, condition=condition, keep=(), **texts)
-    encoding = Encoding(model=config, pairs=Pairs(columns=columns), result=result, compute=compute, compile="auto")
+    encoding = Encoding(model=config, pairs=RowPairs(columns=columns), result=result, compute=compute, compile="auto")
     return Request(encoding=encoding, files=files, output=output, unit_rows=UNIT_ROWS)
 
 

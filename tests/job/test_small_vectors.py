@@ -17,7 +17,7 @@ from raycase.errors import RequestError, WorkError
 from raycase.index.build import build
 from raycase.io.schema import EMBEDDING, Reason, embedding_array, embedding_numbers
 from raycase.job.encode_step import pair_reasons
-from raycase.job.results import Encoding, Pairs, VectorResult
+from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.verify import verify
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import Encoded
@@ -65,7 +65,7 @@ def computed(rows, **how):
     encoded = Encoded(vectors=rows, refused=[None] * count, truncated=np.zeros(count, bool), work=None, distinct=count)
     model, result = SimpleNamespace(encode_prepared=lambda _: encoded), VectorResult(**how)
     done = result.compute(model, None, None)
-    encoding = Encoding(model=None, pairs=Pairs(columns=None), result=result)
+    encoding = Encoding(model=None, pairs=RowPairs(columns=None), result=result)
     return done, pair_reasons(encoding, done, None, np.arange(count))
 
 
