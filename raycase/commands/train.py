@@ -64,12 +64,13 @@ class TrainFlags(RayFlag, ABC):
     learning_rate: float
     batch_size: int
     epochs: int
-    dropout: float | None
+    dropout: Advanced[float | None] = None
+    """Dropout of every layer of the encoder. Default: as in its configuration."""
 
     SYSTEM: ClassVar[str]  # its name in `raycase train`
     RECIPE: ClassVar[Recipe]  # what of it is the system's
     # flags that determine the weights, besides those of the data and the system, and the seed
-    SETTINGS: ClassVar[tuple[str, ...]] = ("learning_rate", "batch_size", "epochs")
+    SETTINGS: ClassVar[tuple[str, ...]] = ("learning_rate", "batch_size", "epochs", "dropout")
     SHARED_BY: ClassVar[Sequence[str]] = ("model",)  # flags that decide what the trials of a sweep share
     NOT_SWEPT: ClassVar[Sequence[str]] = ()  # flags that are the same for all cells of a sweep
 
@@ -84,7 +85,7 @@ class TrainFlags(RayFlag, ABC):
     @property
     def common(self) -> dict[str, Any]:
         """The arguments of every `Training`."""
-        schedule = {name: getattr(self, name) for name in (*TrainFlags.SETTINGS, "seed")}
+        schedule = {name: getattr(self, name) for name in ("learning_rate", "batch_size", "epochs", "seed")}
         return {
             "start": self.config,
             "recipe": replace(self.RECIPE, **schedule),
@@ -176,7 +177,7 @@ class ProjectorFlags(PromptFlags, TrainFlags):
     SYSTEM = "case"
     RECIPE = Recipe(patience=10, frozen=True)
     SETTINGS = (
-        *TrainFlags.SETTINGS, "dim", "layers", "activation", "dropout", "dropout_at", "bias", "nested", "loss",
+        *TrainFlags.SETTINGS, "dim", "layers", "activation", "dropout_at", "bias", "nested", "loss",
     )  # fmt: skip
     SHARED_BY = ("prompt", "pooling", "subtract", "model", "compute")
     NOT_SWEPT = ("nested",)
@@ -250,9 +251,9 @@ class ConditionPoolingFlags(TrainFlags):
     dim: Advanced[int | None] = None
     """Dimension of the vectors. Default: 512, or that of the encoder's states if larger."""
     activation: Advanced[Activation | None] = None
-    """Non-linearity of the words' values. Default: none; they then start as the states of the last layer."""
+    """Non-linearity of the tokens' values. Default: none; they then start as the states of the last layer."""
     dropout: Advanced[float] = 0.3
-    """Dropout on the states of words and conditions."""
+    """Dropout on the states of tokens and conditions."""
     gate: Hidden[bool] = True
     """Whether the condition gates the dimensions of the vector."""
     nested: Advanced[tuple[int, ...]] = ()
@@ -283,7 +284,7 @@ class ConditionPoolingFlags(TrainFlags):
     SYSTEM = "condition-pooling"
     RECIPE = Recipe(patience=5, weight_decay=0.01, warmup=0.1, frozen=True)
     SETTINGS = (
-        *TrainFlags.SETTINGS, "layers", "heads", "head_dim", "dim", "activation", "dropout", "gate", "nested", "loss",
+        *TrainFlags.SETTINGS, "layers", "heads", "head_dim", "dim", "activation", "gate", "nested", "loss",
         "teachers", "unconditional_share", "unconditional_rise",
     )  # fmt: skip
     SHARED_BY = ("layers", "model", "compute")
@@ -363,15 +364,13 @@ class RatedFlags(TrainFlags):
     """Peak learning rate of AdamW."""
     batch_size: int = 32
     """Rated pairs per batch, over all workers."""
-    dropout: Advanced[float | None] = None
-    """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
     loss: Advanced[Loss] = Loss.SQUARED
     """squared is the papers' mean squared error; pearson one minus the correlation over the batch."""
 
     RECIPE = Recipe(patience=3, weight_decay=0.1, warmup=0.1)
-    SETTINGS = (*TrainFlags.SETTINGS, "dropout", "loss")
+    SETTINGS = (*TrainFlags.SETTINGS, "loss")
 
     def training(self) -> Training:
         from raycase.training.fine_tune import PairTuning, rated_loss

@@ -134,7 +134,7 @@ class Sweep(TuneFlags):
 
 def changed(flags: TrainFlags, choices: Choices) -> TrainFlags:
     """The flags with some replaced. Raises RequestError for unknown flags and values out of range."""
-    common = {f.name for f in fields(TrainFlags)} - {"model", "compute", "dropout", *TrainFlags.SETTINGS}
+    common = {f.name for f in fields(TrainFlags)} - {"model", "compute", *TrainFlags.SETTINGS}
     known = [f.name for f in fields(flags) if f.name not in common and f.name not in flags.NOT_SWEPT]
     if unknown := [flag for flag in choices if flag not in known]:
         raise RequestError(f"{unknown[0]!r}, which is none of {', '.join(known)}")

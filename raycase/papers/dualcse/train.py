@@ -29,8 +29,6 @@ class SimCseFlags(TrainFlags):
     """Peak learning rate of AdamW."""
     batch_size: int = 64
     """Premises per batch, over all workers."""
-    dropout: Advanced[float | None] = None
-    """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 3
     """Maximum number of epochs, over which the learning rate falls to 0."""
     pooling: Advanced[Pooling] = Pooling.CLS
@@ -38,7 +36,6 @@ class SimCseFlags(TrainFlags):
 
     SYSTEM = "simcse"
     RECIPE = Recipe(patience=3, weight_decay=0.1, warmup=0.1, select="rte")
-    SETTINGS = (*TrainFlags.SETTINGS, "dropout")
 
     def config(self) -> SystemConfig:
         from raycase.models.configs import sentence_encoder

@@ -84,14 +84,11 @@ class MixSpFlags(TrainFlags):
     """Peak learning rate of AdamW."""
     batch_size: int = 16
     """Scored pairs per batch, over all workers."""
-    dropout: Advanced[float | None] = None
-    """Dropout of every layer of the encoder. Default: as in its configuration."""
     epochs: int = 10
     """Maximum number of epochs, over which the learning rate falls to 0."""
 
     SYSTEM = "mixsp"
     RECIPE = Recipe(patience=10, weight_decay=0.1, warmup=0.1)
-    SETTINGS = (*TrainFlags.SETTINGS, "dropout")
     loss_of = staticmethod(mixsp_loss)
 
     def config(self) -> SystemConfig:
