@@ -4,8 +4,6 @@ Exit status: 0 done, 1 the work failed, 2 the request was wrong. The last line o
 JSON object; errors go to standard error.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import inspect

@@ -1,8 +1,6 @@
 """The exceptions of every room, how these and all lines for people are shown, and the ranges of flags that are checked
 alike everywhere."""
 
-from __future__ import annotations
-
 import math
 import os
 import re

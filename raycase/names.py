@@ -1,7 +1,5 @@
 """The names that a flag takes its value from. Importing them imports nothing that is slow."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal
 

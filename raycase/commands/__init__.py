@@ -5,8 +5,6 @@ the function `NAME`, which does the work, and whose first line is that of `rayca
 of its own help. `OVER` names another command, whose words follow --. Nothing slow is imported at the top of a file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module

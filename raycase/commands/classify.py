@@ -1,7 +1,5 @@
 """The command classify: each row of an index gets the nearest of some labels under a condition, as Parquet."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

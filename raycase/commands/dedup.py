@@ -1,7 +1,5 @@
 """The command dedup: rows of an index whose vectors are alike in groups, as Parquet, with one of each to keep."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any

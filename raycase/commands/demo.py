@@ -1,7 +1,5 @@
 """The command demo: the sample that ships, embedded once for any condition, indexed, and searched."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command explain: which words of a text a condition looked at, in bold in a terminal, as figures elsewhere."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from typing import Any

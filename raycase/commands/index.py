@@ -1,7 +1,5 @@
 """The command index: index the vectors of outputs of `raycase embed`, or add them to an index."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The command join: the exact nearest neighbours of each vector of one output among those of another."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import Annotated, Any

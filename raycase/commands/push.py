@@ -1,7 +1,5 @@
 """The command push: a model folder on the Hugging Face hub, from which `raycase.load("owner/name")` reads it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A dataclass of flags as the help shows it: the required ones first, and those that few people need at the end."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import textwrap

@@ -1,7 +1,5 @@
 """The command serve: a model and an index over HTTP on Ray Serve, or as tools for an agent over standard input."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec

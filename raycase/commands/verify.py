@@ -1,7 +1,5 @@
 """The command verify: an output against its manifest."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@ Shapes: T tokens of a row, C tokens of a chunk, G = T / C chunks, of which g in 
 D head size; Q blocks of queries, K blocks of keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache

@@ -3,8 +3,6 @@
 Shapes: B sequences, T tokens, S pooled tokens, D hidden size, H heads, K head size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from types import SimpleNamespace

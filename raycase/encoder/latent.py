@@ -3,8 +3,6 @@
 Shapes: B sequences, T tokens, D hidden size, H heads, K head size, L latents.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

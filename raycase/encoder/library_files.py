@@ -3,8 +3,6 @@
 The library is imported where `modules.json` is read, and where a model needs its modules behind the states.
 """
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from functools import cache

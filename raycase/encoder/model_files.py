@@ -1,8 +1,6 @@
 """Where model folders are: on this machine, inside the package, on object storage, from which a machine fetches them
 once, into a cache that its processes share, or one commit on the Hugging Face hub, in the hub's own cache."""
 
-from __future__ import annotations
-
 import os
 import re
 import uuid

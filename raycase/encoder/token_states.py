@@ -3,8 +3,6 @@
 Shapes: B prompts of a batch, T tokens, S tokens of the longest text, L layers, D hidden size, W = L * D.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

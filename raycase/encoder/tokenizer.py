@@ -1,8 +1,6 @@
 """Complete prompts, and several texts in one sequence -> token ids, truncated to what the encoder reads, and the pooled
 tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: T tokens that cover the text, W words.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Sequence

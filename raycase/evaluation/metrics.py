@@ -3,8 +3,6 @@
 Shapes: N pairs, R resamples. Estimates are x 100.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

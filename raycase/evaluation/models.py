@@ -1,7 +1,5 @@
 """The models that an evaluation compares: resolved, checked against the task, and named."""
 
-from __future__ import annotations
-
 import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The table of tasks, and the report that all share."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """metrics.json and its report in Markdown: what every report has, and systems compared over the same queries."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

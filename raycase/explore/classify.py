@@ -3,8 +3,6 @@
 Shapes: L labels, B rows of a block, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

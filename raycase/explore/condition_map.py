@@ -5,8 +5,6 @@ Rows stand where UMAP (McInnes et al., 2018, arXiv:1802.03426) places them by th
 Shapes: N rows, D dimensions, k neighbours, C conditions.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Shapes: N rows; R and C, rows and columns of a tile; D dimensions, P pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

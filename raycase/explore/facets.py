@@ -7,8 +7,6 @@ length 1 is close to spherical k-means.
 Shapes: N rows in blocks of B, S rows of a sample, K clusters, D dimensions.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import Counter, defaultdict

@@ -5,8 +5,6 @@ again.
 Shapes: N rows of a group or block, D dimensions, k neighbours, H neighbours of all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 

@@ -1,7 +1,5 @@
 """The page of a map: one file of HTML that asks for nothing else, in which no text of the corpus is HTML or code."""
 
-from __future__ import annotations
-
 import json
 import re
 from base64 import b64encode

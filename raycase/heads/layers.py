@@ -1,7 +1,5 @@
 """Layers that are trained above an encoder: how wide they may be, their non-linearities, and their weights in files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

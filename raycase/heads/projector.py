@@ -1,7 +1,5 @@
 """The projector g of eq. 1 (CASE, section 3.2): a small feed-forward network over the encoder's vectors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -3,8 +3,6 @@
 Shapes: Q queries, C conditions, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any

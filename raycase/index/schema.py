@@ -1,7 +1,5 @@
 """Names of the columns of answers. `raycase.io.schema.RESERVED_COLUMNS` and `OF_ANSWERS` keep them off the input's."""
 
-from __future__ import annotations
-
 from raycase.io.schema import RANK, SCORE
 
 QUERY, ASKED = "query", "asked"

@@ -4,8 +4,6 @@ Shapes: Q queries, N vectors in blocks of B, D dimensions, k neighbours, m of se
 length, so a dot product is a cosine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np

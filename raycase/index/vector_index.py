@@ -1,7 +1,5 @@
 """The types of an index of vectors: a new one is its name and Lance's arguments. Nothing slow is imported here."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 VectorIndexType = Literal["auto", "exact", "ivf-rq"]

@@ -7,8 +7,6 @@ over the conditions p under which the id has a vector.
 Shapes: P conditions, Q queries, N rows of I distinct ids, B rows in a block, D dimensions, k neighbours, H answers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

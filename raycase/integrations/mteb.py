@@ -3,8 +3,6 @@
 Shapes: Q queries, P pairs of a document and an instruction, D dimensions.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import defaultdict
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ resumes exactly once is `raycase embed`. Knows no Ray.
 Shapes: R rows, C conditions, N pairs, D dimensions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, get_args
 

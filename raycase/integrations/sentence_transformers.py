@@ -1,7 +1,5 @@
 """A loaded system as a model of sentence-transformers, for what takes such a model."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Text is read in bounded memory. A span of JSONL is a range of bytes. A CSV file 
 not known, and so is a file that is compressed as a whole.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """The files of an input, by what class each is read, and marks that tell whether they have changed."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

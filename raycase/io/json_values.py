@@ -1,7 +1,5 @@
 """JSON that was read from a file, checked against type hints: a dataclass or a TypedDict defines what a file holds."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

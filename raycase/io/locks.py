@@ -1,7 +1,5 @@
 """What threads and processes may share: models and indexes, in which one at a time works."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

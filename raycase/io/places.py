@@ -1,8 +1,6 @@
 """The places that a command reads and writes, compared before it begins: nothing that is read may be written over. Its
 output folder is claimed for one job: a JSON record in it holds the job's fingerprint, so that a run resumes."""
 
-from __future__ import annotations
-
 import os
 import posixpath
 import re

@@ -1,7 +1,5 @@
 """The origin of a result: command, commit, versions, machine, date."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

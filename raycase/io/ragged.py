@@ -3,8 +3,6 @@
 Shapes: N texts, T tokens of all of them, W numbers a token.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self

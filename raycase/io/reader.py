@@ -6,8 +6,6 @@ A unit is read as an Arrow table with the columns `ROW`, `ID`, those of `TEXTS` 
 several files has `FILE`, too, their URIs.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """S3 by s3fs, whose errors are all OSErrors here and whose listings never come from a cache."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from botocore.exceptions import BotoCoreError

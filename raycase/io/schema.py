@@ -1,8 +1,6 @@
 """Names of columns, reasons for rejections, Arrow types and Parquet bytes that every room shares; and which columns of
 the input are read, in which types: checked for every file before any row is read."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace

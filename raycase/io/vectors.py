@@ -3,8 +3,6 @@
 Shapes: N vectors or pairs, P distinct vectors, D dimensions.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 MOST_INT8 = 127  # the largest magnitude of every vector of int8: -128 is never written

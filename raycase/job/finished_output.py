@@ -1,7 +1,5 @@
 """A finished output, opened to read its vectors."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Mapping

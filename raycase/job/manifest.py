@@ -1,7 +1,5 @@
 """The manifest of a finished output: its totals, and a line for each unit."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -1,7 +1,5 @@
 """The output folder of a job: where its files are, and job.json, which is written first and by which a run resumes."""
 
-from __future__ import annotations
-
 import uuid
 from dataclasses import asdict, dataclass, field
 from functools import cached_property

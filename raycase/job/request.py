@@ -1,7 +1,5 @@
 """The checked request of a job over a corpus, and what its input and its output hold before it begins."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

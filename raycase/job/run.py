@@ -3,8 +3,6 @@
 Knows no Ray: the runner of its units is an argument.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -4,8 +4,6 @@ A unit's own tables travel inside that row as Arrow bytes: Ray Data splits large
 empty ones, so a unit of many rows could arrive in parts or not at all.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Reads a finished output and checks it against its manifest."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import Counter

@@ -4,8 +4,6 @@ starts from.
 Shapes: N pairs, K of them not refused or figures of each, D dimensions.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The model card of a trained model. Every figure in it comes from `metrics.json`."""
 
-from __future__ import annotations
-
 import textwrap
 from typing import Any
 

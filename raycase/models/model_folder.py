@@ -1,7 +1,5 @@
 """Model folders: written by training, read by `raycase.load`. `raycase.json` is written last: it marks a whole one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

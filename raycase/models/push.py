@@ -1,7 +1,5 @@
 """Publishing a model folder on the Hugging Face hub, from which `raycase.load("owner/name")` reads it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

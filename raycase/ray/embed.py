@@ -1,7 +1,5 @@
 """The embedding job on Ray, one execution of Ray Data: plan -> read (tasks) -> encode (actors) -> write (tasks)."""
 
-from __future__ import annotations
-
 import copy
 import math
 import os

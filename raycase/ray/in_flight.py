@@ -3,8 +3,6 @@
 Small, since every worker imports this module.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterator

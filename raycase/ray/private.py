@@ -4,8 +4,6 @@
 A test names each attribute, so that a Ray which renames one is noticed.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs the work of a command on the cluster that this process joins, or on a Ray of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial

@@ -3,8 +3,6 @@
 A replica is a process with a model; what it answers is in `raycase/serve/`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -5,8 +5,6 @@ The driver encodes queries and conditions; actors hold no model. Each opens the 
 Shapes: Q queries, D dimensions, k neighbours.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Small, since Ray Train's controller and workers import this module.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import threading

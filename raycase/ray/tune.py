@@ -1,8 +1,6 @@
 """Trials of a sweep on Ray Tune: function trainables over shared data; Optuna chooses the cells of a search, ASHA stops
 trials."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """The service as tools for agents by the Model Context Protocol (MCP): a route beside the others, or over stdio."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

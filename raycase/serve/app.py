@@ -3,8 +3,6 @@
 Shapes: N texts, D dimensions.
 """
 
-from __future__ import annotations
-
 import base64
 import time
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """What every request passes before a route sees it: limits, the token, the count of requests; and how errors look."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import json

@@ -1,7 +1,5 @@
 """What a service serves and where, and what that must be; imports neither FastAPI nor Ray."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -13,8 +13,6 @@ Shapes: B sentences, S tokens of the longest, T tokens, H heads, K of a key, D o
 with bits, C conditions.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ on what teachers rate.
 Shapes: N pairs, B pairs of a batch, R rated ones, D vectors, M dimensions: the nested ones and all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

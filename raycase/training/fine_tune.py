@@ -3,8 +3,6 @@
 Shapes: N rated pairs, B pairs of a batch, b of one process.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

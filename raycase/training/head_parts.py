@@ -4,8 +4,6 @@ states anything of a condition.
 Shapes: N texts with a condition each, S sentences, W of the states, P of f(s), F features of `StatedHead`.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

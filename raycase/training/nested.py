@@ -3,8 +3,6 @@
 Shapes: N rated pairs, B pairs of a batch, P vectors, D dimensions, M of them: the nested ones and all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,8 +1,6 @@
 """What a system is trained by, from data to a model folder, and what its fits run by: this process, or Ray Train
 (`raycase.ray.train`)."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

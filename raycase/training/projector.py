@@ -3,8 +3,6 @@
 Shapes: P distinct (sentence, condition), N rated pairs, B pairs of a batch, D dimensions of all views, K of g.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

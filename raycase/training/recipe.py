@@ -1,7 +1,5 @@
 """How a fit goes, as data: what of it is the system's, and what flags choose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

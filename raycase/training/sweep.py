@@ -1,8 +1,6 @@
 """The results of a sweep. A cell is a choice of flags, a trial a cell with a seed; each trial that ended is a file in
 `trials/`, put atomically."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

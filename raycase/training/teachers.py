@@ -5,8 +5,6 @@ Shapes: N further pairs, R rated pairs, C conditions, S similar ones, W of the s
 conditions of each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 MLflow and W&B read from the environment where the figures go (MLFLOW_TRACKING_URI, WANDB_MODE and others).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """C-STS: scores of sentence pairs under a condition against people's ratings. Shapes: N rated pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Shapes: N texts that state something, D dimensions, M measures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any

@@ -3,8 +3,6 @@
 Measures are those of MTEB (Muennighoff et al., 2023). Shapes: Q queries, N candidates of one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

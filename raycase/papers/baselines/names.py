@@ -1,7 +1,5 @@
 """The names that flags of this paper take their values from."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 

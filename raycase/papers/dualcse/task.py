@@ -4,8 +4,6 @@ sentences is more implicit (eqs. 4 and 5).
 Shapes: N premises, H hypotheses of each, T distinct texts, D dimensions.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

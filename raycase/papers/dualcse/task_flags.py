@@ -1,7 +1,5 @@
 """What `raycase evaluate` shows of this paper's task, and its flags. Imports nothing slow."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Pairs of sentences without a condition, scored from 0 to 5 (STS; MixSP, section 4.4)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
