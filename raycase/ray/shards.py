@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,23 +31,11 @@ from raycase.io.storage import locate
 from raycase.ray.cluster import CPU_STEP, cause, join_cluster
 from raycase.ray.in_flight import DEATHS
 
+Asked = Mapping[str, tuple[ConditionQueries, Tensor]]
+
 START_SECONDS = 300.0  # for actors to come up, on machines that are busy
 AWAY_SECONDS = 30.0
 LOST = (RayActorError, OutOfMemoryError, ObjectLostError)  # the process ended, or its machine with the answer
-INLINE_BYTES = 2**16  # a larger request is put into the object store once for all shards
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShardRequest:
-    """What an actor answers. asked: what the head keeps of conditions, by which vectors are pooled; candidates: by
-    sketches; None: all rows are compared."""
-
-    version: int
-    terms: Sequence[Term]
-    k: int
-    where: Filter | None
-    asked: Mapping[str, tuple[ConditionQueries, Tensor]]
-    candidates: int | None
 
 
 class ShardActor:
@@ -64,21 +51,22 @@ class ShardActor:
     def ping(self) -> None:
         """Return once the actor is there, perhaps started again."""
 
-    def nearest(self, request: ShardRequest) -> Nearest:
-        """The best k of the shard's rows. Raises RequestError, WorkError."""
-        self.asked = request.asked
+    def nearest(self, version: int, asked: Asked, terms: Sequence[Term], k: int, *how: Any) -> Nearest:
+        """`Rows.nearest` of the shard's rows in a version. asked: what the head keeps of conditions, by which vectors
+        are pooled. Raises RequestError, WorkError."""
+        self.asked = asked
         with lance_errors(self.root):
-            if request.version != self.version:
+            if version != self.version:
                 self.version, self.rows = -1, None  # what it held of another one is free before this one is read
-                opened = open_ready(self.root, request.version)
+                opened = open_ready(self.root, version)
                 assert opened, "the driver has it open"
                 dataset, metadata = opened
                 if fragments := shard_fragments(dataset, self.shards)[self.number]:
                     self.rows = Rows(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
-                self.version = request.version
+                self.version = version
             if self.rows is None:
-                return nothing(len(request.terms[0].vectors), request.k)
-            return self.rows.nearest(request.terms, request.k, request.where, request.candidates)
+                return nothing(len(terms[0].vectors), k)
+            return self.rows.nearest(terms, k, *how)
 
 
 class ShardReplicas:
@@ -90,7 +78,7 @@ class ShardReplicas:
         self.under_way: Counter[int] = Counter()
         self.away = 0.0  # since when none is there
 
-    def ask(self, request: Any, wait: float) -> Nearest | None:
+    def ask(self, request: Sequence[Any], wait: float) -> Nearest | None:
         """The answer; None where `DEATHS` actors died of the request, or none is there within so many seconds."""
         for _ in range(DEATHS):
             pings = [*self.pings]
@@ -104,7 +92,7 @@ class ShardReplicas:
             one = min(map(pings.index, there), key=self.under_way.__getitem__)
             self.under_way[one] += 1
             try:
-                return ray.get(self.actors[one].nearest.remote(request))
+                return ray.get(self.actors[one].nearest.remote(*request))
             except LOST:
                 self.pings[one] = self.actors[one].ping.remote()
             finally:
@@ -143,13 +131,25 @@ class ShardActors:
         except RayError as error:
             raise cause(error) from error
 
-    def ask(self, request: ShardRequest) -> Nearest:
-        """The best of the answers of all shards. Raises RequestError and WorkError."""
-        is_large = sum(term.vectors.nbytes for term in request.terms) >= INLINE_BYTES
-        given: Any = ray.put(request) if is_large else request
+    def nearest(
+        self,
+        version: int,
+        vectors: ConditionVectors,
+        encoder: QueryEncoder,
+        terms: Sequence[Term],
+        k: int,
+        where: Filter | None,
+        candidates: int | None,
+    ) -> Nearest:
+        """`Rows.nearest` of all shards, for a version of the index with these vectors and this encoder. Raises
+        RequestError and WorkError."""
+        pooled = [term.condition for term in terms if term.condition is not None]
+        kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}
+        asked = {name: (questions.cpu(), temperatures.cpu()) for name, (questions, temperatures) in kept.items()}
+        request = version, asked, ray.put(terms), k, where, candidates  # which may be large, once for all shards
         try:
             with ThreadPoolExecutor(len(self.shards)) as pool:
-                answers = list(pool.map(lambda shard: shard.ask(given, self.wait), self.shards))
+                answers = list(pool.map(lambda shard: shard.ask(request, self.wait), self.shards))
         except RayError as error:
             raise cause(error) from error
         if lost := [str(shard) for shard, answer in enumerate(answers, 1) if answer is None]:
@@ -157,7 +157,7 @@ class ShardActors:
                 f"expected answers from all {len(answers)} shards, got none of shard {', '.join(lost)} in "
                 f"{self.wait:g} s, or it kept dying; check the cluster's memory and machines"
             )
-        return merge_top_k([answer for answer in answers if answer is not None], request.k)
+        return merge_top_k([answer for answer in answers if answer is not None], k)
 
 
 def open_sharded(uri: str, *, model: str | None = None, limits: Limits = Limits(), **flags: Any) -> Index:  # noqa: B008
@@ -183,25 +183,5 @@ class InShards:
             if shards == 1:
                 return index
             self.actors = ShardActors(index.root.uri, shards, limits=index.limits, **self.flags)
-        index.compare = partial(_compare, self.actors, index.dataset.version, index.vectors, index.query_encoder)
+        index.compare = partial(self.actors.nearest, index.dataset.version, index.vectors, index.query_encoder)
         return index
-
-
-def _compare(
-    actors: ShardActors,
-    version: int,
-    vectors: ConditionVectors,
-    encoder: QueryEncoder,
-    terms: Sequence[Term],
-    k: int,
-    where: Filter | None,
-    candidates: int | None,
-) -> Nearest:
-    """`Rows.nearest` of all shards."""
-    asked = {}
-    for condition in [term.condition for term in terms]:
-        if condition is not None and vectors.pooled_rows(condition):
-            questions, temperatures = encoder.ask(condition)
-            asked[condition] = questions.cpu(), temperatures.cpu()
-    request = ShardRequest(version=version, terms=terms, k=k, where=where, asked=asked, candidates=candidates)
-    return actors.ask(request)
