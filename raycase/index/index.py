@@ -31,7 +31,7 @@ from raycase.index.lance_files import (
 )
 from raycase.index.query_encoder import QueryEncoder
 from raycase.index.question import Options, Question
-from raycase.index.rows import Limits, Rows
+from raycase.index.rows import IndexRows, Limits
 from raycase.index.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
 from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.index.topk import Block, Nearest, merge_top_k
@@ -64,7 +64,7 @@ T = TypeVar("T")
 class Index(Shared):
     """An open index, for any number of threads. Its model is loaded with the first text.
 
-    columns: those that a search returns of each row, id and the kept ones. compare: `Rows.nearest` of all rows; an
+    columns: those that a search returns of each row, id and the kept ones. compare: `IndexRows.nearest` of all rows; an
     index in shards has its processes do it.
     """
 
@@ -81,7 +81,7 @@ class Index(Shared):
         self.columns = returned_columns(dataset)
         self.query_encoder = QueryEncoder(metadata, model, root.uri)
         self.model = self.query_encoder.model
-        self.all_rows = Rows(root, dataset, metadata, limits, self.query_encoder.ask)
+        self.all_rows = IndexRows(root, dataset, metadata, limits, self.query_encoder.ask)
         self.vectors, self.pooled = self.all_rows.vectors, self.all_rows.pooled
         self.compare: Callable[[Sequence[Term], int, Filter | None, int | None], Nearest] = self.all_rows.nearest
 

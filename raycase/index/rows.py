@@ -38,7 +38,7 @@ class Limits:
     token_memory: int = 4 * 2**30  # stored tokens cached, and as many sketches; more are read by each new condition
 
 
-class Rows:
+class IndexRows:
     """The rows of an index, or of some fragments: their vectors and stored tokens, read when they are needed."""
 
     def __init__(

@@ -24,14 +24,14 @@ from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors, open_ready, shard_fragments
 from raycase.index.query_encoder import QueryEncoder
-from raycase.index.rows import Limits, Rows
+from raycase.index.rows import IndexRows, Limits
 from raycase.index.topk import Nearest, merge_top_k, nothing
 from raycase.index.weighted_search import Term
 from raycase.io.storage import locate
 from raycase.ray.cluster import CPU_STEP, cause, join_cluster
 from raycase.ray.in_flight import DEATHS
 
-Asked = Mapping[str, tuple[ConditionQueries, Tensor]]
+AskedOfHead = Mapping[str, tuple[ConditionQueries, Tensor]]
 
 START_SECONDS = 300.0  # for actors to come up, on machines that are busy
 AWAY_SECONDS = 30.0
@@ -45,14 +45,14 @@ class ShardActor:
         torch.set_num_threads(threads)
         self.root, self.number, self.shards, self.limits = locate(uri), shard, shards, limits
         self.version = -1
-        self.rows: Rows | None = None
+        self.rows: IndexRows | None = None
 
     @ray.method(max_task_retries=-1)
     def ping(self) -> None:
         """Return once the actor is there, perhaps started again."""
 
-    def nearest(self, version: int, asked: Asked, terms: Sequence[Term], k: int, *how: Any) -> Nearest:
-        """`Rows.nearest` of the shard's rows in a version. asked: what the head keeps of conditions, by which vectors
+    def nearest(self, version: int, asked: AskedOfHead, terms: Sequence[Term], k: int, *how: Any) -> Nearest:
+        """`IndexRows.nearest` of the shard in a version. asked: what the head keeps of conditions, by which vectors
         are pooled. Raises RequestError, WorkError."""
         self.asked = asked
         with lance_errors(self.root):
@@ -62,7 +62,7 @@ class ShardActor:
                 assert opened, "the driver has it open"
                 dataset, metadata = opened
                 if fragments := shard_fragments(dataset, self.shards)[self.number]:
-                    self.rows = Rows(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
+                    self.rows = IndexRows(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
                 self.version = version
             if self.rows is None:
                 return nothing(len(terms[0].vectors), k)
@@ -141,7 +141,7 @@ class ShardActors:
         where: Filter | None,
         candidates: int | None,
     ) -> Nearest:
-        """`Rows.nearest` of all shards, for a version of the index with these vectors and this encoder. Raises
+        """`IndexRows.nearest` of all shards, for a version of the index with these vectors and this encoder. Raises
         RequestError and WorkError."""
         pooled = [term.condition for term in terms if term.condition is not None]
         kept = {condition: encoder.ask(condition) for condition in pooled if vectors.pooled_rows(condition)}

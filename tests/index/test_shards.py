@@ -12,7 +12,7 @@ from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.index.lance_files import shard_fragments
-from raycase.index.rows import Limits, Rows
+from raycase.index.rows import IndexRows, Limits
 from raycase.index.topk import merge_top_k
 
 ASKED, KNOWN = "what they wear on their heads", "number of people"
@@ -38,7 +38,7 @@ def merged_index(uri, fragments=None):
     """An index whose shards are asked in this process."""
     index = Index.open(uri)
     own = (index.root, index.dataset, index.metadata, index.limits, index.query_encoder.ask)
-    shards = [Rows(*own, part) for part in fragments or shard_fragments(index.dataset, SHARDS) if part]
+    shards = [IndexRows(*own, part) for part in fragments or shard_fragments(index.dataset, SHARDS) if part]
     index.compare = lambda terms, k, *how: merge_top_k([shard.nearest(terms, k, *how) for shard in shards], k)
     return index
 
@@ -48,7 +48,9 @@ def rows_of(uri, shards=SHARDS):
     index = Index.open(uri)
     counts = []
     for part in shard_fragments(index.dataset, shards):
-        own = Rows(index.root, index.dataset, index.metadata, Limits(), index.query_encoder.ask, part).vectors.metadata
+        own = IndexRows(
+            index.root, index.dataset, index.metadata, Limits(), index.query_encoder.ask, part
+        ).vectors.metadata
         counts.append((own.rows, own.rows_under(KNOWN), own.with_tokens))
     return counts
 
