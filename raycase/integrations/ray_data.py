@@ -7,6 +7,8 @@ resumes exactly once is `raycase embed`. Knows no Ray.
 Shapes: R rows, C conditions, N pairs, D dimensions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import Any, get_args
 

@@ -28,7 +28,7 @@ from raycase.job.units import UnitLine
 
 VERSIONS = ("ray", "torch", "transformers", "pyarrow")  # packages that a manifest names
 LINES_AT_ONCE, LINES_SECONDS = 4096, 60.0  # of a file in `manifest_lines/`: most lines, most seconds
-LINES_SCHEMA = pa.schema([(f.name, pa.int64() if f.type == "int" else pa.string()) for f in fields(UnitLine)])
+LINES_SCHEMA = pa.schema([(f.name, pa.int64() if f.type is int else pa.string()) for f in fields(UnitLine)])
 
 
 def lines_table(lines: Iterable[UnitLine]) -> pa.Table:

@@ -4,6 +4,8 @@ a condition weighs each word.
 Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text, D dimensions.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from io import IOBase

@@ -3,6 +3,8 @@
 What papers add is found by the table of `raycase.papers`, and imported when it is asked for: no room imports a paper.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import cache
