@@ -1,8 +1,8 @@
 """Whether a change left every vector, answer, weight, count and exit code alone. Two runs, then what differs:
 
-    python benchmarks/unchanged.py run --checkout ../before --output /tmp/before
-    python benchmarks/unchanged.py run --checkout . --output /tmp/after
-    python benchmarks/unchanged.py compare /tmp/before /tmp/after
+    python benchmarks/unchanged.py run --checkout ../before --output out/before
+    python benchmarks/unchanged.py run --checkout . --output out/after
+    python benchmarks/unchanged.py compare out/before out/after
 
 A run takes the steps of `unchanged.txt` with this environment's packages: every command of raycase and its Python on
 300 captions, and every system trained for an epoch on a tiny encoder. It takes six minutes on two cores; `--only WORD`
@@ -36,8 +36,7 @@ CONDITIONS = ["number of people", "color of the clothes", "place"]
 SENTENCES = ["Two girls play soccer.", "A man in a red shirt rides a bicycle.", "A dog runs on the beach."]
 SECONDS = 240  # of one step
 FAILING = {"embed-bad-few": 1, "verify-damaged": 1}  # exit codes that are meant, beside 2 of wrong-*
-# Keys and columns that are of a run, not of its result.
-NOISE = re.compile(
+NOISE = re.compile(  # keys and columns that are of a run, not of its result
     r"(\w+_)?seconds|\w+_per_second|\w*sha256|mib|bytes|finished|versions|provenance|sharing|salt|covered|mark|file|of"
 )
 TRAINED = re.compile("train|embed-of|score-|dualcse|tuned|evaluate|demo")  # whose digests are of weights or a salt
@@ -73,18 +72,8 @@ def write_inputs(folder):
     pq.write_table(rows.slice(290), folder / "more.parquet")
     pa.csv.write_csv(rows.slice(0, 60).select(["text", "id"]), folder / "rows.csv")
     (folder / "conditions.txt").write_text("place\nweather\n")
-    values = [
-        b"A dog.",
-        None,
-        b"",
-        b"  ",
-        b"\xff\xfe",
-        "😀".encode(),
-        b"long " * 600,
-        b"Two dogs.",
-        b"A cat.",
-        b"A cow.",
-    ]
+    values = [b"A dog.", None, b"", b"  ", b"\xff\xfe", "😀".encode(), b"long " * 600]
+    values += [b"Two dogs.", b"A cat.", b"A cow."]
     bad = pa.Array.from_buffers(pa.string(), len(values), pa.array(values, pa.binary()).buffers())
     bad = {"id": [*range(8), None, 9], "text": bad, "own": ["place"] * 7 + ["", None, "x " * 600]}
     pq.write_table(pa.table(bad), folder / "bad.parquet")
