@@ -2,11 +2,9 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers import embedded, read_output, sentences, vectors
 
-from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.io.vectors import l2_normalize
@@ -65,12 +63,3 @@ def index_of_thirty(folder, tiny_model):
     output = embedded(folder, folder / "bi", [{"id": i, "text": text} for i, text in texts.items()], **settings)
     build(embeddings=(output,), output=str(folder / "index.lance"))
     return str(folder / "index.lance"), texts
-
-
-def searched(folder, uri):
-    """Answers to a file of 27 queries, 8 each, and the queries."""
-    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
-    pq.write_table(pa.Table.from_pylist(queries), folder / "queries.parquet")
-    files = {"answers": str(folder / "searched.parquet"), "queries": str(folder / "queries.parquet")}
-    search(SearchFlags(index=uri, queries=files["queries"], k=8, output=files["answers"]))
-    return files

@@ -28,7 +28,7 @@ async def count(asked: SearchRequest):
     return {"queries": len(asked.queries)}
 """
     },
-    "index/vector_index.py": {
+    "index/options.py": {
         'VectorIndexType = Literal["auto", ': '"ivf-flat", ',
         "APPROXIMATE: dict[str, dict[str, Any]] = {": '"ivf-flat": {"index_type": "IVF_FLAT"}, ',
     },

@@ -83,9 +83,7 @@ def index(tmp_path_factory):
 @pytest.mark.parametrize("terminal", [True, False])
 def test_texts_conditions_and_labels_are_escaped(index, terminal, capsys, monkeypatch):
     folder, model = index
-    monkeypatch.setattr("raycase.index.answer_printing.has_styles", lambda stream: terminal)
-    for module in ("index.answer_printing", "explore.facets_job"):
-        monkeypatch.setattr(f"raycase.{module}.has_styles", lambda stream: terminal)
+    monkeypatch.setattr("raycase.index.answers.has_styles", lambda stream: terminal)
     asked = RAW[:-1] + FORGED
     for words in (
         ("search", "--index", folder, "--query", asked, "--condition", asked),

@@ -45,7 +45,7 @@ import raycase
 import raycase.commands.score
 import raycase.commands.train
 from raycase.errors import RequestError, WorkError
-from raycase.index.question import EFFORTS
+from raycase.index.options import EFFORTS
 from raycase.job.verify import verify
 
 FORKS = multiprocessing.get_context("forkserver")

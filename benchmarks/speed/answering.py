@@ -25,7 +25,7 @@ def ask(index_uri, where, queries, exact, seed):
     import numpy as np
 
     from raycase.index.index import Index
-    from raycase.index.question import EFFORTS
+    from raycase.index.options import EFFORTS
 
     index = Index.open(index_uri)
     rows = random.Random(seed).sample(range(index.dataset.count_rows()), queries)

@@ -26,7 +26,7 @@ class ExplainFlags:
 def explain(flags: ExplainFlags) -> dict[str, Any]:
     """Show which words of a text a condition looks at."""
     from raycase.encoder.model_files import model_folder
-    from raycase.index.answer_printing import has_styles, in_bold, in_words, looked_at
+    from raycase.index.answers import has_styles, in_bold, in_words, looked_at
     from raycase.io.places import check_paths
     from raycase.models.pairs import check_accepted
     from raycase.models.registry import resolve

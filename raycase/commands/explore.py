@@ -71,8 +71,7 @@ def _make_maps(flags: ExploreFlags, index: Index) -> tuple[list[ConditionMap], M
     """The maps of the same rows, one after the other. Raises RequestError."""
     from raycase.explore.condition_map import choose_rows, make_map
     from raycase.explore.facets import weigh_texts
-    from raycase.index.answer_printing import text_column, why_unweighed
-    from raycase.index.index import print_replaced_condition
+    from raycase.index.index import print_replaced_condition, text_column, why_unweighed
     from raycase.index.lance_files import lance_errors
 
     text = text_column(index, flags.text_column)

@@ -61,7 +61,7 @@ def _print_rows(rows: list[dict[str, Any]], index: Index, condition: str | None,
     """Number, size, share and words of each cluster, and its examples: their texts, in a terminal with the words in
     bold that the condition looked at, or the ids where the index has no texts."""
     from raycase.explore.facets import weigh_texts
-    from raycase.index.answer_printing import SHOWN_CHARACTERS, has_styles, in_bold, looked_at
+    from raycase.index.answers import SHOWN_CHARACTERS, has_styles, in_bold, looked_at
 
     marks = {}
     if weighed and has_styles(sys.stdout):

@@ -7,7 +7,7 @@ import tyro
 
 from raycase.commands.flags import Advanced
 from raycase.errors import at_least, check_ranges, visible
-from raycase.index.vector_index import VectorIndexType
+from raycase.index.options import VectorIndexType
 from raycase.names import Language
 
 EXAMPLE = "raycase index --embeddings out/ --output captions.lance"

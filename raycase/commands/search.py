@@ -13,6 +13,7 @@ import tyro
 
 from raycase.commands.flags import Advanced, OfIndex, RayFlag
 from raycase.errors import MOST_SHOWN, RequestError, at_least, check_problems, check_ranges, normal_words, note, visible
+from raycase.index.options import EFFORTS, MOST_MEMORY, Limits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 EXAMPLE = 'raycase search --index captions.lance --query "Girls in red play" --condition "color of the clothes"'
 Asked = list[str] | dict[str, float] | None  # the condition of each query, or the weights of conditions
 
-MOST_MEMORY = 2**20  # GiB
 MOST_REPLICAS, MOST_SECONDS = 64, 86_400
 COSINE = "cosine"
 RERANKED = 100  # answers of a query that are re-ranked by default
@@ -89,10 +89,8 @@ def search(flags: SearchFlags) -> dict[str, Any]:
     import pyarrow as pa
 
     from raycase.encoder.model_files import model_folder
-    from raycase.index.answer_printing import text_column
     from raycase.index.approximate import searched_by
-    from raycase.index.index import Index, on_index
-    from raycase.index.rows import Limits
+    from raycase.index.index import Index, on_index, text_column
     from raycase.io.places import PARQUET, File, check_paths
     from raycase.io.schema import ID, TEXT
     from raycase.io.storage import locate
@@ -173,11 +171,9 @@ def _answer(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from raycase.index.answer_printing import has_styles, text_column, weigh_answers, why_unweighed
-    from raycase.index.index import note_searched
-    from raycase.index.question import EFFORTS
-    from raycase.index.schema import QUERY, SCORE, WEIGHTS
-    from raycase.io.schema import TEXT, parquet_options
+    from raycase.index.answers import QUERY, WEIGHTS, has_styles
+    from raycase.index.index import note_searched, text_column, weigh_answers, why_unweighed
+    from raycase.io.schema import SCORE, TEXT, parquet_options
 
     count, unscored, file, writer = 0, 0, io.BytesIO(), None
     shown: list[Mapping[str, Any]] = []
@@ -283,8 +279,7 @@ def print_answers(
     """A table: score and what a column has, the words that the condition looked at in bold, or after the text with
     their weights where there is no terminal."""
     from raycase.encoder.words import Word
-    from raycase.index.answer_printing import has_styles, looked_at
-    from raycase.index.schema import QUERY, WEIGHTS
+    from raycase.index.answers import QUERY, WEIGHTS, has_styles, looked_at
 
     styles = has_styles(sys.stdout)
     lines: dict[int, list[str]] = {}
@@ -302,9 +297,8 @@ def print_answers(
 
 def _line(row: Mapping[str, Any], column: str, words: Sequence[Word], *, styles: bool) -> str:
     """An answer: rank, score, other ranks, cosines under conditions with weights, the text, and a chunk's place."""
-    from raycase.index.answer_printing import SHOWN_CHARACTERS, in_bold, in_words
-    from raycase.index.schema import PARTS, RANK, SCORE, TEXT_RANK, VECTOR_RANK
-    from raycase.io.schema import CHUNK, DOCUMENT, END, START
+    from raycase.index.answers import PARTS, SHOWN_CHARACTERS, TEXT_RANK, VECTOR_RANK, in_bold, in_words
+    from raycase.io.schema import CHUNK, DOCUMENT, END, RANK, SCORE, START
 
     text, figures, place = str(row[column]), "", ""
     found = [row[SCORE], *(part["cosine"] for part in row.get(PARTS) or ())]  # re-ranking scores none without words
@@ -358,7 +352,8 @@ def rerank(answers: pa.Table, sentences: Sequence[str], scorer: Scorer, *, text:
     import numpy as np
     import pyarrow as pa
 
-    from raycase.index.schema import ASKED, QUERY, RANK, SCORE
+    from raycase.index.answers import ASKED, QUERY
+    from raycase.io.schema import RANK, SCORE
     from raycase.models.configs import score_pairs
 
     check_answers(answers.column_names, text)

@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, visible
-from raycase.index.condition_vectors import BATCH_ROWS
+from raycase.index.answers import STATED
 from raycase.index.index import LEAST_STATED, Index
 from raycase.index.lance_files import lance_errors
-from raycase.index.schema import SCORE, STATED
+from raycase.index.rows import BATCH_ROWS
 from raycase.index.topk import Blocks, parts
 from raycase.io.reader import read_files
-from raycase.io.schema import ID
+from raycase.io.schema import ID, SCORE
 from raycase.io.vectors import l2_normalize
 from raycase.models.pairs import check_alike
 

@@ -20,7 +20,7 @@ from scipy.linalg import orthogonal_procrustes
 from raycase.encoder.words import Word
 from raycase.errors import RequestError, needs_package
 from raycase.explore.facets import find_clusters, score_words
-from raycase.index.answer_printing import looked_at
+from raycase.index.answers import looked_at
 from raycase.index.index import Index
 from raycase.index.lance_files import offsets_of
 from raycase.index.topk import nearest_others

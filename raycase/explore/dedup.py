@@ -14,8 +14,7 @@ from scipy.sparse.csgraph import connected_components
 
 from raycase.encoder.sources import load_tokenizer
 from raycase.errors import RequestError, note
-from raycase.index.answer_printing import text_column
-from raycase.index.index import Index
+from raycase.index.index import Index, text_column
 from raycase.index.lance_files import OFFSET, lance_errors
 from raycase.index.query_encoder import resolve_query_encoder
 from raycase.index.topk import Block, Blocks, parts

@@ -20,10 +20,9 @@ import pyarrow as pa
 
 from raycase.encoder.words import Word, content
 from raycase.errors import MOST_LABEL, RequestError, check_problems, needs_package, visible
-from raycase.index.answer_printing import text_column, weigh_answers, why_unweighed
-from raycase.index.condition_vectors import BATCH_ROWS
-from raycase.index.index import LEAST_STATED, WITH_STATED, Index
+from raycase.index.index import LEAST_STATED, WITH_STATED, Index, text_column, weigh_answers, why_unweighed
 from raycase.index.lance_files import lance_errors
+from raycase.index.rows import BATCH_ROWS
 from raycase.index.topk import Block, Blocks, parts
 from raycase.io.schema import CONDITION, ID, TEXT
 from raycase.io.vectors import l2_normalize

@@ -1,25 +1,38 @@
-"""The answers of a search as a table, or each value of a column once.
+"""The answers of a search: as a table, each value of a column once, and the words of each that the condition looked at.
 
 Shapes: Q queries, k neighbours, H rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, visible
 from raycase.index.lance_files import returned_columns
-from raycase.index.schema import ASKED, POOLED, QUERY, RANK, SCORE
-from raycase.io.schema import CONDITION
+from raycase.io.schema import CONDITION, RANK, SCORE
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
+    from raycase.encoder.words import Word
+
+# names of columns; `raycase.io.schema.RESERVED_COLUMNS` and `OF_ANSWERS` keep them off the input's
+QUERY, ASKED = "query", "asked"
+POOLED = "pooled"  # whether the condition was pooled from stored tokens, not embedded in advance
+STATED = "stated"  # where the model knows: probability that the text states something of the condition
+PARTS = "parts"  # under weighted conditions: the cosine under each
+VECTOR_RANK, TEXT_RANK = "vector_rank", "text_rank"  # by vectors and by words
+WEIGHTS = "weights"  # where it is asked for: what the condition looked at
 LOOKED_AT = 4  # times k: answers among which k values are looked for, and as many times more after each look
+HALF = 0.5 - 1e-6  # of the weight; sums of float32 miss it by a little
+BOLD, REGULAR = "\033[1m", "\033[0m"
+SHOWN_CHARACTERS = 100  # of a text in a table
 
 
 def answer_table(
@@ -33,11 +46,7 @@ def answer_table(
     offsets_H: np.ndarray,
     **more: Any,
 ) -> pa.Table:
-    """The rows at these offsets as answers, with id and kept columns.
-
-    `asked`: the requested condition; `condition`: the one that was searched; `pooled_H`: from stored tokens; `more`:
-    columns of these names.
-    """
+    """The rows at these offsets as answers to what was `asked`, with id and kept columns, and `more` columns."""
     names = returned_columns(dataset)
     rows = dataset.take(offsets_H, columns=names)
     columns: dict[str, Any] = {
@@ -54,11 +63,9 @@ def answer_table(
 def distinct_answers(
     dataset: LanceDataset, search: Callable[[Sequence[int], int], pa.Table], queries: Sequence[int], k: int, per: str
 ) -> pa.Table:
-    """The best answer of each of the first k values of a column, to each query, with new ranks. Answers with null
-    count each by itself. Raises RequestError for another column than one of texts or whole numbers.
+    """The best answer of each of the first k values of a column, to each query, with new ranks; each null counts.
 
-    search: gives so many answers to some of the queries, best first; it is asked for more and more until there are k
-    values.
+    search: gives so many answers to some queries, best first; it is asked for more and more until there are k values.
     """
     known = {name: dataset.schema.field(name).type for name in returned_columns(dataset)}
     if per not in known or not (pa.types.is_string(known[per]) or pa.types.is_integer(known[per])):
@@ -83,3 +90,46 @@ def distinct_answers(
         found.append(ranked.filter(pa.array(done_H)))
         most *= LOOKED_AT
     return pa.concat_tables(found, promote_options="default").sort_by([(QUERY, "ascending"), (RANK, "ascending")])
+
+
+# ---------------------------------------------------------------------------------------------- their words
+
+
+def looked_at(text: str, words: Iterable[Word]) -> list[Word]:
+    """The fewest words that hold half of the weight of all but English function words, in the order of the text."""
+    from raycase.encoder.words import content  # with the tokenizers, which building an index needs not
+
+    words = [word for word in words if content(text, word) or not re.search(r"\w", text[word.start : word.end])]
+    total, held = sum(word.weight for word in words), 0.0
+    chosen: list[Word] = []
+    for word in sorted(words, key=lambda word: -word.weight):
+        if held >= HALF * total:
+            break
+        chosen.append(word)
+        held += word.weight
+    return sorted(chosen)
+
+
+def in_bold(text: str, words: Collection[Word], most: int) -> str:
+    """The text in a line, these words in bold: `most` characters from its start, or around a later heaviest word."""
+    start, heaviest = 0, max(words, key=lambda word: word.weight, default=None)
+    if heaviest and heaviest.end > most:
+        start = max(0, min(heaviest.start - most // 2, len(text) - most))
+        start = text.find(" ", start, heaviest.start) + 1 or start
+    at, end, shown = start, start + most, []
+    for word in sorted(words):
+        if at <= word.start < end:
+            shown += [text[at : word.start], BOLD, text[word.start : min(word.end, end)], REGULAR]
+            at = min(word.end, end)
+    line = "".join(each if each in (BOLD, REGULAR) else visible(each) for each in [*shown, text[at:end]])
+    return "…" * (start > 0) + " ".join(line.split()) + "…" * (len(text.rstrip()) > end)
+
+
+def in_words(text: str, words: Collection[Word]) -> str:
+    """The words with their weights: red 0.31, dress 0.41."""
+    return ", ".join(f"{visible(text[word.start : word.end])} {word.weight:.2f}" for word in words)
+
+
+def has_styles(stream: TextIO) -> bool:
+    """Whether what is written there can be bold: a terminal, unless the environment forbids it (no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from raycase.index.filters import Filter
-from raycase.index.lance_files import OFFSET, IndexMetadata, offsets_of, sql_and, sql_equals, vectors_of
-from raycase.index.question import REFINE, Options
-from raycase.index.vector_index import APPROXIMATE
+from raycase.index.lance_files import OFFSET, IndexMetadata, Version, offsets_of, sql_and, sql_equals, vectors_of
+from raycase.index.options import APPROXIMATE, REFINE, Options
 from raycase.io.schema import CONDITION, ID, UNCONDITIONAL, VECTOR
 
 if TYPE_CHECKING:
@@ -31,18 +30,12 @@ BITMAP_CONDITIONS = 1000  # up to so many conditions are indexed by a bitmap, mo
 
 
 def approximate_nearest(
-    dataset: LanceDataset,
-    metadata: IndexMetadata,
-    vectors_QD: np.ndarray,
-    condition: str | None,
-    k: int,
-    where: Filter | None,
-    options: Options,
+    version: Version, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
 ) -> Nearest:
-    """The k rows nearest to unit vectors under a condition (None: unconditional), best first, among those that the
-    filter leaves: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where there are fewer."""
+    """The k rows nearest to unit vectors (Q, D) under a condition (None: unconditional) that pass the filter."""
     from raycase.index.topk import DIGITS, merge_hits, nothing  # imports torch, which is not needed to build an index
 
+    dataset, metadata = version[1:]
     under = None if metadata.rows_under(condition) == metadata.rows else sql_equals(CONDITION, condition)
     passing = sql_and(under, where) or None
     column = UNCONDITIONAL if condition is None else VECTOR
@@ -93,8 +86,7 @@ def update_scalar_indices(dataset: LanceDataset, metadata: IndexMetadata) -> Non
 
 def add_new_rows(dataset: LanceDataset) -> None:
     """Add new rows to the indices that are there: to approximate ones as a part more, until `MOST_PARTS` become one."""
-    full = [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]
-    if full:
+    if full := [index.name for index in dataset.describe_indices() if len(index.segments) >= MOST_PARTS]:
         dataset.optimize.optimize_indices(index_names=full, num_indices_to_merge=MOST_PARTS)
     dataset.optimize.optimize_indices()
 

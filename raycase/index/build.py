@@ -1,53 +1,78 @@
-"""Build an index from written vectors, or add to it: vectors are scaled to length 1 and streamed into a Lance dataset.
+"""Build an index from written vectors, or add to it: vectors are scaled to length 1, so that a dot product is a cosine,
+and streamed into a Lance dataset; rows are appended, pooled for conditions that are kept, and deleted.
 
-A dot product of two vectors of an index is therefore their cosine.
+The metadata counts them, and records which rows of which input file of which job are in the index, so none is appended
+twice. Lance marks deleted rows in a new version, so a reader of the former one keeps them; offsets count the rows left.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raycase.errors import RequestError, WorkError, note
-from raycase.index.approximate import searched_by, update_indices
-from raycase.index.index_rows import (
-    append_rows,
-    check_output_columns,
-    delete_matching,
-    delete_same_ids,
-    keep_conditions,
-)
+from raycase.errors import RequestError, WorkError, check_problems, expecting, note
+from raycase.index.approximate import searched_by, update_indices, update_scalar_indices
+from raycase.index.filters import Filter, checked_filter
 from raycase.index.lance_files import (
     CUT,
     READY_FILE,
     IndexMetadata,
+    Version,
+    condition_counts,
     fragment_rows,
     lance_errors,
     open_newest,
     open_ready,
     other_build,
     publish,
+    returned_columns,
+    sql_equals,
+    sql_in,
+    write_batches,
 )
+from raycase.index.options import VectorIndexType
 from raycase.index.text_index import update_text_index
-from raycase.index.token_files import check_there, remove_unused
-from raycase.index.vector_index import VectorIndexType
-from raycase.io.lance_dataset import import_lance, is_index
+from raycase.index.token_files import check_there, make_sketcher, remove_unused
+from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index
 from raycase.io.locks import held, mark_of
-from raycase.io.schema import CODES, CONDITION, ID, VECTOR
+from raycase.io.reader import distinct_words
+from raycase.io.schema import (
+    BASIS,
+    CODES,
+    CONDITION,
+    DOCUMENT,
+    EMBEDDING,
+    ID,
+    RESERVED_COLUMNS,
+    SKETCH,
+    UNCONDITIONAL,
+    VECTOR,
+    embedding_array,
+    embedding_numbers,
+    embedding_type,
+)
 from raycase.io.storage import Location, fingerprint, locate
+from raycase.io.vectors import l2_normalize
 from raycase.job.finished_output import FinishedOutput, open_written
 from raycase.job.manifest import read_manifest
 from raycase.job.results import CHUNKED
+from raycase.job.unit_files import UnitFile
 from raycase.names import Language
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
     from raycase.job.request import Request
+
+IDS = 10_000  # ids in one filter
 
 
 def build(
@@ -65,10 +90,10 @@ def build(
     model: str | None = None,
     overwrite: bool = False,
 ) -> dict[str, Any]:
-    """Build the index or add to it, and return its counts; until all is done the former index is the one that opens.
-    The arguments are those of `raycase index`.
+    """Build the index or add to it by the arguments of `raycase index`, and return its counts.
 
-    Raises RequestError, and WorkError, also where another build of the index is at work.
+    Until all is done the former index is the one that opens. Raises RequestError, and WorkError, also where another
+    build is at work.
     """
     began = time.time()
     import_lance()
@@ -78,17 +103,13 @@ def build(
         former = mark_of(root / READY_FILE)
         ready = _open_ready(root, overwrite=overwrite)
         if ready is None:
-            for flag in ["--delete"] * (delete is not None) + ["--replace"] * replace:
-                raise RequestError(
-                    f"{flag}: expected a finished index at {root.uri} and no --overwrite beside it, got "
-                    f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
-                )
-        elif shards not in (None, ready[1].shards):
-            raise RequestError(
-                f"--shards: expected {ready[1].shards}, as {root.uri} has, or --overwrite beside another number, got "
-                f"{shards}"
-            )
-        dataset, metadata = ready or (None, _new_metadata(sources))
+            wanted = f"expected a finished index at {root.uri} and no --overwrite beside it, got "
+            wanted += f"{'both' if overwrite else 'none'}; build it with --embeddings alone"
+            check_problems({f"--delete: {wanted}": delete is not None, f"--replace: {wanted}": replace})
+        elif shards not in (None, ready.metadata.shards):
+            had = f"expected {ready.metadata.shards}, as {root.uri} has, or --overwrite beside another number"
+            raise RequestError(f"--shards: {had}, got {shards}")
+        dataset, metadata = ready[1:] if ready else (None, _new_metadata(sources))
         if dataset is not None and (not root.is_local or dataset.version != dataset.latest_version):
             dataset.restore()  # behind it may be what a killed build wrote; Lance refuses commits of others from now on
         rows, settings = metadata.rows, (metadata.vector_index, metadata.exact_below)
@@ -130,9 +151,8 @@ def build(
     }
 
 
-def _open_ready(root: Location, *, overwrite: bool) -> tuple[LanceDataset, IndexMetadata] | None:
-    """The index to add to and its metadata; None for a new one. Raises RequestError where the folder has something
-    else."""
+def _open_ready(root: Location, *, overwrite: bool) -> Version | None:
+    """The index to add to; None for a new one."""
     there = os.listdir(root.path) if root.is_local and root.exists() else []
     if others := [name for name in there if name != "data" and not name.startswith("_")]:
         raise RequestError(f"--output: expected an index or a new folder, got {others[0]} in {root.uri}")
@@ -145,7 +165,7 @@ def _open_ready(root: Location, *, overwrite: bool) -> tuple[LanceDataset, Index
 
 
 def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:
-    """The metadata of a new index. Raises RequestError without an output."""
+    """The metadata of a new index."""
     if not sources:
         raise RequestError("--embeddings: expected an output of `raycase embed` for a new index, got none")
     config = sources[0].job_file.config
@@ -156,20 +176,18 @@ def _new_metadata(sources: Sequence[FinishedOutput]) -> IndexMetadata:
 def _check_sources(
     sources: Sequence[FinishedOutput], dataset: LanceDataset | None, metadata: IndexMetadata, root: Location
 ) -> None:
-    """Raise RequestError for an output of another model, or cut otherwise: the same id would be another chunk. The
-    first conditional vectors or tokens give the dimension to which all are cut."""
+    """Raise RequestError for an output of another model, or of other chunks. The first conditional vectors or tokens
+    give the dimension to which all are cut."""
     models = [source.job_file.config["model"] for source in sources if not source.unconditional or source.has_tokens]
     had = () if dataset is None else dataset.schema.names
     if models and CUT in models[0] and VECTOR not in had and CODES not in had:
         metadata.model = metadata.model | {CUT: models[0][CUT]}
     for source in sources:
         other = f"in {source.output.root.uri}; choose another index than {root.uri}, or pass --overwrite"
-        if (chunk := source.job_file.config.get(CHUNKED, [])) != metadata.chunk:
-            wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
-            raise RequestError(
-                f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted}), got others "
-                f"({got}) {other}"
-            )
+        chunk = source.job_file.config.get(CHUNKED, [])
+        wanted, got = (" ".join(map(str, each)) or "none" for each in (metadata.chunk, chunk))
+        cut = f"--embeddings: expected the index's --chunk, --overlap and --late-chunking ({wanted})"
+        check_problems({f"{cut}, got others ({got}) {other}": chunk != metadata.chunk})
         for name in ("text_column", "id_column"):
             of_index, of_source = getattr(metadata, name), source.job_file.config[name]
             setattr(metadata, name, of_source if of_index in (None, of_source) else "")
@@ -177,11 +195,8 @@ def _check_sources(
         if source.unconditional and not source.has_tokens and CUT in metadata.model:
             model = model | {CUT: metadata.model[CUT]}
         expected, got = fingerprint(metadata.model)[:8], fingerprint(model)[:8]
-        if expected != got:
-            raise RequestError(
-                f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected}), got another's "
-                f"({got}) {other}"
-            )
+        own = f"--embeddings: expected vectors of the index's model, {metadata.name} ({expected})"
+        check_problems({f"{own}, got another's ({got}) {other}": expected != got})
 
 
 # ------------------------------------------------------------------------------------------ for `raycase embed --index`
@@ -192,13 +207,226 @@ def check_index(index: str, request: Request) -> None:
     if ready := open_ready(locate(index)):
         id_type, kept = request.encoding.pairs.written_columns
         written = pa.schema({ID: id_type, CONDITION: pa.string(), **kept})
-        check_output_columns(ready[0], written, request.output.root)
+        check_output_columns(ready.dataset, written, request.output.root)
 
 
 def index_output(index: str, output: str) -> str:
-    """Index an output that is complete; returns where. Raises RequestError and WorkError."""
+    """Index an output that is complete; returns where."""
     try:
         return str(build(index, [output])["output"])
     except (RequestError, WorkError) as error:
         message = str(error).replace("--output:", "--index:").replace("--embeddings:", "--output:")
         raise type(error)(f"{message}; the output is complete but not indexed: {output}") from error
+
+
+# ------------------------------------------------------------------------------------------------------- appended rows
+
+
+def append_rows(
+    dataset: LanceDataset | None, source: FinishedOutput, metadata: IndexMetadata, root: Location
+) -> LanceDataset | None:
+    """Append the units of an output that the index (None: a new one) lacks, in one version, and count them."""
+    source = without_covered(source, metadata)
+    for unit in source.units:
+        _cover(metadata, _file_key(source, unit), unit)
+    if not source.names:
+        return dataset
+    schema = _schema(source, metadata)
+    sketched = make_sketcher(source, root, metadata) if source.has_tokens else None
+    if dataset is None:
+        schema = schema.with_metadata({METADATA_KEY: ""})  # an index of ours, not finished
+    else:
+        check_output_columns(dataset, schema, source.output.root)
+        _check_new_rows(dataset, source, metadata)
+        for field in schema:
+            if field.name not in dataset.schema.names:
+                dataset.add_columns(field)
+        schema = pa.schema([f for f in dataset.schema if f.name in schema.names])  # in the index's order of columns
+    column, counts = UNCONDITIONAL if source.unconditional else VECTOR, Counter[Any]()
+    dtype = schema.field(column).type.value_type.to_pandas_dtype()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for table in source.tables():
+            counts.update(condition_counts(table))
+            vectors_ND = l2_normalize(embedding_numbers(table[EMBEDDING])).astype(dtype)
+            rows = table.append_column(column, embedding_array(vectors_ND))
+            rows = sketched(rows) if sketched else rows
+            yield from rows.select(schema.names).cast(schema).to_batches()
+
+    most = fragment_rows(source.pairs, metadata.shards, metadata.rows)
+    dataset = write_batches(root, dataset, schema, batches(), most)
+    for clash in counts.keys() & {*metadata.kept}:
+        raise RequestError(
+            f"--embeddings: expected no vectors under {clash!r}, which {root.uri} keeps from its stored tokens, got "
+            "some; choose another index, or pass --overwrite"
+        )
+    unconditional = counts.pop(None, 0)
+    metadata.unconditional += unconditional
+    metadata.with_tokens += unconditional if source.has_tokens else 0
+    metadata.conditions = dict(Counter(metadata.conditions) + counts)
+    return dataset
+
+
+def _schema(source: FinishedOutput, metadata: IndexMetadata) -> pa.Schema:
+    """Id, condition, the kept columns, and unit vectors in the index's number format."""
+    fields = [pa.field(f.name, f.type) for f in source.schema if f.name != EMBEDDING]
+    dim = source.schema.field(EMBEDDING).type.list_size
+    column = UNCONDITIONAL if source.unconditional else VECTOR
+    fields.append(pa.field(column, embedding_type(dim, metadata.dtype)))
+    if source.has_tokens:
+        fields += [pa.field(BASIS, pa.string()), pa.field(SKETCH, pa.large_binary())]
+    return pa.schema(fields)
+
+
+def check_output_columns(dataset: LanceDataset, written: pa.Schema, output: Location) -> None:
+    """Raise RequestError where the output has other columns than the index."""
+    expected = {f.name: str(f.type) for f in dataset.schema if f.name not in RESERVED_COLUMNS}
+    got = {f.name: str(f.type) for f in written if f.name not in RESERVED_COLUMNS}
+    if expected != got:
+        raise RequestError(
+            f"{dataset.uri}: expected the index's columns ({', '.join(f'{n}: {t}' for n, t in expected.items())}), got "
+            f"({', '.join(f'{n}: {t}' for n, t in got.items())}) in {output.uri}; embed it with the same --id-column "
+            f"and --keep-columns, or without --index, and build anew: `raycase index --embeddings {output.uri} "
+            f"--output {dataset.uri} --overwrite`"
+        )
+
+
+def _check_new_rows(dataset: LanceDataset, source: FinishedOutput, metadata: IndexMetadata) -> None:
+    """Raise RequestError where the index has a row's id, or its document, under the same condition from another job."""
+    there: set[str | None] = {*metadata.conditions, *([None] if metadata.unconditional else [])}
+    common = there & {*([None] if source.unconditional else source.job_file.config["conditions"] or there)}
+    if not common:
+        return
+    update_scalar_indices(dataset, metadata)  # else each lookup scans all rows
+    is_cut = metadata.chunk and "words" not in source.job_file.config  # of a pooled output, units may cut documents
+    of = DOCUMENT if is_cut else ID
+    for table in source.tables([of, CONDITION]):
+        for condition in common.intersection(table[CONDITION].unique().to_pylist()):
+            ids = table[of].filter(pc.equal(pc.fill_null(table[CONDITION], ""), condition or "")).unique().to_pylist()
+            same = f"{sql_equals(CONDITION, condition)} AND {sql_in(of, ids)}"
+            rows = dataset.to_table(columns=[ID], filter=same, limit=1)
+            if len(rows):
+                raise RequestError(
+                    f"--embeddings: expected rows that are new to the index, got id {rows[ID][0].as_py()!r} under "
+                    f"{condition!r} in {source.output.root.uri}, which the index has from another job; pass --replace "
+                    "to replace it, --overwrite to build from scratch, or only one of the outputs"
+                )
+
+
+# --------------------------------------------------------------------------------------------------- covered rows
+
+
+def without_covered(source: FinishedOutput, metadata: IndexMetadata) -> FinishedOutput:
+    """An output with only those units that the index lacks."""
+
+    def is_missing(unit: UnitFile) -> bool:
+        covered = metadata.covered.get(_file_key(source, unit), ())
+        return not any(start <= unit.start and unit.end <= end for start, end in covered)
+
+    return replace(source, units=tuple(filter(is_missing, source.units)))
+
+
+def _file_key(source: FinishedOutput, unit: UnitFile) -> str:
+    """The key in `covered` of the unit's input file under its job, wherever the output is stored."""
+    file, sharing = source.job_file.files[unit.file], source.job_file.sharing  # a unit may have rows of other files
+    return fingerprint([source.job_file.fingerprint, file.uri, file.size, file.mark, sharing.id])[:16]
+
+
+def _cover(metadata: IndexMetadata, key: str, unit: UnitFile) -> None:
+    """Add a unit to the ranges of rows of its file; adjacent ones are merged."""
+    merged: list[list[int]] = []
+    for start, end in sorted([*metadata.covered.get(key, []), [unit.start, unit.end]]):
+        if merged and start <= merged[-1][1]:
+            merged[-1][1] = max(end, merged[-1][1])
+        else:
+            merged.append([start, end])
+    metadata.covered[key] = merged
+
+
+# -------------------------------------------------------------------------------------------------- kept conditions
+
+
+def keep_conditions(
+    dataset: LanceDataset, metadata: IndexMetadata, conditions: Sequence[str], root: Location, model: str | None
+) -> LanceDataset:
+    """Pool new conditions, and again those that were kept before rows with tokens came; add them in new versions."""
+    conditions = distinct_words(conditions, "--keep-condition")
+    known = [name for name in conditions if name in metadata.conditions and name not in metadata.kept]
+    none = f"--keep-condition: expected stored tokens in {root.uri}, got none; see `raycase embed --any-condition`"
+    new = "--keep-condition: expected a condition that is new to the index, got"
+    check_problems({f"{new} {name!r}": True for name in known} | {none: conditions and not metadata.with_tokens})
+    metadata.kept = list(dict.fromkeys([*metadata.kept, *conditions])) if metadata.with_tokens else []
+    stale = [name for name in metadata.kept if metadata.conditions.get(name) != metadata.with_tokens]
+    if not stale:
+        return dataset
+    from raycase.index.query_encoder import QueryEncoder
+    from raycase.index.rows import TokenVectors  # imports torch, as the next
+
+    queries = QueryEncoder(metadata, model, root.uri)
+    for condition in stale:
+        with expecting(f"--keep-condition {condition!r}: expected a condition that the model can embed", RequestError):
+            queries.ask(str(queries.condition_for(condition)))  # before anything is deleted
+        if metadata.conditions.pop(condition, 0):
+            dataset.delete(sql_equals(CONDITION, condition))
+        if VECTOR not in dataset.schema.names:
+            dataset.add_columns(pa.field(VECTOR, embedding_type(queries.encoder.dim, metadata.dtype)))
+        blocks = TokenVectors(Version(root, dataset, metadata), queries.ask, memory_bytes=0).blocks(condition)
+        names = [*returned_columns(dataset), CONDITION, VECTOR]
+        schema = pa.schema([field for field in dataset.schema if field.name in names])
+        rows = (batch for block in blocks for batch in _pooled_rows(dataset, schema, condition, *block).to_batches())
+        dataset = write_batches(root, dataset, schema, rows, fragment_rows(metadata.with_tokens, metadata.shards))
+        metadata.conditions[condition] = metadata.with_tokens
+    return dataset
+
+
+def _pooled_rows(dataset: LanceDataset, schema: pa.Schema, condition: str, offsets_B: Any, vectors_BD: Any) -> pa.Table:
+    """The rows at these offsets under a condition."""
+    kept = dataset.take(offsets_B, columns=[name for name in schema.names if name not in (CONDITION, VECTOR)])
+    vectors = embedding_array(vectors_BD.numpy().astype(schema.field(VECTOR).type.value_type.to_pandas_dtype()))
+    rows = kept.append_column(CONDITION, pa.array([condition] * len(kept), pa.string())).append_column(VECTOR, vectors)
+    return rows.select(schema.names).cast(schema)
+
+
+# ----------------------------------------------------------------------------------------------------- deleted rows
+
+
+def delete_matching(dataset: LanceDataset, metadata: IndexMetadata, where: str, root: Location) -> int:
+    """Delete the rows that a filter matches, and return how many."""
+    matching = checked_filter(dataset, root, where, "--delete")  # a text goes under all conditions or none
+    rows = dataset.count_rows(matching)
+    if rows == metadata.rows:
+        raise RequestError(
+            f"--delete: expected a filter that leaves rows, got {where!r}, which matches all {rows:,} of {root.uri}; "
+            "build from another output with --overwrite, or remove the folder"
+        )
+    if not rows:
+        note(f"{root.uri}: no row matches --delete {where!r}; 0 rows deleted")
+    return _delete(dataset, metadata, matching)
+
+
+def delete_same_ids(dataset: LanceDataset, metadata: IndexMetadata, sources: Sequence[FinishedOutput]) -> int:
+    """Delete all rows of the ids, or of the documents of chunks, in units that the index lacks; return how many."""
+    new = [source for source in (without_covered(source, metadata) for source in sources) if source.names]
+    for source in new:
+        check_output_columns(dataset, _schema(source, metadata), source.output.root)
+    of = DOCUMENT if metadata.chunk else ID
+    tables = (table for source in new for table in source.tables([of]))
+    ids = (one for table in tables for one in table[of].unique().to_pylist())  # of several files, several times
+    deleted = 0
+    while batch := list(islice(ids, IDS)):
+        deleted += _delete(dataset, metadata, Filter(f"({sql_in(of, batch)})"))
+    return deleted
+
+
+def _delete(dataset: LanceDataset, metadata: IndexMetadata, where: Filter) -> int:
+    """Delete the rows that a filter matches, and take them off the metadata's counts."""
+    gone = Counter[str | None]()
+    for rows in dataset.to_batches(columns=[CONDITION], filter=where):
+        gone.update(condition_counts(rows))
+    if gone:  # else Lance writes a version all the same
+        if metadata.with_tokens:
+            metadata.with_tokens -= dataset.count_rows(f"{where} AND {BASIS} IS NOT NULL")
+        dataset.delete(where)
+    metadata.unconditional -= gone[None]
+    metadata.conditions = {name: rows - gone[name] for name, rows in metadata.conditions.items() if rows > gone[name]}
+    return gone.total()

@@ -1,7 +1,5 @@
-"""A filter in SQL on the kept columns, as a user or a stranger wrote it, becomes the filter that Lance gets.
-
-It is parsed as one expression, checked, and written anew from what was parsed, so no text of the user reaches Lance.
-"""
+"""A filter in SQL on the kept columns, as a stranger wrote it, is parsed as one expression, checked, and written anew
+from what was parsed for Lance, which no text of the stranger reaches."""
 
 from __future__ import annotations
 
@@ -44,11 +42,7 @@ DATES = {pa.date32(): (86_400 * 10**9, "Date32"), pa.date64(): (10**6, "Date64")
 
 
 def checked_filter(dataset: LanceDataset, root: Location, where: str, named: str) -> Filter:
-    """The filter on id and the kept columns of an index that some text in SQL asks for.
-
-    `"year"` and `` `year` `` name columns, in their case. Raises RequestError, in which it is `named` so, for
-    anything else than one condition on these columns.
-    """
+    """The filter on id and the kept columns that a text in SQL asks for; a RequestError for another is `named` so."""
     columns = returned_columns(dataset)
     schema = pa.schema([dataset.schema.field(name) for name in columns], dataset.schema.metadata)
     try:
@@ -103,7 +97,7 @@ def _sqlglot() -> Any:
 
 
 def _parsed(where: str) -> Any:
-    """The expression of a text. Raises ValueError for none, several, comments, and what is no SQL."""
+    """The expression of a text: one, in SQL, without comments."""
     sqlglot, dialect = _sqlglot()
     try:
         tokens = dialect().tokenize(where)
@@ -224,7 +218,7 @@ def _quoted(name: str) -> str:
 
 
 def _named(identifier: Any, schema: pa.Schema) -> str:
-    """The column of this name; without quotes also in another case, if there is only one. Raises ValueError."""
+    """The column of this name; without quotes also in another case, if there is only one."""
     name, is_quoted = identifier.this, bool(identifier.args.get("quoted"))
     record = (schema.metadata or {}).get(METADATA_KEY.encode()) or "{}"
     if name not in schema.names and name == loads(record).get("id_column"):  # a record may be large
@@ -238,8 +232,7 @@ def _named(identifier: Any, schema: pa.Schema) -> str:
 
 
 def _whole(time: Any, column: pa.DataType, *, is_day: bool) -> tuple[int, str]:
-    """A time, in UTC where it has no zone, as a number of a column's units, and Lance's name of the column's type.
-    Raises ValueError for one that the column cannot hold."""
+    """A time, in UTC where it has no zone, as a number of a column's units, and Lance's name of the column's type."""
     found = TIME.fullmatch(time.this.name.upper() * time.this.is_string)
     size, name = DATES.get(column) or UNITS[column.unit]
     if found and not (is_day and found[2]):

@@ -16,35 +16,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import RequestError, WorkError, check_problems, checks_types, expecting, normal_words, note
-from raycase.index.answers import answer_table, distinct_answers
+from raycase.index.answers import PARTS, QUERY, STATED, TEXT_RANK, VECTOR_RANK, answer_table, distinct_answers
 from raycase.index.approximate import approximate_nearest, is_coded
-from raycase.index.condition_vectors import FEW
 from raycase.index.filters import Filter, checked_filter
 from raycase.index.lance_files import (
     OFFSET,
-    IndexMetadata,
+    Version,
     lance_errors,
     open_newest,
     open_ready,
     returned_columns,
     sql_and,
 )
+from raycase.index.options import Limits, Options
 from raycase.index.query_encoder import QueryEncoder
-from raycase.index.question import Options, Question
-from raycase.index.rows import IndexRows, Limits
-from raycase.index.schema import PARTS, QUERY, RANK, STATED, TEXT_RANK, VECTOR_RANK
+from raycase.index.rows import FEW, IndexRows
 from raycase.index.text_index import fused, fused_ranks, matching
 from raycase.index.topk import Block, Nearest, merge_top_k
-from raycase.index.weighted_search import Term, check_weights, parts_column
+from raycase.index.weighted_search import Question, Term, check_weights, parts_column
 from raycase.io.locks import Shared, exclusive
-from raycase.io.schema import CONDITION, HAS_TOKENS, ID, UNCONDITIONAL, VECTOR
-from raycase.io.storage import Location, locate
+from raycase.io.schema import CONDITION, HAS_TOKENS, ID, RANK, TEXT, UNCONDITIONAL, VECTOR
+from raycase.io.storage import locate
 from raycase.io.vectors import l2_normalize
 from raycase.models.condition_pooling import ConditionPoolingConfig
 from raycase.models.embedder import Embedder, Texts, as_texts
 
 if TYPE_CHECKING:
-    from lance import LanceDataset
+    pass
 
 LEAST_STATED = 0.5  # probability
 WITH_STATED = (
@@ -58,6 +56,11 @@ AWAY = 4  # times as many candidates where a weight is negative: what is far und
 CANDIDATES = 10  # times k: rows of each condition whose ids are combined, where a condition is searched approximately
 LEAST_POOLED, POOLED_REFINE = 5000, 50  # candidates by sketches that are pooled: as many, or times k
 
+WEIGHTS_TYPE = pa.list_(
+    pa.struct([pa.field("start", pa.int32()), pa.field("end", pa.int32()), pa.field("weight", pa.float32())])
+)
+WEIGHED = 4096  # texts under conditions whose words are weighed at a time
+
 T = TypeVar("T")
 
 
@@ -68,20 +71,12 @@ class Index(Shared):
     index in shards has its processes do it.
     """
 
-    def __init__(
-        self,
-        root: Location,
-        dataset: LanceDataset,
-        metadata: IndexMetadata,
-        *,
-        model: str | None = None,
-        limits: Limits = Limits(),  # noqa: B008
-    ) -> None:
-        self.root, self.dataset, self.metadata, self.limits = root, dataset, metadata, limits
-        self.columns = returned_columns(dataset)
-        self.query_encoder = QueryEncoder(metadata, model, root.uri)
+    def __init__(self, version: Version, model: str | None, limits: Limits) -> None:
+        self.root, self.dataset, self.metadata = version
+        self.opened, self.limits, self.columns = version, limits, returned_columns(self.dataset)
+        self.query_encoder = QueryEncoder(self.metadata, model, self.root.uri)
         self.model = self.query_encoder.model
-        self.all_rows = IndexRows(root, dataset, metadata, limits, self.query_encoder.ask)
+        self.all_rows = IndexRows(version, limits, self.query_encoder.ask)
         self.vectors, self.pooled = self.all_rows.vectors, self.all_rows.pooled
         self.compare: Callable[[Sequence[Term], int, Filter | None, int | None], Nearest] = self.all_rows.nearest
 
@@ -96,10 +91,10 @@ class Index(Shared):
         ready = open_ready(root)
         if ready is None:
             raise RequestError(f"expected an index at {root.uri}, got no finished one; see `raycase index`")
-        names = [*ready[1].conditions]  # columns may have "Animal" and "animal"
+        names = [*ready.metadata.conditions]  # columns may have "Animal" and "animal"
         if len({normal_words(name).casefold() for name in names}) < len(names):
             note(f"{root.uri}: conditions that look alike are searched apart; spell them alike, embed and index again")
-        return cls(root, *ready, model=model, limits=limits)
+        return cls(ready, model, limits)
 
     @property
     def encoder(self) -> Embedder:
@@ -126,7 +121,7 @@ class Index(Shared):
                 phrase that answers the condition, and its weight.
             k: rows for each sentence.
             where: filter on id and the kept columns, in SQL.
-            options: of `raycase.index.question.Options`, such as `match`, `hybrid`, `per`, `stated`, `phrases`,
+            options: of `raycase.index.options.Options`, such as `match`, `hybrid`, `per`, `stated`, `phrases`,
                 `exact_condition` and `exact`.
 
         Returns:
@@ -144,15 +139,16 @@ class Index(Shared):
             ['Two girls in red dresses play soccer.']
         """
         sentences, how = as_texts(sentences, "sentences"), checks_types(Options)(**options)
-        check_problems(
-            {
-                f"k: expected at least 1, got {k}": k < 1,
-                "hybrid: expected no stated beside it, got both: words do not show what a text states": how.hybrid
-                and how.stated,
-            }
-        )
-        weighted, terms = isinstance(conditions, Mapping), self._asked(conditions, len(sentences))
-        if len(terms) != len(sentences) or (how.unconditional and conditions is not None):
+        both = "hybrid: expected no stated beside it, got both: words do not show what a text states"
+        check_problems({f"k: expected at least 1, got {k}": k < 1, both: how.hybrid and how.stated})
+        weighted, count, terms = isinstance(conditions, Mapping), len(sentences), list[Sequence[Term]]()
+        if isinstance(conditions, Mapping):
+            terms = [check_weights(conditions, self.query_encoder.spelled)] * count
+        elif conditions is None or isinstance(conditions, str):
+            terms = [[Term(asked=conditions)]] * count
+        else:
+            terms = [[Term(asked=name)] for name in as_texts(conditions, "conditions")]
+        if len(terms) != count or (how.unconditional and conditions is not None):
             raise RequestError("expected one condition, one for each sentence, or unconditional, got other conditions")
         asked = {term.asked for each in terms for term in each if term.asked is not None}
         phrases = how.phrases or any(term.phrase is not None for each in terms[:1] for term in each)
@@ -163,17 +159,8 @@ class Index(Shared):
         with lance_errors(self.root):
             passing = passing if how.match is None else matching(self.dataset, how.match, passing)
             question = Question(sentences=sentences, terms=terms, weighted=weighted, where=passing, options=how)
-            answers, every = partial(self._answers, question), range(len(sentences))
+            answers, every = partial(self._answers, question), range(count)
             return answers(every, k) if how.per is None else distinct_answers(self.dataset, answers, every, k, how.per)
-
-    def _asked(self, conditions: Texts | Mapping[str, Any] | None, count: int) -> Sequence[Sequence[Term]]:
-        """The terms of each of so many sentences. Raises RequestError."""
-        if isinstance(conditions, Mapping):
-            return [check_weights(conditions, self.query_encoder.spelled)] * count
-        names: Sequence[str | None] = [None] * count
-        if conditions is not None:
-            names = [conditions] * count if isinstance(conditions, str) else as_texts(conditions, "conditions")
-        return [[Term(asked=name)] for name in names]
 
     def check_conditional(
         self, conditions: Collection[str], *, phrases: bool, stated: bool, weighted: bool = False
@@ -226,17 +213,15 @@ class Index(Shared):
 
     def _embedded(self, terms: Sequence[Term], sentences: Sequence[str], *, phrases: bool) -> list[Term]:
         """Terms with the vectors of sentences, or of phrases in place of them."""
-        embedded, embed = [], self.query_encoder.embed
+        embed, embedded = self.query_encoder.embed, []
         for term in terms:
-            if term.phrase is None:
-                vectors_QD = embed(sentences, term.condition, phrases=phrases)
-            else:
-                vectors_QD = embed([term.phrase] * len(sentences), term.condition, "phrase", phrases=True)
+            texts = (sentences, "query") if term.phrase is None else ([term.phrase] * len(sentences), "phrase")
+            vectors_QD = embed(texts[0], term.condition, texts[1], phrases=phrases or term.phrase is not None)
             embedded.append(replace(term, vectors=vectors_QD))
         return embedded
 
     def _combined_candidates(self, question: Question, terms: Sequence[Term], queries: int, k: int) -> int | None:
-        """`_candidates` of several conditions; 0 where only rows that are best under one of them are combined."""
+        """`_candidates` of several conditions, beside the rows that are best under a stored one; 0: these alone."""
         if len(terms) > MOST_COMBINED:
             raise RequestError(
                 f"condition: expected one, or no more than the {MOST_COMBINED} that are combined, got {len(terms):,}"
@@ -253,8 +238,8 @@ class Index(Shared):
     def _best(
         self, question: Question, terms: Sequence[Term], k: int, candidates: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Scores and offsets of the best rows, (Q, k), and their rows under each condition, (P, Q, k). candidates: of
-        several conditions, by sketches, beside the rows that are best under one of the index; None: all rows."""
+        """Scores and offsets of the best rows, (Q, k), and their rows under each condition, (P, Q, k). candidates:
+        `_combined_candidates`."""
         where, options = question.where, question.options
         if not _is_combined(terms):
             find = self._stated if options.stated else self._nearest
@@ -277,8 +262,7 @@ class Index(Shared):
     def _stated(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
-        """`_nearest` among the rows that state something of the condition: of each query, more and more are looked
-        at."""
+        """`_nearest` among the rows that state something of the condition: of each query, more and more are read."""
         rows, found = self.rows(condition), []
         for vector_1D in np.split(vectors_QD, len(vectors_QD)):
             looked_at = left = 0
@@ -310,19 +294,16 @@ class Index(Shared):
         with expecting(f"vectors_QD: expected finite numbers, (Q, {dim})", TypeError, ValueError):
             vectors_QD = np.asarray(vectors_QD, np.float32)
         fits = vectors_QD.ndim == 2 and vectors_QD.shape[1] == dim and np.isfinite(vectors_QD).all()
-        problems = {
-            f"k: expected at least 1, got {k}": k < 1,
-            f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others": not fits,
-        }
-        check_problems(problems)
+        wrong = f"vectors_QD: expected finite numbers, (Q, {dim}), got {vectors_QD.shape} or others"
+        check_problems({f"k: expected at least 1, got {k}": k < 1, wrong: not fits})
         how = checks_types(Options)(**options)
         return self._nearest(l2_normalize(vectors_QD), condition, k, self._checked(where), how)
 
     def _nearest(
         self, vectors_QD: np.ndarray, condition: str | None, k: int, where: Filter | None, options: Options
     ) -> Nearest:
-        """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled from
-        stored tokens, by the sketches of all rows, of which the best are pooled, unless that is nearly all of them."""
+        """`nearest`: by comparing every vector, by the index of its column, or, for a condition that is pooled, by the
+        sketches of all rows, of which the best are pooled."""
         rows, candidates = self.rows(condition), None
         k, term, stored = min(k, rows), Term(condition=condition, vectors=vectors_QD), []
         if self.metadata.is_approximate(rows) and not options.exact:
@@ -330,7 +311,7 @@ class Index(Shared):
                 candidates = self._candidates(len(vectors_QD), pooled, k, where, options)
             column = UNCONDITIONAL if condition is None else VECTOR
             if not self.metadata.lacks(condition) and is_coded(self.dataset, self.metadata, column):
-                stored = [approximate_nearest(self.dataset, self.metadata, vectors_QD, condition, k, where, options)]
+                stored = [approximate_nearest(self.opened, vectors_QD, condition, k, where, options)]
                 if not pooled:
                     return stored[0]
                 where = Filter(f"({sql_and(HAS_TOKENS, where)})")  # those that are pooled remain
@@ -348,8 +329,7 @@ class Index(Shared):
     @checks_types
     @exclusive
     def rows(self, condition: str | None) -> int:
-        """How many rows there are under a condition, stored or pooled from stored tokens; None: without. Raises
-        RequestError and WorkError."""
+        """How many rows there are under a condition (None: unconditional), stored or pooled from stored tokens."""
         condition = self.query_encoder.spelled(condition)
         with lance_errors(self.root):
             return self.metadata.rows_under(condition) + self.vectors.pooled_rows(condition)
@@ -361,8 +341,7 @@ class Index(Shared):
 
     @exclusive
     def ids(self, conditions: Sequence[str | None] | None, where: str | None = None) -> pa.Table:
-        """Id, condition and offset of the rows that pass a filter: all, or those under some conditions
-        (`ConditionVectors.rows_under`). Raises RequestError and WorkError."""
+        """Id, condition and offset of the rows that pass a filter: all (None), or those under some conditions."""
         passing = self._checked(where)
         with lance_errors(self.root):
             under = self.vectors.rows_under(conditions) if conditions else None
@@ -373,9 +352,7 @@ class Index(Shared):
         self, sentences: Sequence[str], condition: str | None, named: str = "query", *, phrases: bool = False
     ) -> np.ndarray:
         """Unit vectors of sentences, or of phrases that answer it, under one condition (None: f(s)): (Q, D) float32.
-
-        Raises RequestError, in which the sentences are `named` so, for a text that cannot be embedded.
-        """
+        Raises RequestError, in which the sentences are `named` so."""
         return self.query_encoder.embed(sentences, condition, named, phrases=phrases)
 
     @exclusive
@@ -383,9 +360,8 @@ class Index(Shared):
     def blocks(
         self, asked: str | None, where: str | None = None, *, exact_condition: bool = False
     ) -> tuple[str | None, Callable[[], Iterator[Block]]]:
-        """All rows under a condition (None: unconditional) that pass a filter: the condition of the index that is taken
-        for the one that was asked, as in a search, and a function that reads the rows' offsets and unit vectors, in
-        blocks. Raises RequestError."""
+        """The condition that is searched for the one that was asked (None: unconditional), and what reads the offsets
+        and unit vectors of all rows under it that pass a filter, in blocks. Raises RequestError."""
         passing = self._checked(where)
         condition = self.query_encoder.condition_for(asked, exact_condition)
 
@@ -402,8 +378,7 @@ class Index(Shared):
 
     @exclusive
     def vectors_at(self, condition: str | None, offsets_N: np.ndarray) -> np.ndarray:
-        """The unit vectors of the rows at these offsets, under a condition of the index (None: unconditional) or pooled
-        from their stored tokens: (N, D) float32. Raises RequestError and WorkError."""
+        """The unit vectors of the rows at these offsets under a condition (None: unconditional): (N, D) float32."""
         with lance_errors(self.root):
             return self.all_rows.at(condition, offsets_N).numpy()
 
@@ -443,7 +418,7 @@ def on_index(open_index: Callable[[], Index], work: Callable[[Index], T]) -> tup
 
 
 def print_replaced_condition(index: Index, asked: str | None, condition: str | None) -> None:
-    """Note which condition was searched in place of one that the index lacks, unless it has stored tokens alone."""
+    """Note what was searched in place of a condition that the index lacks, unless it has stored tokens alone."""
     if index.metadata.lacks(condition):
         if index.metadata.conditions:
             note(f"no {asked!r} in the index; pooled from its stored tokens")
@@ -455,8 +430,8 @@ def print_replaced_condition(index: Index, asked: str | None, condition: str | N
 def note_searched(
     index: Index, searched: Mapping[str | None, str | None], where: str | None, *, apart: bool = True
 ) -> None:
-    """`print_replaced_condition` of those that were asked, and note how many rows that pass a filter have no vector
-    under a condition that was searched, or, where they were not searched apart, under any (None: unconditional)."""
+    """`print_replaced_condition` of what was asked, and note how many rows that pass a filter have no vector under a
+    condition that was searched, or, where they were not searched apart, under any."""
     for asked, condition in searched.items():
         print_replaced_condition(index, asked, condition)
     names = [*dict.fromkeys(searched.values())]
@@ -466,3 +441,44 @@ def note_searched(
             under = " or ".join("without a condition" if each is None else f"under {each!r}" for each in some)
             if every > there:
                 note(f"{every - there:,} of {every:,} rows are left out: the index has no vector of theirs {under}")
+
+
+def text_column(index: Index, asked: str | None) -> str | None:
+    """The column with an index's texts: the one that was asked, or embedded, or in an index of an earlier version
+    `text`; None where it has none."""
+    embedded = index.metadata.text_column
+    text = asked or (TEXT if embedded is None else embedded)
+    if text in index.columns and pa.types.is_string(index.dataset.schema.field(text).type):
+        return text
+    if asked:
+        kept = ", ".join(index.columns)
+        raise RequestError(f"--text-column: expected a column of texts among those kept ({kept}), got {text!r}")
+    return None
+
+
+def why_unweighed(index: Index, asked: str | None, model: str | None) -> str | None:
+    """Why the words of an index's texts in the column that was asked cannot be weighed; None where they can."""
+    if text_column(index, asked) is None:
+        return f"expected the texts in a column that the index keeps ({', '.join(index.columns)}), got {TEXT!r}"
+    try:
+        weighs_words = index.encoder.config.weighs_words
+    except RequestError as error:  # the model has moved
+        if model:
+            raise
+        return str(error)
+    expected = "expected an index of a model that weighs words (as condition-pooling)"
+    return None if weighs_words else f"{expected}, got one of {index.model}"
+
+
+def weigh_answers(answers: pa.Table, index: Index, text: str) -> pa.ChunkedArray:
+    """The words of each answer's text and their weights, of `WEIGHTS_TYPE`: null where there are none."""
+    model: Any = index.encoder
+    pairs = list(zip(answers[text].to_pylist(), answers[CONDITION].to_pylist(), strict=True))
+    distinct = sorted({(answer, condition) for answer, condition in pairs if None not in (answer, condition)})
+    chunks = [pa.array([], WEIGHTS_TYPE)]
+    for start in range(0, len(distinct), WEIGHED):  # a text under several conditions is in one part, or in two
+        texts, conditions = zip(*distinct[start : start + WEIGHED], strict=True)
+        found = model.word_weights(texts, conditions)
+        chunks.append(pa.array([[word._asdict() for word in words] or None for words in found], WEIGHTS_TYPE))
+    place = {pair: i for i, pair in enumerate(distinct)}
+    return pa.chunked_array(chunks).take(pa.array([place.get(pair) for pair in pairs], pa.int64()))

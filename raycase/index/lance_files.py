@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.errors import MOST_LABEL, RequestError, WorkError, expecting, visible
-from raycase.index.vector_index import APPROXIMATE, VectorIndexType
+from raycase.index.options import APPROXIMATE, VectorIndexType
 from raycase.io.json_values import from_json, loads
 from raycase.io.lance_dataset import METADATA_KEY, import_lance, is_index, lance_place, lance_reason
 from raycase.io.locks import put_over
@@ -92,9 +92,16 @@ class IndexMetadata:
 # ----------------------------------------------------------------------------------------------------------- versions
 
 
-def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset, IndexMetadata] | None:
-    """The finished version, or the one of a number, which another process found finished, and its metadata; None where
-    no build has finished. Raises RequestError, also for another dataset than a build makes, and WorkError."""
+class Version(NamedTuple):
+    """A version of an index: where it is, its rows, and what is recorded of them."""
+
+    root: Location
+    dataset: LanceDataset
+    metadata: IndexMetadata
+
+
+def open_ready(root: Location, version: int | str = READY) -> Version | None:
+    """The finished version, or the one of a number that was; None where no build has finished."""
     dataset = open_newest(root)
     if dataset is None:
         return None
@@ -109,11 +116,11 @@ def open_ready(root: Location, version: int | str = READY) -> tuple[LanceDataset
     with expecting(expected, ValueError, advice=advice):
         metadata = IndexMetadata.of_json(dataset.schema.metadata[METADATA_KEY.encode()])
         from_json(ModelFile, metadata.model)
-        return dataset, metadata
+        return Version(root, dataset, metadata)
 
 
 def open_newest(root: Location) -> LanceDataset | None:
-    """The newest version, finished or not; None where there is no dataset. Raises RequestError."""
+    """The newest version, finished or not; None where there is no dataset."""
     lance = import_lance()
     with lance_errors(root):
         try:
@@ -127,7 +134,7 @@ def open_newest(root: Location) -> LanceDataset | None:
 def write_batches(
     root: Location, dataset: LanceDataset | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch], rows_a_file: int
 ) -> LanceDataset:
-    """Append rows to a dataset, or begin one (None), in a new version. Raises what the batches raise."""
+    """Append rows to a dataset, or begin one (None), in a new version; raise what the batches raise."""
     mode = "append" if dataset is not None else "create" if open_newest(root) is None else "overwrite"
     failures: list[Exception] = []
 
@@ -150,10 +157,9 @@ def write_batches(
 
 
 def publish(root: Location, dataset: LanceDataset, metadata: IndexMetadata, former: str | None) -> None:
-    """Store the metadata and tag the newest version as the one that is searched.
+    """Store the metadata and tag the newest version as the one that is searched, if the tag still has the former mark.
 
-    The former version stays until the next build, for processes that have it open; older ones are removed. former: the
-    mark of the tag before the index was opened. Raises WorkError where the tag has another, or there are other rows.
+    The former version stays until the next build, for processes that have it open; older ones are removed.
     """
     dataset.update_schema_metadata({METADATA_KEY: metadata.as_json()})
     rows, tagged = dataset.count_rows(), dataset.tags.list().get(READY)
@@ -193,8 +199,7 @@ def sql_and(*filters: str | None) -> str:
 
 @contextmanager
 def lance_errors(root: Location) -> Iterator[None]:
-    """Raise errors of Lance in one line, without its source files: RequestError for a wrong path or filter, WorkError
-    for a store that fails."""
+    """Raise errors of Lance in one line: RequestError for a wrong path or filter, WorkError for a store that fails."""
     try:
         yield
     except (ValueError, OSError, RuntimeError) as error:
@@ -233,7 +238,7 @@ def returned_columns(dataset: LanceDataset) -> list[str]:
 
 
 def scan(dataset: LanceDataset, fragments: Sequence[int] | None, **options: Any) -> LanceScanner:
-    """Scan the rows of some fragments, of which there is one, or of all (None); offsets are those in the dataset."""
+    """Scan the rows of some fragments, or of all (None); offsets are those in the dataset."""
     if fragments is None:
         return dataset.scanner(**options)
     assert fragments, "Lance would scan all of them"
@@ -252,8 +257,7 @@ def offsets_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
 
 
 def vectors_of(column: pa.ChunkedArray | pa.Array) -> Tensor:
-    """A column of vectors, of length 1 though they were rounded: (N, D) float32. Raises WorkError where one is not
-    finite: it would hide what is near."""
+    """A column of vectors, of length 1 though they were rounded: (N, D) float32."""
     import torch  # takes seconds, and building an index needs none
 
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -272,9 +276,8 @@ SMALL = 10  # rows that are added are in one fragment while they are less than s
 
 
 def shard_fragments(dataset: LanceDataset, shards: int) -> list[list[int]]:
-    """The fragments of each shard, with about as many rows in each: every one goes, in order, to the shard that has the
-    fewest rows so far. So the fragments of an output, which stand together, are spread over all shards: rows under a
-    condition, and those with stored tokens, are in each."""
+    """The fragments of each shard: every one goes, in order, to the shard with the fewest rows, so that those of an
+    output, which stand together, are in all."""
     of: list[list[int]] = [[] for _ in range(shards)]
     rows = [0] * shards
     for fragment in dataset.get_fragments():

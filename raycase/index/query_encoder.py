@@ -12,8 +12,8 @@ from torch import Tensor
 
 from raycase.errors import RequestError, expecting, is_words, normal_words
 from raycase.heads.condition_head import ConditionQueries
-from raycase.index.condition_vectors import remembered
 from raycase.index.lance_files import CUT, IndexMetadata
+from raycase.index.rows import remembered
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
 from raycase.models.configs import EmbedderConfig
@@ -26,7 +26,7 @@ COMPARED = 2000  # conditions at most among which the nearest to another is look
 
 
 def resolve_query_encoder(metadata: IndexMetadata, model: str) -> EmbedderConfig:
-    """The index's model by a name or folder, without its weights. Raises RequestError where it is another model."""
+    """The index's model by a name or folder, without its weights."""
     own = metadata.model
     choices = {"dim": own.get(CUT)}
     if own["system"] == "case":  # the folders of others fix these, too
@@ -55,7 +55,7 @@ class QueryEncoder:
 
     @cached_property
     def encoder(self) -> Embedder:
-        """The model. Raises RequestError where another one is at its name or folder."""
+        """The model."""
         return resolve_query_encoder(self.metadata, self.model).load()
 
     def embed(
@@ -69,19 +69,17 @@ class QueryEncoder:
         return vectors_QD
 
     def ask(self, condition: str) -> tuple[ConditionQueries, Tensor]:
-        """What a head of condition pooling keeps of a condition, and its temperatures. Raises RequestError."""
+        """What a head of condition pooling keeps of a condition, and its temperatures."""
         encoder: Any = self.encoder
+
+        def kept() -> tuple[ConditionQueries, Tensor]:
+            return encoder.questions([condition]), encoder.head.temperatures.detach()
+
         with expecting(f"condition: expected one that {self.model} can embed", ValueError):
-            return remembered(
-                self._asked,
-                condition,
-                ASKED,
-                lambda: (encoder.questions([condition]), encoder.head.temperatures.detach()),
-            )
+            return remembered(self._asked, condition, ASKED, kept)
 
     def spelled(self, asked: str | None) -> str | None:
-        """A condition as the index has it: as it was asked, else one of the same normal form, which is that of one that
-        the index lacks."""
+        """A condition as the index has it: as it was asked, else one of the same normal form, else that form."""
         names = self.metadata.conditions
         if asked is None or asked in names:
             return asked
@@ -89,7 +87,7 @@ class QueryEncoder:
         return normal if normal in names else next((one for one in names if normal_words(one) == normal), normal)
 
     def condition_for(self, asked: str | None, exact: bool = False) -> str | None:
-        """The condition of the index that is searched for the one that was asked. Raises RequestError for none."""
+        """The condition of the index that is searched for the one that was asked."""
         if asked is None and not self.metadata.unconditional:
             raise RequestError(
                 f"unconditional: expected unconditional vectors in {self.uri}, got none; name a condition, or embed "

@@ -1,7 +1,5 @@
-"""Words beside vectors: Lance's inverted index of the texts, by which words must hold, or rank rows by BM25.
-
-Words are in lower case and without accents, and stemmed in a language; none is left out for being frequent or long.
-"""
+"""Words beside vectors: Lance's inverted index of the texts, by which words must hold, or rank rows by BM25. Words are
+in lower case, without accents and stemmed in a language."""
 
 from __future__ import annotations
 
@@ -13,17 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.index.answers import ASKED, PARTS, POOLED, QUERY, TEXT_RANK, VECTOR_RANK
 from raycase.index.filters import Filter
 from raycase.index.lance_files import OFFSET, offsets_of, returned_columns, sql_and, sql_in
-from raycase.index.schema import ASKED, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
-from raycase.io.schema import CONDITION, ID, TEXT
+from raycase.io.schema import CONDITION, ID, RANK, SCORE, TEXT
 from raycase.names import Language
 
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.index.condition_vectors import ConditionVectors
-    from raycase.index.question import Question
+    from raycase.index.rows import ConditionVectors
+    from raycase.index.weighted_search import Question
 
 RRF_K = 60  # Cormack et al., 2009, Reciprocal Rank Fusion outperforms Condorcet and individual Rank Learning Methods
 LEAST_FUSED = 10  # ranks by each; many more, and rows far down in both push out the nearest (results/hybrid.md)
@@ -31,7 +29,7 @@ LEAST_FUSED = 10  # ranks by each; many more, and rows far down in both push out
 
 def update_text_index(dataset: LanceDataset, language: Language | None, text: str | None) -> bool:
     """Index the column of texts, that which was embedded (text), `text`, or the only kept one of strings, unless it is
-    indexed in this language (None: in any); returns whether it was not. Raises RequestError where there is none."""
+    indexed in this language (None: in any); returns whether it was not."""
     strings = [name for name in returned_columns(dataset) if pa.types.is_string(dataset.schema.field(name).type)]
     known = [name for name in (text, TEXT) if name in strings]
     texts = known[:1] or [name for name in strings if name != ID]
@@ -51,7 +49,7 @@ def _text_indices(dataset: LanceDataset) -> list[Any]:
 
 
 def _hits(dataset: LanceDataset, words: str, where: str | None, *, limit: int | None, every: bool) -> pa.Table:
-    """Id, offset and BM25 score of the rows with every word, or with any. Raises RequestError without a text index."""
+    """Id, offset and BM25 score of the rows with every word, or with any."""
     from lance.query import FullTextOperator, MatchQuery
 
     if not (indices := _text_indices(dataset)):
@@ -65,7 +63,7 @@ def _hits(dataset: LanceDataset, words: str, where: str | None, *, limit: int | 
 
 
 def matching(dataset: LanceDataset, words: str, where: Filter | None) -> Filter:
-    """The filter for the ids whose texts have every word, beside another one. Raises RequestError."""
+    """The filter for the ids whose texts have every word, beside another one."""
     if not any(map(str.isalnum, words)):  # as Lance cuts texts into words
         raise RequestError(f"match: expected words, got {visible(repr(words), MOST_LABEL)}")
     ids = sql_in(ID, _hits(dataset, words, where, limit=None, every=True)[ID].unique().to_pylist())
@@ -82,8 +80,7 @@ def fused(vectors: ConditionVectors, answers: pa.Table, question: Question, k: i
 
         score = 1 / (60 + rank by vectors) + 1 / (60 + rank by BM25 of any of the query's words)
 
-    A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors. The columns `vector_rank` and
-    `text_rank` have both ranks. Raises RequestError.
+    A rank that an id lacks adds nothing. answers: `fused_ranks` of them by vectors.
     """
     dataset, tables = vectors.dataset, [_fused(answers.slice(0, 0), {}, k)]
     for query in answers[QUERY].unique().to_pylist():

@@ -1,8 +1,5 @@
-"""Stored tokens of an index: the columns that it adds to their rows, and the files beside its versions that read them.
-
-Bases of tokens and centroids of their sketches are named by the hash of their content, so a build never writes over
-what another version is read by. It removes what no version that is left can need.
-"""
+"""Stored tokens of an index: the columns that it adds to their rows, and the files beside its versions that read them,
+named by the hash of their content, so that a build never writes over what another version is read by."""
 
 from __future__ import annotations
 
@@ -28,9 +25,6 @@ from raycase.tokens.stored import StoredTokens, TokenFormat
 if TYPE_CHECKING:
     from lance import LanceDataset
 
-    from raycase.tokens.basis import TokenBasis
-    from raycase.tokens.pooling import TokenSketch
-
 TOKEN_BASES = "_word_bases"  # Lance leaves folders alone whose names begin like this
 OF_SKETCH = ".sketch"  # stands in the names of centroids, behind their hash
 SPARED = timedelta(days=7)  # on object storage a build beside may need what is younger; Lance spares its files so, too
@@ -38,11 +32,8 @@ SAMPLED_UNITS, SAMPLED_ROWS = 5, 500  # of an output, by which the centroids of 
 
 
 def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadata) -> Callable[[pa.Table], pa.Table]:
-    """What adds the columns BASIS and SKETCH to rows of an output with stored tokens.
-
-    It copies the basis of the tokens into the index, and chooses centroids for sketches beside it, unless rows there
-    were sketched by some: rows of one basis are sketched alike. The metadata records them. Raises RequestError.
-    """
+    """What adds the columns BASIS and SKETCH to rows of an output with stored tokens. The basis of the tokens is copied
+    into the index; the centroids of sketches are chosen with its first rows. The metadata records both."""
     from raycase.tokens.basis import TokenBasis
     from raycase.tokens.pooling import TokenSketch
 
@@ -61,7 +52,7 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
         data = TokenSketch.fit(codes, np.concatenate(tokens)).to_bytes()
         metadata.sketches[form.basis] = hashlib.sha256(data).hexdigest()
         _file(root, metadata.sketches[form.basis], OF_SKETCH).put(data)
-    sketch = read_sketch(root, metadata.sketches[form.basis])
+    sketch = TokenSketch.from_bytes(*read_codes(root, metadata.sketches[form.basis], OF_SKETCH))
 
     def sketched(rows: pa.Table) -> pa.Table:
         tokens = StoredTokens.from_arrow(rows, form).codes
@@ -70,20 +61,6 @@ def make_sketcher(source: FinishedOutput, root: Location, metadata: IndexMetadat
         return rows.append_column(BASIS, basis).append_column(SKETCH, sketches.to_arrow())
 
     return sketched
-
-
-def read_basis(root: Location, basis: str) -> TokenBasis:
-    """The basis of this hash. Raises RequestError where it is gone or another."""
-    from raycase.tokens.basis import TokenBasis
-
-    return TokenBasis.from_bytes(*_read(root, basis))
-
-
-def read_sketch(root: Location, sketch: str) -> TokenSketch:
-    """The centroids of this hash. Raises RequestError where they are gone or others."""
-    from raycase.tokens.pooling import TokenSketch
-
-    return TokenSketch.from_bytes(*_read(root, sketch, OF_SKETCH))
 
 
 def check_there(root: Location, metadata: IndexMetadata) -> None:
@@ -115,8 +92,8 @@ def _file(root: Location, sha256: str, ending: str = "") -> Location:
     return root / TOKEN_BASES / f"{sha256}{ending}.safetensors"
 
 
-def _read(root: Location, sha256: str, ending: str = "") -> tuple[bytes, str]:
-    """The bytes of this hash, and their file's URI. Raises RequestError for none or others."""
+def read_codes(root: Location, sha256: str, ending: str = "") -> tuple[bytes, str]:
+    """The bytes of a basis of this hash, or of centroids, and their file's URI."""
     file = _file(root, sha256, ending)
     data = file.read() if file.exists() else b""
     if hashlib.sha256(data).hexdigest() != sha256:

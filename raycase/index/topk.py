@@ -95,8 +95,7 @@ def parts(blocks: Iterable[Block], rows: int) -> Iterator[Block]:
 
 
 def nearest_rows(vectors_QD: np.ndarray, blocks: Iterable[Block], k: int) -> Nearest:
-    """The k rows nearest to unit vectors, best first: (Q, D) -> cosines (Q, k), row offsets (Q, k); -inf and -1 where
-    there are fewer. Cosines are rounded to `DIGITS`; of equal ones the earlier row wins."""
+    """The k rows nearest to unit vectors (Q, D), by cosines rounded to `DIGITS`; of equal ones the earlier first."""
     numbers = [np.empty(0, np.int64)]
 
     def vectors() -> Iterator[Tensor]:

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from raycase.errors import MOST_LABEL, RequestError, normal_words, visible
-from raycase.index.schema import ASKED
+from raycase.index.answers import ASKED
+from raycase.index.filters import Filter
+from raycase.index.options import Options
 from raycase.index.topk import DIGITS, Block, top_k
 from raycase.io.schema import CONDITION
 
@@ -35,22 +37,29 @@ BlocksOf = Callable[[Any], Iterable[Block]]  # a condition -> offsets and vector
 
 @dataclass(frozen=True, kw_only=True)
 class Term:
-    """A condition of a question (None: unconditional), and how much it weighs.
-
-    share: the weight over the sum of all weights' sizes; phrase: what answers it, instead of the query; condition: the
-    one that is searched for it; vectors: the queries' unit vectors, (Q, D) float32.
-    """
+    """A condition of a question (None: unconditional), and how much it weighs."""
 
     asked: str | None = None
     weight: float = 1.0
-    share: float = 1.0
-    phrase: str | None = None
-    condition: str | None = None
-    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    share: float = 1.0  # the weight over the sum of all weights' sizes
+    phrase: str | None = None  # what answers it, instead of the query
+    condition: str | None = None  # the one that is searched for it
+    vectors: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32))  # of the queries: (Q, D), unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Sentences, each under a term or under several with weights, and which rows may answer."""
+
+    sentences: Sequence[str]
+    terms: Sequence[Sequence[Term]]
+    weighted: bool
+    where: Filter | None
+    options: Options
 
 
 def weights_of(conditions: Sequence[str]) -> dict[str, float]:
-    """The weights of conditions, 1 for one without. Raises RequestError."""
+    """The weights of conditions, 1 for one without."""
     weights: dict[str, float] = {}
     for given in conditions:
         name, _, number = given.rpartition("=") if "=" in given else (given, "", "1")
@@ -64,11 +73,8 @@ def weights_of(conditions: Sequence[str]) -> dict[str, float]:
     return weights
 
 
-def check_weights(
-    conditions: Mapping[str, Any], spelled: Callable[[str], str | None] = normal_words
-) -> tuple[Term, ...]:
-    """Conditions with weights, or with a phrase and a weight. Raises RequestError for wrong ones, one that stands
-    twice, as an index has it `spelled`, and only zeros."""
+def check_weights(conditions: Mapping[str, Any], spelled: Callable[[str], str | None] = normal_words) -> Sequence[Term]:
+    """Conditions with weights, or with a phrase and a weight, as an index has them `spelled`."""
     found: dict[str, Term] = {}
     for asked, value in conditions.items():
         phrase, weight = value if isinstance(value, (tuple, list)) and len(value) == 2 else ("", value)
@@ -113,16 +119,8 @@ def best_ids(
     return scores_Qk, np.append(first_I, -1)[id_Qk], np.append(row_PI, np.full((len(terms), 1), -1), 1)[:, id_Qk]
 
 
-def candidate_rows(terms: Sequence[Term], offsets: np.ndarray, blocks: BlocksOf, most: int) -> np.ndarray:
-    """The offsets of the rows with the largest weighted means, so many for each query, each once, by sketches along
-    the axes of each condition: (N,), ascending. offsets: those of the rows that count, ascending."""
-    found = np.unique(best_ids(terms, offsets, np.arange(len(offsets)), blocks, min(most, len(offsets)))[1])
-    return found[found >= 0]
-
-
 def parts_column(terms: Sequence[Term], query_H: np.ndarray, row_PH: np.ndarray, at: At) -> pa.Array:
-    """The cosines of answers under each condition, from the query and the rows of each: a list of `PARTS_TYPE` with as
-    many as there are conditions, null where the id has no vector under one."""
+    """The cosines of answers under each condition, lists of `PARTS_TYPE`: null where the id has no vector under one."""
     cosines_HP = np.full((len(query_H), len(terms)), np.nan, np.float32)
     for i, (term, row_H) in enumerate(zip(terms, row_PH, strict=True)):
         there_T = np.flatnonzero(row_H >= 0)

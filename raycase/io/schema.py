@@ -28,7 +28,7 @@ CHUNK_COLUMNS = (DOCUMENT, CHUNK, START, END)
 # columns of pairs, counted and not written: the row of each, whether its text was cut, why it is rejected
 ROW_OF_PAIR, PAIR_TRUNCATED, PAIR_REJECTED = OF_PAIRS = ("__row", "__truncated", "__rejected")
 INT64 = range(-(2**63), 2**63)
-OF_ANSWERS = ("query", "asked", "pooled", RANK, SCORE, "stated", "weights")  # of `raycase.index.schema`
+OF_ANSWERS = ("query", "asked", "pooled", RANK, SCORE, "stated", "weights")  # of `raycase.index.answers`
 # of stored tokens: codes, share and code of the unconditional part; in an index the hash of the basis, and sketches
 CODES, UNCONDITIONAL_PART = "word_codes", "word_plain"
 BASIS, SKETCH = "word_basis", "word_sketch"

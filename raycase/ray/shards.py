@@ -19,12 +19,12 @@ from torch import Tensor
 
 from raycase.errors import WorkError
 from raycase.heads.condition_head import ConditionQueries
-from raycase.index.condition_vectors import ConditionVectors
 from raycase.index.filters import Filter
 from raycase.index.index import Index
 from raycase.index.lance_files import lance_errors, open_ready, shard_fragments
+from raycase.index.options import Limits
 from raycase.index.query_encoder import QueryEncoder
-from raycase.index.rows import IndexRows, Limits
+from raycase.index.rows import ConditionVectors, IndexRows
 from raycase.index.topk import Nearest, merge_top_k, nothing
 from raycase.index.weighted_search import Term
 from raycase.io.storage import locate
@@ -60,9 +60,8 @@ class ShardActor:
                 self.version, self.rows = -1, None  # what it held of another one is free before this one is read
                 opened = open_ready(self.root, version)
                 assert opened, "the driver has it open"
-                dataset, metadata = opened
-                if fragments := shard_fragments(dataset, self.shards)[self.number]:
-                    self.rows = IndexRows(self.root, dataset, metadata, self.limits, lambda c: self.asked[c], fragments)
+                if fragments := shard_fragments(opened.dataset, self.shards)[self.number]:
+                    self.rows = IndexRows(opened, self.limits, lambda c: self.asked[c], fragments)
                 self.version = version
             if self.rows is None:
                 return nothing(len(terms[0].vectors), k)

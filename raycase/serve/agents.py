@@ -90,7 +90,7 @@ def mcp_app(engine: Engine) -> Starlette:
 
 
 def serve_over_stdio(settings: ServeSettings) -> None:
-    """Answer an agent that started this process, until it closes standard input. Raises RequestError."""
+    """Answer an agent that started this process, until it closes standard input."""
     server = mcp_server(Engine(Service.load(settings)))
     wire = os.fdopen(os.dup(0), encoding="utf-8", errors="surrogateescape")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # nothing else reads the agent's lines

@@ -49,7 +49,6 @@ class Guard:
     def __init__(
         self, app: ASGIApp, *, settings: ServeSettings, routes: frozenset[str], observe: Observe, engine: Engine
     ) -> None:
-        """routes: the paths that are counted by their names."""
         self.app, self.settings, self.routes, self.observe, self.engine = app, settings, routes, observe, engine
         self.working = 0  # requests
 
@@ -80,7 +79,7 @@ class Guard:
             self.observe(route, status, time.perf_counter() - began, **scope.get(COUNTED, {}))
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises HTTPException for what is refused, and ClientDisconnect."""
+        """Answer what is not refused, and count it while it is under way."""
         if self.engine.closed or self.engine.stuck():
             state = "is shutting down" if self.engine.closed else "hangs and is being replaced"
             raise HTTPException(503, f"the server {state}; try again", AGAIN)
@@ -116,8 +115,8 @@ class Guard:
             raise HTTPException(429, most, AGAIN)
 
     def _check_headers(self, scope: Scope) -> None:
-        """Raise HTTPException for headers without the token, or with the name of another host, by which a stranger's
-        page sends a browser here (DNS rebinding); for agents also with the origin of such a page, as MCP demands."""
+        """Refuse headers without the token, or with the name of another host, as a stranger's page sends by a browser
+        (DNS rebinding); for agents also with the origin of such a page, as MCP demands."""
         headers, expected = Headers(scope=scope), self.settings.token_sha256
         host = headers.get("host", "").lower()
         own = {f"http://{host}", f"https://{host}", *map(str.lower, self.settings.allow_origin)}
@@ -134,8 +133,8 @@ class Guard:
 
 
 async def _body(request: Request) -> bytes:
-    """The whole body. Raises ClientDisconnect, and HTTPException for one that is too long or too slow, has a name twice
-    or another content type, which a browser sends without asking. What is no JSON is for the routes."""
+    """The whole body; refused if too long or slow, with a name twice, or with another content type, which a browser
+    sends without asking. What is no JSON is for the routes."""
     too_long = HTTPException(413, f"expected a body of at most {MOST_BODY:,} bytes, got more")
     length, body = request.headers.get("content-length", "0"), bytearray()
     if not length.isdecimal() or int(length[:20]) > MOST_BODY:

@@ -74,8 +74,7 @@ def first_problem(errors: Sequence[Any], inside: int = 0) -> tuple[str, str]:
 
 
 def each(conditions: Sequence[str] | None, texts: Sequence[str], most: int) -> list[str] | None:
-    """The condition of each text; a single one is that of all. Raises RequestError for another number of them, and for
-    too many different ones."""
+    """The condition of each text; a single one is that of all."""
     if conditions is None:
         return None
     if len(conditions) not in (1, len(texts)) or len(set(conditions)) > most:
@@ -102,7 +101,7 @@ class EmbeddingRequest(Body):
 
     @property
     def conditions(self) -> list[str] | None:
-        """The condition of each text: (N,). Raises RequestError."""
+        """The condition of each text: (N,)."""
         return each(self.condition, self.input, MOST_CONDITIONS)
 
 
@@ -125,16 +124,14 @@ class SearchRequest(Body):
     def _check(self) -> SearchRequest:
         if (self.condition is not None) + (self.conditions is not None) + self.unconditional > 1:
             raise ValueError("expected condition, conditions or unconditional, got several")
-        if self.k * len(self.queries) > MOST_ANSWERS:
-            raise ValueError(
-                f"k: expected at most {MOST_ANSWERS:,} answers to all queries, got {self.k:,} for "
-                f"{len(self.queries):,} queries"
-            )
+        if self.k * (count := len(self.queries)) > MOST_ANSWERS:
+            got = f"got {self.k:,} for {count:,} queries"
+            raise ValueError(f"k: expected at most {MOST_ANSWERS:,} answers to all queries, {got}")
         return self
 
     @property
     def asked(self) -> list[str] | dict[str, Any] | None:
-        """The condition of each query, (Q,), or weights of conditions. Raises RequestError."""
+        """The condition of each query, (Q,), or weights of conditions."""
         return self.conditions or each(self.condition, self.queries, MOST_SEARCHED)
 
 
@@ -146,11 +143,9 @@ class ExplainRequest(Body):
 
     @model_validator(mode="after")
     def _check(self) -> ExplainRequest:
-        if len(self.texts) * len(self.conditions) > MOST_EXPLAINED:
-            raise ValueError(
-                f"expected at most {MOST_EXPLAINED} texts times conditions, got {len(self.texts)} and "
-                f"{len(self.conditions)}"
-            )
+        texts, conditions = len(self.texts), len(self.conditions)
+        if texts * conditions > MOST_EXPLAINED:
+            raise ValueError(f"expected at most {MOST_EXPLAINED} texts times conditions, got {texts} and {conditions}")
         return self
 
 

@@ -19,12 +19,11 @@ import numpy as np
 from raycase.encoder.model_files import model_folder
 from raycase.errors import MOST_SHOWN, RequestError, WorkError, first_line, note, visible, with_arguments
 from raycase.explore.facets import find_facets
+from raycase.index.answers import ASKED, PARTS, POOLED, QUERY, TEXT_RANK, VECTOR_RANK
 from raycase.index.index import Index, on_index
 from raycase.index.lance_files import READY, lance_errors
-from raycase.index.question import EFFORTS
-from raycase.index.rows import Limits
-from raycase.index.schema import ASKED, PARTS, POOLED, QUERY, RANK, SCORE, TEXT_RANK, VECTOR_RANK
-from raycase.io.schema import CONDITION, Reason
+from raycase.index.options import EFFORTS, Limits
+from raycase.io.schema import CONDITION, RANK, SCORE, Reason
 from raycase.models.configs import check_conditions
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import tokens_of_pairs
@@ -57,8 +56,7 @@ class LiveIndex:
         self.index, self.checked = self.open(), time.monotonic()
 
     def on(self, work: Callable[[Index], Answered]) -> Answered:
-        """Do some work on the newest version; once more where builds removed it meanwhile. Raises what the work
-        raises."""
+        """Do some work on the newest version; once more where builds removed it meanwhile."""
         return on_index(self.newest, work)[1]
 
     def newest(self) -> Index:
@@ -91,8 +89,7 @@ class Service:
 
     @classmethod
     def load(cls, settings: ServeSettings, shard: Callable[[Index], Index] | None = None) -> Service:
-        """Load the model and open the index; shard: makes of it one whose shards are searched by processes of their
-        own. Raises RequestError."""
+        """Load the model and open the index; shard: makes of it one whose shards processes of their own search."""
         if settings.index is None:
             assert settings.model is not None, "check_serve gives the default"
             name, encoder = public_name(settings.model), resolve_embedder(settings.model).load()
@@ -114,11 +111,10 @@ class Service:
         """Raise RequestError for conditions and dimensions that the model does not have."""
         config = self.encoder.config
         check_conditions(config, conditions)
-        dim = config.unconditional_dim if conditions is None else config.dim
-        nested = config.nested if conditions is not None else ()
-        fits = sorted({*(n for n in nested if n <= dim), dim})
+        fits, how = [config.unconditional_dim], "without a condition"
+        if conditions is not None:
+            fits, how = sorted({*(n for n in config.nested if n <= config.dim), config.dim}), "under a condition"
         if dimensions not in (None, *fits):
-            how = "without a condition" if conditions is None else "under a condition"
             expected = " or ".join(map(str, fits))
             raise RequestError(f"dimensions: expected {expected} for vectors {how}, got {dimensions}")
 
@@ -135,7 +131,7 @@ class Service:
     # -------------------------------------------------------------------------------------------------------- index
 
     def search(self, asked: SearchRequest) -> dict[str, Any]:
-        """`Index.search`: for each query its answers, best first. Raises RequestError and WorkError."""
+        """`Index.search`: for each query its answers, best first."""
         assert self.live is not None, "the app asks nothing of an index that is not there"
         conditions, options = asked.asked, asked.model_dump(include={*OPTIONS}) | EFFORTS[asked.effort]
         table = self.live.on(lambda index: index.search(asked.queries, conditions, asked.k, asked.where, **options))
@@ -148,17 +144,13 @@ class Service:
         return {"answers": answers}
 
     def facets(self, asked: FacetsRequest) -> dict[str, Any]:
-        """`raycase facets`. Raises RequestError and WorkError."""
+        """`raycase facets`."""
 
         def work(index: Index) -> dict[str, Any]:
             condition, blocks = index.blocks(asked.condition, asked.where, exact_condition=asked.exact_condition)
             rows = find_facets(index, condition, blocks, clusters=asked.clusters).table.to_pylist()
-            return {
-                ASKED: asked.condition,
-                CONDITION: condition,
-                "rows": sum(row["rows"] for row in rows),
-                "clusters": rows,
-            }
+            count = sum(row["rows"] for row in rows)
+            return {ASKED: asked.condition, CONDITION: condition, "rows": count, "clusters": rows}
 
         assert self.live is not None, "the app asks nothing of an index that is not there"
         return self.live.on(work)
@@ -168,15 +160,11 @@ class Service:
         if self.live is None:
             known = self.encoder.config.known_conditions
             return {"conditions": None if known is None else list(known)}
-        metadata = self.live.newest().metadata
-        return {
-            "conditions": metadata.conditions,
-            "unconditional": metadata.unconditional,
-            "any": bool(metadata.with_tokens),
-        }
+        own = self.live.newest().metadata
+        return {"conditions": own.conditions, "unconditional": own.unconditional, "any": bool(own.with_tokens)}
 
     def explain(self, asked: ExplainRequest) -> dict[str, Any]:
-        """The words of each text under each condition with their weights. Raises RequestError."""
+        """The words of each text under each condition with their weights."""
         model: Any = self.encoder
         if not model.config.weighs_words:
             raise RequestError("expected a model that weighs words (as condition-pooling), got another")
@@ -185,17 +173,11 @@ class Service:
         for i, reason in enumerate(model.config.prepare(texts, conditions).refused):
             if reason is not None:
                 raise RequestError(f"text {i // len(asked.conditions)}: {reason}, under {conditions[i][:80]!r}")
-        weights = model.word_weights(texts, conditions)
-        return {
-            "weights": [
-                {
-                    "text": text,
-                    CONDITION: condition,
-                    "words": [word._asdict() | {"word": text[word.start : word.end]} for word in words],
-                }
-                for (text, condition), words in zip(pairs, weights, strict=True)
-            ]
-        }
+        weights = []
+        for (text, condition), found in zip(pairs, model.word_weights(texts, conditions), strict=True):
+            words = [word._asdict() | {"word": text[word.start : word.end]} for word in found]
+            weights.append({"text": text, CONDITION: condition, "words": words})
+        return {"weights": weights}
 
 
 class Engine:

@@ -6,11 +6,11 @@ import re
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from raycase.encoder.model_files import DEFAULT_MODEL, model_folder
 from raycase.errors import RequestError, at_least, check_ranges, expecting
-from raycase.index.rows import MOST_MEMORY
+from raycase.index.options import MOST_MEMORY
 from raycase.io.places import check_paths
 from raycase.io.storage import locate
 
@@ -22,8 +22,7 @@ ORIGIN = re.compile(r"https?://[^/\s*]+")
 
 @dataclass(frozen=True, kw_only=True)
 class ServeSettings:
-    """What a service serves and where, by the flags of `raycase serve`; once it is checked, it knows of the token its
-    SHA-256 alone."""
+    """What a service serves and where, by the flags of `raycase serve`; of a token, once checked, its SHA-256."""
 
     index: str | None = None
     model: str | None = None
@@ -41,20 +40,15 @@ class ServeSettings:
 
 
 def check_serve(settings: ServeSettings, *, on_cluster: bool = False) -> ServeSettings:
-    """Check settings and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too.
-
-    Raises RequestError.
-    """
+    """Check settings and read the token, which is needed at any address but 127.0.0.1; on a cluster there, too."""
     opens = {"--index": settings.index, "--model": model_folder(settings.model)}
     check_paths(opens=opens, reads={"--token-file": settings.token_file})
     ranges = at_least(1, settings, "replicas", "queue")
     ranges |= at_least(0, settings, "port", "metrics_port", most=65535)
     ranges["memory"] = (0 < settings.memory <= MOST_MEMORY, f"GiB above 0, at most {MOST_MEMORY:,}")
     ranges["gpus_per_replica"] = (settings.gpus_per_replica is None or settings.gpus_per_replica >= 0, "0 or more")
-    ranges["allow_origin"] = (
-        all(map(ORIGIN.fullmatch, settings.allow_origin)),
-        "an origin, such as https://example.org",
-    )
+    are_origins = all(map(ORIGIN.fullmatch, settings.allow_origin))
+    ranges["allow_origin"] = (are_origins, "an origin, such as https://example.org")
     if on_cluster and settings.port == 0:
         ranges["port"] = (False, "the port on which every node of the cluster listens")
     check_ranges(settings, ranges)
@@ -68,17 +62,12 @@ def check_serve(settings: ServeSettings, *, on_cluster: bool = False) -> ServeSe
     served = settings.model or (None if settings.index else DEFAULT_MODEL)
     if served and Path(served).is_dir():  # a replica works in another folder
         served = str(Path(served).absolute())
-    places: dict[str, Any] = {
-        "index": locate(settings.index).uri if settings.index else None,
-        "model": served,
-        "token_file": None,
-    }
-    return replace(settings, **places, token_sha256=digest)
+    index = locate(settings.index).uri if settings.index else None
+    return replace(settings, index=index, model=served, token_file=None, token_sha256=digest)
 
 
 def _token_sha256(file: str | None) -> str | None:
-    """The SHA-256 of the token of a file or of the environment; None without one. Raises RequestError, which does not
-    show it."""
+    """The SHA-256 of the token of a file or of the environment; None without one. No error shows the token."""
     named = TOKEN if file is None else f"--token-file {file}"
     try:
         given = os.environ.get(TOKEN) if file is None else Path(file).expanduser().read_text(encoding="utf-8")
@@ -101,7 +90,7 @@ def sha256_of(token: str) -> str:
 
 
 def free_port(host: str, port: int) -> int:
-    """The port, or for 0 a free one. Raises RequestError where something listens on it: Ray would share it."""
+    """The port, or for 0 a free one; a RequestError where something listens on it, for Ray would share it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     expected = f"--port: expected {host}:{port} as an address and a port that are free"
     with expecting(expected, OSError), socket.create_server((host, port), family=family) as server:

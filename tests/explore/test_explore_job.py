@@ -13,7 +13,7 @@ from helpers import embedded
 from indexed import refuse
 
 from raycase.commands.explore import ExploreFlags, explore
-from raycase.index.answer_printing import looked_at
+from raycase.index.answers import looked_at
 from raycase.index.index import Index
 
 # not imported here: it takes seconds, in each of pytest's workers

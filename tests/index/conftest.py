@@ -3,7 +3,7 @@
 import pytest
 from helpers import embedded
 from indexed import CONDITIONS, rows
-from storing import indexed
+from storing import indexed, words_later_and_out
 
 import raycase
 from raycase.index.index import Index
@@ -19,6 +19,14 @@ def home(tmp_path_factory, tiny_model):
     embedded(home / "b", tiny_model, rows(300), output=str(home / "plain"), unconditional=True, **kept)
     embedded(home / "c", tiny_model, rows(80, 1, 1000), output=str(home / "later"), **under)
     embedded(home / "d", tiny_model, rows(20), output=str(home / "other"), subtract=False, **under)
+    return home
+
+
+@pytest.fixture(scope="session")
+def tokens(tmp_path_factory):
+    """A model; outputs `words` and `later` with stored tokens, `out` of the rows of `words` under a condition."""
+    home = tmp_path_factory.mktemp("tokens")
+    words_later_and_out(home, "number of people")
     return home
 
 

@@ -21,16 +21,6 @@ from raycase.index.build import build
 from raycase.index.index import Index
 
 
-def test_a_later_output_is_added_and_nothing_twice(home, tmp_path):
-    job = {"embeddings": (str(home / "out"),), "output": str(tmp_path / "i.lance")}
-    assert build(**job)["rows_added"] == 600
-    assert build(**job)["rows_added"] == 0
-    both = dict(job, embeddings=(str(home / "out"), str(home / "later")))
-    assert build(**both)["rows_added"] == 160
-    found = Index.open(job["output"]).search(QUERIES[:1], "color", 380)
-    assert sorted(found["id"].to_pylist()) == [*range(300), *range(1000, 1080)]
-
-
 def test_tomorrows_units_of_the_same_output_are_added(tmp_path, tiny_model):
     options = {"conditions": CONDITIONS, "output": str(tmp_path / "out")}
     output = embedded(tmp_path, tiny_model, rows(250), limit=130, **options)
@@ -72,15 +62,17 @@ def test_embed_indexes_its_output_and_says_what_no_index_takes(tmp_path, tiny_mo
 def test_a_killed_build_leaves_the_former_index_or_none(home, tmp_path, where):
     uri = str(tmp_path / "i.lance")
 
-    def killed(output):
+    def killed(output, **changes):
         with mock.patch.object(build_module, where, side_effect=Killed), pytest.raises(Killed):
-            build(embeddings=(str(home / output),), output=uri)
+            build(embeddings=(str(home / output),), output=uri, **changes)
 
     killed("out")
     with pytest.raises(RequestError, match="got no finished one"):
         Index.open(uri)
     assert build(embeddings=(str(home / "out"),), output=uri)["rows"] == 600
     killed("later")
+    killed("out", delete="id < 20")
+    killed("later", replace=True)
     before = Index.open(uri)
     assert before.metadata.rows == 600 == before.dataset.count_rows()
     assert build(embeddings=(str(home / "later"),), output=uri)["rows"] == 760

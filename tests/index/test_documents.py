@@ -23,7 +23,6 @@ from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.job import read_step
 from raycase.job.results import count_defects
-from raycase.job.run import UnfitError
 from raycase.job.verify import verify
 from raycase.models.registry import resolve_embedder
 
@@ -168,24 +167,6 @@ def test_units_are_bounded_by_chunks_and_a_stopped_job_resumes_to_equal_files(ho
             Path(tmp_path, "a", "embeddings", name).unlink()
         assert embed_here(job)["units_done"] == len(gone)
         assert files(tmp_path / "a") == units
-
-
-def test_two_documents_of_one_id_are_the_same_rows_after_a_stop(tiny_model, tmp_path, monkeypatch):
-    """The first document is a unit of its own, however the job is read; the job ends by naming the id."""
-    rows = [{"id": 1, "text": "A dog runs on a red ball. " * 300}, *({"id": 2, "text": f"a dog {n}"} for n in range(2))]
-    rows.append({"id": 1, "text": "two people"})
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    places = {"input": str(tmp_path / "in.jsonl"), "output": str(tmp_path / "a"), "model": str(tiny_model)}
-    job = EmbedFlags(conditions=CONDITIONS, **places, unit_rows=20, max_rejected=1, **CUT)
-    monkeypatch.setattr(read_step, "PAIRS_OF_UNIT", 40)
-    with pytest.raises(UnfitError, match="several rows with '1#0', '2#0'; mend"):
-        embed_here(job)
-    units = files(tmp_path / "a")
-    assert len(units) == 2
-    Path(tmp_path, "a", "embeddings", max(units)).unlink()
-    with pytest.raises(UnfitError, match="several rows with '1#0', '2#0'; mend"):
-        embed_here(job)
-    assert files(tmp_path / "a") == units
 
 
 @pytest.mark.parametrize(

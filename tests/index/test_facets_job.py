@@ -3,19 +3,16 @@
 import re
 from unittest import mock
 
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import storing
-from helpers import embed_here, embedded
+from helpers import embedded
 from indexed import refuse
 
 import raycase
-from raycase.commands.embed import EmbedFlags
 from raycase.commands.facets import FacetsFlags, facets
 from raycase.encoder import words as module
-from raycase.encoder.words import FUNCTION_WORDS
-from raycase.index.answer_printing import BOLD
+from raycase.index.answers import BOLD
 
 KINDS = {"dog": "dog " * 9, "dress": "red dress " * 5, "ball": "people play ball " * 3}
 KIND = {i: list(KINDS)[(i >= 30) + (i >= 50)] for i in range(60)}  # 30, 20 and 10 rows
@@ -60,18 +57,6 @@ def test_the_files_reconcile_with_the_rows_and_with_each_other(grouped, tmp_path
         assert all(of_cluster[example["id"]] == example["cosine"] for example in facet["examples"])
 
 
-def test_words_of_reviews_are_no_function_words(data, tmp_path):
-    reviews = pd.read_csv(data / "labelled" / "app_reviews.csv").head(60)
-    reviews.reset_index(names="id")[["id", "text"]].to_parquet(tmp_path / "in.parquet")
-    embed_here(EmbedFlags(input=str(tmp_path / "in.parquet"), output=str(tmp_path / "out"), conditions=("topic",)))
-    uri = storing.indexed(tmp_path / "i.lance", tmp_path / "out")
-    result = facets(asked(uri, condition="topic", clusters=6, output=str(tmp_path / "facets")))
-    found = pq.read_table(result["output"])["words"].to_pylist()
-    assert len(found) == 6
-    for carried in found:
-        assert len({word["word"] for word in carried} - FUNCTION_WORDS) >= 3
-
-
 def test_rows_that_say_nothing_are_a_group_of_their_own(tmp_path, capsys):
     model = storing.model_folder(tmp_path)
     rows = storing.texts(90)
@@ -106,7 +91,7 @@ def test_the_table_shows_size_share_words_and_texts(grouped, capsys, monkeypatch
     assert [m.group(1, 2, 3) for m in sizes if m] == [("1", "30", "50.0%"), ("2", "20", "33.3%"), ("3", "10", "16.7%")]
     assert "dog" in sizes[3].group(4).split(", ")
     assert sum(line.startswith(" " * 26 + "A ") for line in lines) == 9
-    monkeypatch.setattr("raycase.index.answer_printing.has_styles", lambda stream: True)
+    monkeypatch.setattr("raycase.index.answers.has_styles", lambda stream: True)
     facets(asked(grouped, clusters=3))  # in a terminal the words that the condition looked at are bold
     examples = [line for line in capsys.readouterr().out.splitlines() if line.startswith(" " * 26)]
     assert len(examples) == 9 and all(BOLD in line for line in examples)
@@ -144,11 +129,8 @@ def test_wrong_requests_are_refused(grouped, home, tmp_path):
     def ask(words, **options):
         refuse(asked(**{"uri": grouped} | options), words, facets)
 
-    ask("got no finished one", uri=str(tmp_path / "none"))
     ask("^condition: expected words, got ' '", condition=" ")
     ask("--clusters: expected at least 2, got 1", clusters=1)
     ask("--clusters: expected at most the 10 rows", clusters=11, where="kind = 'ball'")
     ask("--where: expected a filter that leaves rows to group, got one", where="kind = 'cat'")
-    ask("a filter in SQL on id, text, kind, label, got 'age > 3'", where="age > 3")
-    ask("expected the index's model", model="minilm")
     ask(r"^condition: expected one of the index's \(none\)", uri=storing.indexed(tmp_path / "plain", home / "plain"))

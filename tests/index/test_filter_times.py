@@ -25,14 +25,8 @@ INSTANTS = [int(HALF_PAST.timestamp()) * 10**9 + step for step in STEPS]  # nano
 DAY = 86400 * 10**9
 STEP = {kind: DAY if kind == pa.date32() else 10**6 for kind in KINDS}  # nanoseconds
 STEP |= {kind: {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}[kind.unit] for kind in KINDS[:-2]}
-COMPARED = {
-    "=": pc.equal,
-    "<>": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-}
+COMPARED = {"=": pc.equal, "<>": pc.not_equal, "<": pc.less, ">": pc.greater}
+COMPARED |= {"<=": pc.less_equal, ">=": pc.greater_equal}
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +72,9 @@ def test_times_are_compared_as_arrow_compares_them(times, number, sign, asked, n
     name, step = f"c{number}", STEP[KINDS[number]]
     (first, a), (second, b) = (literal(at // step * step, style) for at, style in (asked[:2], asked[2:]))
     column, a, b = pa.array(exact[number], pa.int64()), *(pa.scalar(each, pa.int64()) for each in (a, b))
+    between = pc.and_(pc.less_equal(a, column), pc.less_equal(column, b))
     where, mask = {
-        "BETWEEN": (
-            f"{name} BETWEEN {first} AND {second}",
-            pc.and_(pc.less_equal(a, column), pc.less_equal(column, b)),
-        ),
+        "BETWEEN": (f"{name} BETWEEN {first} AND {second}", between),
         "IN": (f"{name} IN ({first}, {second})", pc.or_(pc.equal(column, a), pc.equal(column, b))),
         "swapped": (f"{first} < {name}", pc.greater(column, a)),
     }.get(sign) or (f"{name} {sign} {first}", COMPARED[sign](column, a))
@@ -111,10 +103,8 @@ def odd():
     at = [HALF_PAST, HALF_PAST + dt.timedelta(days=1), None]
     columns = {f"{unit}": pa.array(at, pa.timestamp(unit, "Europe/Berlin")) for unit in ("ms", "ns")}
     columns |= {"day": pa.array([each and each.date() for each in at]), "text": ["2024-03-31", "", None]}
-    columns |= {
-        "naive": pa.array([None] * 3, pa.timestamp("us")),
-        "l": pa.array([at, [], None], pa.list_(pa.timestamp("us"))),
-    }
+    columns["naive"] = pa.array([None] * 3, pa.timestamp("us"))
+    columns["l"] = pa.array([at, [], None], pa.list_(pa.timestamp("us")))
     columns["s"] = pa.StructArray.from_arrays([columns["ms"]], ["at"])
     return lance.write_dataset(pa.table({"id": ["a", "b", "c"], **columns}), "memory://odd")
 

@@ -226,9 +226,6 @@ def test_whoever_takes_a_filter_refuses_them(searched, kind):
             with pytest.raises(RequestError, match=r"^(where|--delete): expected a filter in SQL on id, text, year"):
                 ask()
     for conditions in ("color", {"color": 1}):
-        found = index.search(["a red dress"], conditions, k=60, where='"year" = 2003 OR "year" = 2004')
-        assert set(found["year"].to_pylist()) == {2003, 2004}
-        assert len(found) == 6  # three rows of each year, each once, under the condition that was asked for
-        again = index.search(["a red dress"], conditions, k=60, where="year = 2003 OR year = 2004")  # cached by now
-        assert again["id"].to_pylist() == found["id"].to_pylist()
-        assert len(index.search(["a red dress"], conditions, k=10_000)) == 60  # fewer than asked for are all
+        for _ in range(2):  # read, and cached
+            found = index.search(["a red dress"], conditions, k=10_000, where='"year" = 2003 OR "year" = 2004')
+            assert sorted(found["year"].to_pylist()) == [2003] * 3 + [2004] * 3

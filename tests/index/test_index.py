@@ -19,10 +19,9 @@ import raycase
 from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError, WorkError
 from raycase.index import approximate, lance_files
-from raycase.index.answer_printing import text_column
 from raycase.index.approximate import MOST_PARTS, add_new_rows
 from raycase.index.build import build
-from raycase.index.index import Index
+from raycase.index.index import Index, text_column
 from raycase.index.lance_files import IndexMetadata
 from raycase.index.query_encoder import QueryEncoder
 from raycase.index.weighted_search import Term
@@ -82,6 +81,7 @@ def test_queries_of_several_conditions_keep_their_order(index):
         ({"where": "nope = 3"}, "^where: expected a filter"),
         ({"conditions": "nothing", "exact_condition": True}, "^condition: expected one of the index's .*got 'nothing'"),
         ({"conditions": "color", "phrases": True}, "^phrases: expected a condition and an index"),
+        ({"conditions": {"color": ("red", 1)}}, "^phrases: expected a condition and an index"),
         ({"conditions": ["color"] * 3}, "^expected one condition, one for each sentence"),
         ({"conditions": "color", "unconditional": True}, "^expected one condition, one for each sentence"),
     ],
@@ -170,7 +170,7 @@ def test_a_record_of_before_is_read_and_written_by_its_names():
 
 def test_an_index_of_an_earlier_version_is_refused_in_a_line(home, tmp_path):
     uri = indexed(tmp_path / "i.lance", home / "out")
-    dataset, metadata = lance_files.open_ready(locate(uri))
+    _, dataset, metadata = lance_files.open_ready(locate(uri))
     dataset.update_schema_metadata({METADATA_KEY: json.dumps(asdict(metadata) | {"auto": "hnsw"})})
     dataset.tags.update("ready", dataset.version)
     with pytest.raises(RequestError, match=r"auto: expected no such name.*earlier version wrote it, embed"):
@@ -227,8 +227,14 @@ def test_a_filter_finds_what_is_far_off_in_an_approximate_index(home, tmp_path, 
 
 @pytest.mark.parametrize("kind", ["exact", "ivf-rq"])
 def test_scores_are_cosines_of_the_vectors_that_float16_rounded(tmp_path, kind):
-    vectors = np.random.default_rng(0).normal(size=(300, 2, 128))
-    uri = by_hand(tmp_path, vectors, dtype="float16")
+    """Of an index of 300 ids under two conditions a and b, which no model made."""
+    vectors_ND = l2_normalize(np.random.default_rng(0).normal(size=(600, 128))).astype(np.float16)
+    columns = {"id": np.repeat(np.arange(300), 2), "condition": ["a", "b"] * 300, "vector": embedding_array(vectors_ND)}
+    uri, table = str(tmp_path / "hand.lance"), pa.table(columns).replace_schema_metadata({METADATA_KEY: ""})
+    encoder = {"prompt": "cond", "pooling": ["mean"]}
+    model = {"system": "case", "dim": 2, "weights": "none", "subtract": True, "encoder": encoder}
+    metadata = IndexMetadata(model=model, name="none", dtype="float16", conditions={"a": 300, "b": 300})
+    lance_files.publish(locate(uri), lance.write_dataset(table, uri), metadata, None)
     build(output=uri, vector_index=kind)
     index = Index.open(uri)
     stored = index.dataset.to_table(columns=["vector"], filter="condition = 'a'")["vector"]
@@ -239,27 +245,13 @@ def test_scores_are_cosines_of_the_vectors_that_float16_rounded(tmp_path, kind):
     scores_N3, offsets_N3 = index.nearest(l2_normalize(stored_ND), "a", 3, nprobes=50)
     assert (offsets_N3[:, 0] == np.arange(300) * 2).all() and scores_N3.max() <= 1
     assert np.abs(scores_N3 - np.take_along_axis(cosines_NN, offsets_N3 // 2, 1)).max() < 2e-6
-    terms = [
-        Term(condition=name, share=share, vectors=l2_normalize(stored_ND)) for name, share in (("a", 0.9), ("b", 0.1))
-    ]
+    units_ND = l2_normalize(stored_ND)
+    terms = [Term(condition=name, share=share, vectors=units_ND) for name, share in (("a", 0.9), ("b", 0.1))]
     sums_N1, _ = index.all_rows.nearest(terms, 1, None, None)
     both_ND = np.array(index.dataset.to_table(columns=["vector"])["vector"].to_pylist()).reshape(300, 2, 128)
     both_ND /= np.linalg.norm(both_ND, axis=2, keepdims=True)
     wanted_NN = stored_ND / lengths_N[:, None] @ (0.9 * both_ND[:, 0] + 0.1 * both_ND[:, 1]).T
     assert np.abs(sums_N1[:, 0] - wanted_NN.max(axis=1)).max() < 2e-6
-
-
-def by_hand(folder, vectors, dtype="float32"):
-    """An index of vectors (ids, two conditions a and b) that no model made."""
-    encoder = {"prompt": "cond", "pooling": ["mean"]}
-    model = {"system": "case", "dim": 2, "weights": "none", "subtract": True, "encoder": encoder}
-    vectors_ND = l2_normalize(np.array(vectors, np.float32).reshape(-1, np.shape(vectors)[-1]))
-    count, column = len(vectors), embedding_array(vectors_ND.astype(dtype))
-    table = pa.table({"id": np.repeat(np.arange(count), 2), "condition": ["a", "b"] * count, "vector": column})
-    dataset = lance.write_dataset(table.replace_schema_metadata({METADATA_KEY: ""}), folder / "hand.lance")
-    metadata = IndexMetadata(model=model, name="none", dtype=dtype, conditions={"a": count, "b": count})
-    lance_files.publish(locate(str(folder / "hand.lance")), dataset, metadata, None)
-    return str(folder / "hand.lance")
 
 
 def test_ids_are_strings_and_conditions_a_column(tmp_path, tiny_model, model):
@@ -349,7 +341,5 @@ def test_an_index_knows_the_columns_that_were_embedded(tiny_model, tmp_path, cap
     refuse(SearchFlags(**asked, where="key = 't5'"), "^where: .* no column 'key'", search)
     none = embedded(tmp_path / "b", tiny_model, texts, conditions=("color",), **options | {"keep_columns": ("kind",)})
     search(SearchFlags(**asked | {"index": indexed(tmp_path / "n.lance", none)}))
-    assert (
-        "ids are shown, for the index keeps no column 'message'; --text-column names another: kind"
-        in capsys.readouterr().err
-    )
+    shown = "ids are shown, for the index keeps no column 'message'; --text-column names another: kind"
+    assert shown in capsys.readouterr().err

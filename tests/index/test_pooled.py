@@ -11,11 +11,11 @@ from indexed import alike, brute, refuse
 import raycase
 from raycase.commands.search import SearchFlags, search
 from raycase.errors import RequestError, WorkError
-from raycase.index import condition_vectors
+from raycase.index import rows as index_rows
+from raycase.index.answers import POOLED
 from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.index.rows import Limits
-from raycase.index.schema import POOLED
+from raycase.index.options import Limits
 from raycase.job.verify import verify
 
 ASKED = "what they wear on their heads"
@@ -102,7 +102,7 @@ def test_cached_equals_fresh_and_read_again(home, index, monkeypatch):
     small = Index.open(str(home / "i.lance"), limits=Limits(memory_bytes=1, token_memory=10**6))
     for _ in range(2):
         assert small.search(QUERIES, ASKED, k=20) == fresh and not small.vectors.cached
-    monkeypatch.setattr(condition_vectors, "TOKEN_ROWS", 33)
+    monkeypatch.setattr(index_rows, "TOKEN_ROWS", 33)
     found = Index.open(str(home / "i.lance")).search(QUERIES, ASKED, k=20)
     assert found["id"] == fresh["id"]
     np.testing.assert_allclose(found["score"].to_numpy(), fresh["score"].to_numpy(), atol=1e-6)
@@ -170,7 +170,7 @@ def test_candidates_by_sketches(home, index, monkeypatch):
         assert len(found) == 20 and len(ours & theirs) >= 16
     again = two_stages.search(QUERIES, ASKED, 10, "year < 2012", refine=3)
     assert again.equals(found), "expected the same from the cache"
-    monkeypatch.setattr(condition_vectors, "SKETCHED_ROWS", 33)
+    monkeypatch.setattr(index_rows, "SKETCHED_ROWS", 33)
     assert large_index(home).search(QUERIES, ASKED, 10, "year < 2012", refine=3)["id"].equals(found["id"])
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from indexed import index_of_thirty, searched
+from indexed import index_of_thirty
 
 import raycase
 from raycase.commands import search as module
@@ -117,12 +117,13 @@ def test_a_search_is_reranked(make, thirty, tiny_model, tmp_path, capsys):
 def test_a_file_of_queries_is_reranked_some_at_a_time(thirty, tiny_model, tmp_path, monkeypatch):
     torch.manual_seed(0)
     cross_encoder(str(tiny_model)).trainable().save(tmp_path / "scorer")
-    queries = searched(tmp_path, thirty[0])["queries"]
+    queries = [{"text": f"{word} dog {n}", "condition": "color"} for n, word in enumerate(["red", "blue", "cat"] * 9)]
+    pq.write_table(pa.Table.from_pylist(queries), tmp_path / "queries.parquet")
     found = {}
     for at_once in (module.ANSWERS_AT_ONCE, 40):  # all, and four queries
         monkeypatch.setattr(module, "ANSWERS_AT_ONCE", at_once)
         file = tmp_path / f"{at_once}.parquet"
-        flags = {"queries": queries, "output": str(file), "k": 3, "explain": False}
+        flags = {"queries": str(tmp_path / "queries.parquet"), "output": str(file), "k": 3, "explain": False}
         done = search(SearchFlags(index=thirty[0], rerank=str(tmp_path / "scorer"), candidates=10, **flags))
         assert done["queries"] == 27 and done["answers"] == 81
         found[at_once] = pq.read_table(file)

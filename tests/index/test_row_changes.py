@@ -7,7 +7,6 @@ from storing import indexed
 
 from raycase.commands.index import IndexFlags
 from raycase.commands.index import index as index_command
-from raycase.index import build as build_module
 from raycase.index.build import build
 from raycase.index.index import Index
 
@@ -93,24 +92,6 @@ def test_a_condition_without_rows_is_no_condition_any_more(home, tmp_path, tiny_
         result = build(embeddings=(output,), output=alone, replace=text == "a cat")
     assert (result["rows_deleted"], result["rows_added"], result["rows"]) == (1, 1, 1)
     assert Index.open(alone).search(["a cat"], "c", 3)["text"].to_pylist() == ["a cat"]
-
-
-def test_a_replacement_that_fails_leaves_the_former_index(home, changed, tmp_path, monkeypatch):
-    uri = str(tmp_path / "i.lance")
-    whole(home, uri)
-    job = {"embeddings": changed, "output": uri, "replace": True}
-    with monkeypatch.context() as patch:
-        patch.setattr(build_module, "publish", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            build(**job)
-    before = {r["id"]: r["text"] for r in rows(300)}
-    assert counts(uri) == (dict.fromkeys(CONDITIONS, 300), 300)
-    check_rows(uri, before)
-    reader = Index.open(uri)
-    assert build(**job)["rows_deleted"] == 120
-    check_rows(uri, before | {r["id"]: r["text"] for r in rows(100, 5, 260)})
-    found = reader.search(QUERIES, "color", 300)  # who had it open reads on
-    assert {i: before[i] for i in found["id"].to_pylist()} == before
 
 
 def test_wrong_changes_are_refused_and_change_nothing(home, changed, tmp_path, tiny_model, capsys):

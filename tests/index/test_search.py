@@ -5,15 +5,14 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from indexed import CONDITIONS, QUERIES, alike, refuse
-from storing import indexed
+from indexed import QUERIES, alike, refuse
 
 from raycase.commands.search import SearchFlags, read_queries
 from raycase.commands.search import search as answer
 from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.index import Index
-from raycase.index.question import EFFORTS, Options
+from raycase.index.options import EFFORTS, Options
 from raycase.io.storage import locate
 
 
@@ -28,14 +27,6 @@ def test_an_index_on_object_storage_is_that_on_disk(home, index, s3_server):
     assert len(pq.read_table(pa.BufferReader(locate("s3://corpus/answers.parquet").read()))) == 10
     with pytest.raises(RequestError, match="specified bucket does not exist"):
         Index.open("s3://nobody/i.lance")
-
-
-def test_many_queries_go_from_a_file_to_parquet(home, index, tmp_path):
-    (tmp_path / "q.csv").write_text("text,condition\na red dress,color\ntwo people play,number of people\n")
-    files = {"queries": str(tmp_path / "q.csv"), "output": str(tmp_path / "a")}
-    result = answer(SearchFlags(index=str(home / "i.lance"), k=3, **files))
-    assert (result["queries"], result["answers"]) == (2, 6)
-    alike(pq.read_table(tmp_path / "a"), index.search(QUERIES, list(CONDITIONS), 3))
 
 
 @pytest.mark.parametrize("name", [" condition", "Conditions"])
@@ -55,24 +46,13 @@ def test_wrong_searches_are_refused(home, index, tmp_path):
     ask(r"--condition: expected text in UTF-8, got '\\udcff'", condition=("\udcff",))
     ask("--memory: expected GiB above 0, at most 1,048,576, got 1e\\+308", memory=1e308)
     ask("-k: expected at least 1", k=0)
-    ask("a filter in SQL on id, text, year, got 'age > 3': there is no column 'age'", where="age > 3")
-    ask("^condition: expected one of the index's", condition=("nothing",), exact_condition=True)
     ask("^--condition: expected each condition once, got 'color' twice", condition=("color", " color"))
     ask("^--condition: expected words in every condition, got ' ' at index 0", condition=(" ",))
     ask("expected one of --query, --phrase or --queries, got none", query=())
     ask("expected one of --query, --phrase or --queries, got query and phrase", phrase=("heavy rain",))
-    phrase = {"query": (), "phrase": ("heavy rain",)}
-    ask("--phrase: expected the --condition that it answers, got none", **phrase)
-    ask("phrases: expected a condition and an index of", **phrase, condition=("color",))
+    ask("--phrase: expected the --condition that it answers, got none", query=(), phrase=("heavy rain",))
     ask("expected --condition, --unconditional or conditions in --queries", condition=("color",), unconditional=True)
-    ask("expected the index's model", model="minilm")
     ask("expected the index's model nowhere", model="nowhere/at/all")
-    under = indexed(tmp_path / "i", home / "out")
-    ask(
-        "expected unconditional vectors in .*, got none; name a condition, or embed with",
-        index=under,
-        unconditional=True,
-    )
 
 
 def test_more_effort_looks_at_more_of_an_index():

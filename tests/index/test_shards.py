@@ -12,7 +12,8 @@ from raycase.errors import RequestError
 from raycase.index.build import build
 from raycase.index.index import Index
 from raycase.index.lance_files import shard_fragments
-from raycase.index.rows import IndexRows, Limits
+from raycase.index.options import Limits
+from raycase.index.rows import IndexRows
 from raycase.index.topk import merge_top_k
 
 ASKED, KNOWN = "what they wear on their heads", "number of people"
@@ -20,24 +21,16 @@ QUERIES = ["a woman in a red dress", "two people play with a dog", "color"]
 SHARDS = 3
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """A model; outputs `words` and `later` with stored tokens, `out` of the same rows as `words` under a condition."""
-    home = tmp_path_factory.mktemp("shards")
-    storing.words_later_and_out(home, KNOWN)
-    return home
-
-
 @pytest.fixture
-def uri(home, tmp_path):
+def uri(tokens, tmp_path):
     """An index in three shards."""
-    return storing.indexed(tmp_path / "i.lance", home / "words", home / "out", shards=SHARDS)
+    return storing.indexed(tmp_path / "i.lance", tokens / "words", tokens / "out", shards=SHARDS)
 
 
 def merged_index(uri, fragments=None):
     """An index whose shards are asked in this process."""
     index = Index.open(uri)
-    own = (index.root, index.dataset, index.metadata, index.limits, index.query_encoder.ask)
+    own = index.opened, index.limits, index.query_encoder.ask
     shards = [IndexRows(*own, part) for part in fragments or shard_fragments(index.dataset, SHARDS) if part]
     index.compare = lambda terms, k, *how: merge_top_k([shard.nearest(terms, k, *how) for shard in shards], k)
     return index
@@ -48,9 +41,7 @@ def rows_of(uri, shards=SHARDS):
     index = Index.open(uri)
     counts = []
     for part in shard_fragments(index.dataset, shards):
-        own = IndexRows(
-            index.root, index.dataset, index.metadata, Limits(), index.query_encoder.ask, part
-        ).vectors.metadata
+        own = IndexRows(index.opened, Limits(), index.query_encoder.ask, part).vectors.metadata
         counts.append((own.rows, own.rows_under(KNOWN), own.with_tokens))
     return counts
 
@@ -82,10 +73,10 @@ def test_a_shard_may_have_no_rows_or_none_of_a_kind(uri):
     assert shard_fragments(Index.open(uri).dataset, 26)[24:] == [[], []]
 
 
-def test_rows_that_come_change_and_go(uri, home):
+def test_rows_that_come_change_and_go(uri, tokens):
     """The shards have about as many rows again, and the answers of one index."""
     job = {"output": uri}
-    assert build(**dict(job, embeddings=(str(home / "later"),)))["shards"] == SHARDS
+    assert build(**dict(job, embeddings=(str(tokens / "later"),)))["shards"] == SHARDS
     check_same(uri)
     assert max(count[0] for count in rows_of(uri)) - min(count[0] for count in rows_of(uri)) <= 40
     build(**dict(job, delete="id % 7 = 0 OR id < 60"))
@@ -103,20 +94,20 @@ def test_rows_that_come_change_and_go(uri, home):
     check_same(uri)
 
 
-def test_another_number_of_shards_takes_an_overwrite(uri, home):
+def test_another_number_of_shards_takes_an_overwrite(uri, tokens):
     job = {"output": uri, "shards": 5}
     refuse(job, r"^--shards: expected 3, as .* has, or --overwrite beside another number, got 5$")
     refuse(IndexFlags(output=uri, shards=0), "^--shards: expected 1 to 1,024, got 0", index_command)
     version = Index.open(uri).dataset.version
     assert build(**dict(job, shards=3))["shards"] == 3 and Index.open(uri).dataset.version == version
-    assert build(**dict(job, embeddings=(str(home / "words"),), overwrite=True))["shards"] == 5
+    assert build(**dict(job, embeddings=(str(tokens / "words"),), overwrite=True))["shards"] == 5
     assert max(all_rows for all_rows, *_ in rows_of(uri, 5)) <= 1.25 * 50
 
 
-def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monkeypatch):
+def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, tokens, monkeypatch):
     for name in ("RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
         monkeypatch.delenv(name, raising=False)
-    whole = storing.indexed(f"{uri}.one", home / "words")
+    whole = storing.indexed(f"{uri}.one", tokens / "words")
     for flags in ({"shard_timeout": 30.0}, {"replicas": 2}):
         flag = f"--{next(iter(flags)).replace('_', '-')}"
         for ray in (None, True):
@@ -128,9 +119,9 @@ def test_flags_of_shards_without_shards_or_a_cluster_are_refused(uri, home, monk
             search(SearchFlags(index=uri, query=("a",), ray=False, **flags))
 
 
-def test_an_index_of_one_shard_is_searched_here_and_says_so(home, tmp_path, capsys):
+def test_an_index_of_one_shard_is_searched_here_and_says_so(tokens, tmp_path, capsys):
     placement.note_once.cache_clear()
-    whole = storing.indexed(tmp_path / "i.lance", home / "words")
+    whole = storing.indexed(tmp_path / "i.lance", tokens / "words")
     why = f"Running in this process: --ray searches an index in shards, and {whole} has one\n"
     for ray, said in ((True, why), (None, "")):
         assert search(SearchFlags(index=whole, query=("a",), unconditional=True, ray=ray))["answers"] == 10

@@ -20,17 +20,9 @@ QUERY = "a woman with two dogs in a red dress"
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    """An index of 250 rows with stored tokens, the same under `KNOWN`, and the texts' words; `later`: 40 more."""
-    home = tmp_path_factory.mktemp("words")
-    storing.words_later_and_out(home, KNOWN)
-    storing.indexed(home / "i.lance", home / "words", home / "out", text_index=True)
-    return home
-
-
-@pytest.fixture(scope="module")
-def index(home):
-    return Index.open(str(home / "i.lance"))
+def index(tokens):
+    """250 rows with stored tokens, the same under `KNOWN`, and the texts' words."""
+    return Index.open(storing.indexed(tokens / "text.lance", tokens / "words", tokens / "out", text_index=True))
 
 
 def having(words, rows):
@@ -85,13 +77,13 @@ def test_hybrid_answers_have_both_ranks(index, condition):
     assert {*both["id"].to_pylist()} <= having("red", storing.texts(250)) and len(both) == 30
 
 
-def test_rows_that_come_change_and_go_are_found_by_their_words(home, tmp_path):
+def test_rows_that_come_change_and_go_are_found_by_their_words(tokens, tmp_path):
     job = {"output": str(tmp_path / "i.lance"), "shards": 3, "text_language": "none"}
-    build(**dict(job, embeddings=(str(home / "words"),)))
+    build(**dict(job, embeddings=(str(tokens / "words"),)))
     assert having("bar", storing.texts(250)) == ids(job["output"], "bar") and not ids(job["output"], "bars")
     version = Index.open(job["output"]).dataset.version
     assert build(**dict(job, text_index=True))["rows"] == 250 and Index.open(job["output"]).dataset.version == version
-    build(embeddings=(str(home / "later"),), output=job["output"])
+    build(embeddings=(str(tokens / "later"),), output=job["output"])
     rows = [*storing.texts(250), *storing.texts(40, first=1000)]
     assert ids(job["output"], "bar") == having("bar", rows) != having("bar", rows[:250])
     [words] = [i for i in Index.open(job["output"]).dataset.describe_indices() if i.field_names == ["text"]]
@@ -106,9 +98,9 @@ def ids(uri, words):
     return set(Index.open(uri).search("dog", ASKED, 300, match=words)["id"].to_pylist())
 
 
-def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
+def test_the_command_prints_and_writes_both_ranks(index, tmp_path, capsys):
     asked = {"query": (QUERY,), "condition": (KNOWN, ASKED), "match": "red", "k": 3}
-    job = SearchFlags(index=str(home / "i.lance"), hybrid=True, **asked)
+    job = SearchFlags(index=index.root.path, hybrid=True, **asked)
     search(replace(job, output=str(tmp_path / "a.parquet")))
     written = pq.read_table(tmp_path / "a.parquet").to_pylist()
     assert [(row["query"], row["rank"]) for row in written] == [(0, 1), (0, 2), (0, 3)] * 2
@@ -118,13 +110,12 @@ def test_the_command_prints_and_writes_both_ranks(home, tmp_path, capsys):
     assert f"   1   {first['score']:.3f}  {shown}  {first['text']}" in capsys.readouterr().out
 
 
-def test_what_is_wrong_is_said(home, tmp_path, tiny_model):
-    asked = {"index": str(home / "i.lance"), "query": ("dog",)}
+def test_what_is_wrong_is_said(index, tokens, tmp_path, tiny_model):
+    asked = {"index": index.root.path, "query": ("dog",)}
     for none in (" .. ", "_"):
         refuse(SearchFlags(**asked, match=none), f"^match: expected words, got '{none}'", search)
     refuse(SearchFlags(**asked, hybrid=True, rerank="x"), "^--hybrid: expected no --rerank beside it, got both", search)
-    refuse(SearchFlags(**asked, hybrid=True, stated=True), "^hybrid: expected no stated beside it", search)
-    plain = storing.indexed(tmp_path / "plain.lance", home / "words")
+    plain = storing.indexed(tmp_path / "plain.lance", tokens / "words")
     for flags in ({"match": "dog"}, {"hybrid": True}):
         with pytest.raises(RequestError, match=f"^{next(iter(flags))}: expected an index of words, got none; add it"):
             Index.open(plain).search("dog", ASKED, **flags)

@@ -1,10 +1,10 @@
-"""Block-wise nearest neighbours against brute force, ties, groups, merging."""
+"""Block-wise nearest neighbours against brute force, ties, groups."""
 
 import numpy as np
 import pytest
 import torch
 
-from raycase.index.topk import merge_top_k, nearest_rows, top_k
+from raycase.index.topk import nearest_rows, top_k
 from raycase.io.vectors import l2_normalize
 
 
@@ -14,31 +14,15 @@ def brute(queries, vectors, k):
     return np.take_along_axis(scores, order, 1), order
 
 
-@pytest.fixture
-def case():
-    random = np.random.default_rng(0)
-    return l2_normalize(random.standard_normal((7, 8))), l2_normalize(random.standard_normal((100, 8)))
-
-
-@pytest.mark.parametrize("cuts", [[], [1], [3, 50], list(range(1, 100))])
-@pytest.mark.parametrize("block", [4, 100])
-def test_any_cut_gives_what_brute_force_gives(case, cuts, block):
-    queries, vectors = case
-    blocks = [torch.from_numpy(v) for v in np.split(vectors, cuts)]
-    scores, rows = top_k(torch.from_numpy(queries), blocks, 5, block_rows=block)
-    wanted_scores, wanted = brute(queries, vectors, 5)
-    assert np.array_equal(rows, wanted)
-    assert np.allclose(scores, wanted_scores, atol=1e-6)
-
-
 def test_of_equal_scores_the_earlier_row_wins():
     vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0]] * 5)
     assert top_k(vectors[:1], [vectors], 4, block_rows=3)[1].tolist() == [[0, 2, 4, 6]]
     assert top_k(vectors[:1], [vectors], 7, block_rows=3)[1].tolist() == [[0, 2, 4, 6, 8, 1, 3]]
 
 
-def test_vectors_of_the_same_group_are_left_out(case):
-    queries, vectors = case
+def test_vectors_of_the_same_group_are_left_out():
+    random = np.random.default_rng(0)
+    queries, vectors = (l2_normalize(random.standard_normal((n, 8))) for n in (7, 100))
     groups, query_groups = np.arange(100) % 10, np.arange(7)
     scores = queries @ vectors.T
     scores[query_groups[:, None] == groups[None, :]] = -np.inf
@@ -49,19 +33,6 @@ def test_vectors_of_the_same_group_are_left_out(case):
     alone = torch.zeros(100, dtype=torch.int64)
     every = top_k(torch.from_numpy(queries), [torch.from_numpy(vectors)], 5, query_groups=alone[:7], groups=alone)
     assert (every[1] == -1).all()
-
-
-def test_parts_are_merged_into_what_all_give(case):
-    queries, vectors = map(torch.from_numpy, case)
-    parts = []
-    for start, end in ((0, 40), (40, 43), (43, 100)):
-        scores, rows = top_k(queries, [vectors[start:end]], 5)
-        parts.append((scores, np.where(rows < 0, -1, rows + start)))
-    scores, rows = parts[1]  # of three vectors
-    assert (rows[:, 3:] == -1).all() and np.isneginf(scores[:, 3:]).all() and (top_k(queries, [], 2)[1] == -1).all()
-    whole = top_k(queries, [vectors], 5)
-    assert np.array_equal(merge_top_k(parts, 5)[1], whole[1])
-    assert np.allclose(merge_top_k(parts, 5)[0], whole[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("same", [11, 900])

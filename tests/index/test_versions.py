@@ -43,13 +43,8 @@ def home(tmp_path_factory):
 def first(home, place):
     """The job of an index under two conditions, of which one is pooled."""
     outputs = (str(home / "few"), str(home / "under"))
-    return {
-        "embeddings": outputs,
-        "output": str(place),
-        "keep_condition": ("dog",),
-        "exact_below": 1,
-        "vector_index": "auto",
-    }
+    settings = {"keep_condition": ("dog",), "exact_below": 1, "vector_index": "auto"}
+    return {"embeddings": outputs, "output": str(place), **settings}
 
 
 def grown(home, place):
@@ -91,19 +86,18 @@ def test_who_has_the_former_version_open_is_not_disturbed_by_an_overwrite(home, 
 
 def changes(home, place):
     """Builds that change an index, by name."""
-    index = {"output": str(place)}
-    added = dict(index, embeddings=(str(home / "words"), str(home / "other")))
+    index, added = {"output": str(place)}, (str(home / "words"), str(home / "other"))
+    changed = {"delete": "year = 2003", "keep_condition": ("cat", "play")}
     return {
         "overwrite": grown(home, place),
         "exact": dict(index, vector_index="exact"),
-        "add": added,
-        "all": dict(added, delete="year = 2003", keep_condition=("cat", "play")),
+        "all": dict(index, embeddings=added, **changed),
     }
 
 
 def content(place):
     """What an undisturbed run is compared by: the rows, and what the version says of itself."""
-    dataset, metadata = open_ready(locate(str(place)))
+    _, dataset, metadata = open_ready(locate(str(place)))
     rows = dataset.to_table()
     return rows.sort_by([("id", "ascending"), ("condition", "ascending")]).to_pylist(), asdict(metadata)
 

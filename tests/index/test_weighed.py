@@ -15,8 +15,8 @@ from storing import indexed
 import raycase
 from raycase.commands.search import SearchFlags, print_answers, search
 from raycase.encoder.words import Word
-from raycase.index.answer_printing import BOLD, REGULAR, in_words, looked_at, weigh_answers
-from raycase.index.index import Index
+from raycase.index.answers import BOLD, REGULAR, in_words, looked_at
+from raycase.index.index import Index, weigh_answers
 
 TEXTS = ["A woman in a red dress", "A man in a blue dress", "two dogs"]
 TEXTS += ["  two people <b>play</b> with a dog", "café & {x} 😀 [SEP] a dog"]

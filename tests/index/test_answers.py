@@ -5,7 +5,7 @@ import io
 import pytest
 
 from raycase.encoder.words import Word
-from raycase.index.answer_printing import BOLD, REGULAR, has_styles, in_bold, looked_at
+from raycase.index.answers import BOLD, REGULAR, has_styles, in_bold, looked_at
 
 
 def words(text, *weighed):
