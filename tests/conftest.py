@@ -167,6 +167,14 @@ def bert(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def qwen(tmp_path_factory):
+    """The folder's name of a random causal encoder, which reads its last token."""
+    import tiny
+
+    return str(tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b"))
+
+
+@pytest.fixture(scope="session")
 def rated(tmp_path_factory):
     """A folder with train.csv (101 pairs), validation.csv and a cache that the tests share."""
     folder = tmp_path_factory.mktemp("rated")

@@ -81,7 +81,9 @@ def flags(monkeypatch, rated, tmp_path):
 def test_a_system_of_ones_own_needs_nothing_else(flags, rated, job, tmp_path, capsys):
     folder = str(tmp_path / "model")
     main(["train", *flags, "--output", folder])
-    trained = json.loads(capsys.readouterr().out.splitlines()[-1])["validation"]
+    *epochs, line = capsys.readouterr().out.splitlines()
+    trained = json.loads(line)["validation"]
+    assert sum("Spearman" in line for line in epochs) == 2
     system = raycase.load(folder, dtype=torch.float32)
     plain, both = system.embed(["a red dress"], None), system.embed(["a red dress"], ["color"])
     assert both == pytest.approx(plain + system.embed(["color"], None), abs=1e-5)

@@ -192,6 +192,7 @@ PUBLISHED = {
 def save_encoder(folder, name):
     """Save a tiny encoder of the same kind as the one in the table; gives the folder."""
     architecture, tokenizer = PUBLISHED[name]
+    folder.mkdir(parents=True, exist_ok=True)
     save_model(folder, architecture, save_tokenizer(folder, tokenizer()))
     return folder
 

@@ -134,8 +134,7 @@ def check_embed(flags: EmbedFlags) -> Request:
     from raycase.job.request import ROWS_OF_UNIT
     from raycase.job.results import EMBEDDINGS, Encoding, RowPairs
     from raycase.job.stored_tokens import pooled, token_columns, token_files, token_model, tokens_among
-    from raycase.models.configs import check_conditions
-    from raycase.models.pairs import check_room
+    from raycase.models.configs import check_conditions, check_room
 
     began, flags = time.time(), _filled(flags)
     reads, writes = {"--conditions": conditions_file(flags.conditions)}, {"--index": Folder(flags.index, OF_INDEX)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MOST_RESAMPLES = 1_000_000
 TASKS_OF = {paper: tasks.split() for paper, (*_, tasks) in import_module("raycase.papers").PAPERS.items() if tasks}
-OF_PAPERS = [import_module(f"raycase.papers.{paper}.task_flags") for paper in TASKS_OF]
+OF_PAPERS = [import_module(f"raycase.papers.{paper}") for paper in TASKS_OF]
 FLAGS_OF = [paper.TaskFlags for paper in OF_PAPERS if hasattr(paper, "TaskFlags")]
 TASK_OF = {"labels": "labelled"} | {flag.name: of.TASK for of in FLAGS_OF for flag in fields(of)}  # that alone has it
 if TYPE_CHECKING:

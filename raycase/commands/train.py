@@ -184,7 +184,7 @@ class ProjectorFlags(PromptFlags, TrainFlags):
 
     @property
     def ranges(self) -> Ranges:
-        from raycase.heads.layers import MOST_WIDTH
+        from raycase.heads.projector import MOST_WIDTH
 
         return super().ranges | {
             **at_least(1, self, "dim", most=MOST_WIDTH),
@@ -292,7 +292,7 @@ class ConditionPoolingFlags(TrainFlags):
 
     @property
     def ranges(self) -> Ranges:
-        from raycase.heads.layers import MOST_WIDTH
+        from raycase.heads.projector import MOST_WIDTH
 
         a, b, c, d = self.unconditional_rise
         return super().ranges | {

@@ -17,7 +17,7 @@ from raycase.index.topk import Blocks, parts
 from raycase.io.reader import read_files
 from raycase.io.schema import ID, SCORE
 from raycase.io.vectors import l2_normalize
-from raycase.models.pairs import check_alike
+from raycase.models.configs import check_alike
 
 TEXT, LABEL, MARGIN = "text", "label", "margin"
 AT_ONCE = 2**22  # cosines of rows and labels that are held

@@ -24,17 +24,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from raycase.heads.layers import ACTIVATIONS, Share, Width
+from raycase.heads.projector import ACTIVATIONS, Share, Width
 from raycase.names import Activation
 
 WEIGHTS = "head.safetensors"  # in a model folder
 LEAST_TEMPERATURE = 1e-3
 LEAST_SCALE = 1e-3  # of `UnconditionalPart`: rounding to float16 stays below a tenth of it
 MOST_RARE = 256  # directions of `UnconditionalPart`: more find no other sentences, and take room
-UNCONDITIONAL_FIELDS = ("dim", "share", "from", "to", "vector_dim", "alone_from", "alone_to")
-ON_DISK = {"stated": "says"} | {
-    f"unconditional_{name}": f"plain_{name}" for name in UNCONDITIONAL_FIELDS
-}  # names in files
 STATED_HIDDEN, PEAK = 64, 10.0  # of `StatedHead`: its hidden layer, and what a peak is divided by
 
 
@@ -62,13 +58,14 @@ class HeadConfig:
 
     def as_json(self) -> dict[str, Any]:
         """The fields by the names that they have in files."""
-        return {ON_DISK.get(name, name): value for name, value in asdict(self).items()}
+        values = asdict(self).items()
+        return {name.replace("unconditional_", "plain_").replace("stated", "says"): value for name, value in values}
 
     @classmethod
     def of_json(cls, values: dict[str, Any]) -> dict[str, Any]:
         """What `as_json` gave, by the names of the fields."""
-        names = {old: new for new, old in ON_DISK.items()}
-        return {names.get(name, name): value for name, value in values.items()}
+        names = {name: name.replace("plain_", "unconditional_").replace("says", "stated") for name in values}
+        return {names[name]: value for name, value in values.items()}
 
 
 class Part(NamedTuple):
@@ -151,8 +148,7 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def read(self, states_BSW: Tensor, real_BS: Tensor, unconditional_BP: Tensor | None = None) -> KeysValues:
-        """Keys and values of the sentences' tokens; unconditional: f(s), which a head with
-        an unconditional part needs."""
+        """Keys and values of the sentences' tokens; unconditional: f(s), which an unconditional part needs."""
 
     @abstractmethod
     def ask(self, states_CW: Tensor) -> ConditionQueries:
@@ -211,8 +207,7 @@ class ZeroShotHead(Head):
 
 
 class ConditionHead(Head):
-    """The trained head. Queries and keys start as one orthogonal map, so that cosines begin as those of the states:
-    not where weights are loaded, for that map takes a tenth of a second."""
+    """The trained head. Queries and keys start as one orthogonal map, unless loaded: that takes a tenth of a second."""
 
     def __init__(self, config: HeadConfig, *, loaded: bool = False) -> None:
         super().__init__()
@@ -236,8 +231,7 @@ class ConditionHead(Head):
 
     @torch.no_grad()
     def start_from_states(self, last_dim: int) -> None:
-        """Values begin training as the states of the last layer, of this dimension, turned, with one gate for all
-        conditions; the last head weighs all tokens alike, and stays so: its share is that of the mean."""
+        """Values begin as the last layer's states, turned, with one gate; the last head weighs all tokens alike."""
         weight, bias = self.values[0].parameters()
         nn.init.zeros_(weight)
         nn.init.zeros_(bias)
@@ -312,15 +306,13 @@ class UnconditionalPart(nn.Module):
         def rise(low: float, high: float) -> Tensor:
             return ((unfamiliar_B - low) / (high - low)).clamp(0, 1)
 
-        share_B = config.unconditional_share * rise(config.unconditional_from, config.unconditional_to)
-        share_B = share_B + (1 - config.unconditional_share) * rise(
-            config.unconditional_alone_from, config.unconditional_alone_to
-        )
+        share = config.unconditional_share
+        alone_B = rise(config.unconditional_alone_from, config.unconditional_alone_to)
+        share_B = share * rise(config.unconditional_from, config.unconditional_to) + (1 - share) * alone_B
         return Part(share=share_B, vector=F.normalize(unconditional_BP, dim=-1) @ self.turn.T)
 
     def fit(self, train_NW: Tensor, unconditional_NP: Tensor, validation_NW: Tensor, vectors_ND: Tensor) -> None:
-        """Find the directions from m and f(s) of training sentences, m of validation sentences, and the head's
-        vectors."""
+        """Find N, mu, sigma and T by m and f(s) of training sentences, m of validation, and the head's vectors."""
         self.center.copy_(train_NW.mean(0))
         self.rare.copy_(_axes(train_NW - self.center)[:, : len(self.rare)].T)
         lengths_N = torch.linalg.vector_norm((validation_NW - self.center) @ self.rare.T, dim=-1)

@@ -1,16 +1,42 @@
-"""The projector g of eq. 1 (CASE, section 3.2): a small feed-forward network over the encoder's vectors."""
+"""The projector g of eq. 1 (CASE, section 3.2), a small feed-forward network over the encoder's vectors; and what all
+that is trained above an encoder shares: bounds of widths, non-linearities, weights in files.
+"""
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
+from annotated_types import Interval
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import nn
 
-from raycase.heads.layers import ACTIVATIONS, Share, Width
+from raycase.errors import RequestError, expecting
+from raycase.io.storage import locate
 from raycase.names import Activation, DropoutAt
 
 WEIGHTS = "projector.safetensors"  # in a model folder
+MOST_WIDTH = 2**16  # of a layer
+Width = Annotated[int, Interval(ge=1, le=MOST_WIDTH)]
+Share = Annotated[float, Interval(ge=0, lt=1)]
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "leaky_relu": nn.LeakyReLU}
+
+
+def save_weights(module: nn.Module, file: Path) -> None:
+    """Write all weights of a module."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in module.state_dict().items()}
+    locate(str(file)).put(save(weights))
+
+
+def load_weights(module: nn.Module, file: Path, expected: str, *, finite: bool = True) -> None:
+    """Load all weights of a module, in messages called by what was `expected`; finite: each is a finite number."""
+    errors = (OSError, RuntimeError, ValueError, SafetensorError)
+    with expecting(f"{file}: expected {expected}", *errors, why=lambda e: str(e).strip().splitlines()[-1].strip()):
+        module.load_state_dict(load_file(file))
+    if finite and not all(torch.isfinite(tensor).all() for tensor in module.state_dict().values()):
+        raise RequestError(f"{file}: expected finite weights, got NaN or infinity")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,9 +16,8 @@ from raycase.index.lance_files import CUT, IndexMetadata
 from raycase.index.rows import remembered
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import l2_normalize
-from raycase.models.configs import EmbedderConfig
+from raycase.models.configs import EmbedderConfig, check_known, check_room
 from raycase.models.embedder import Embedder
-from raycase.models.pairs import check_known, check_room
 from raycase.models.registry import resolve_embedder
 
 ASKED = 64  # conditions that are remembered

@@ -39,9 +39,8 @@ from raycase.job.encode_step import encode_rows
 from raycase.job.read_step import prepare_rows
 from raycase.job.results import Encoding, RowPairs, VectorResult
 from raycase.job.stored_tokens import open_tokens, pooled, token_model
-from raycase.models.configs import EmbedderConfig
+from raycase.models.configs import EmbedderConfig, check_alike
 from raycase.models.embedder import Embedder, as_texts
-from raycase.models.pairs import check_alike
 from raycase.models.registry import load, resolve_embedder
 from raycase.names import OnUnknown
 from raycase.tokens.stored import TokenFormat

@@ -1,7 +1,5 @@
-"""CASE (Zhang, Zhou and Bollegala, 2025): condition-aware sentence embeddings.
-
-Claim: encode the condition given the sentence, subtract the condition's base vector, project with a small learned
-network; CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1).
+"""CASE (Zhang, Zhou and Bollegala, 2025): CASE(s, c) = g(f(c; I(s)) - f(c; I())) (eq. 1), the encoder's vector of the
+condition given the sentence, less the condition's base, projected by a small learned network.
 """
 
 from __future__ import annotations
@@ -21,8 +19,7 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.prompts import PromptSet
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError
-from raycase.heads.layers import load_weights
-from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
+from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_weights
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder
 from raycase.models.pairs import SENTENCE, ConditionCache, Encoded, accepted_pairs, encoded, prepare, prompt_sets
@@ -32,10 +29,7 @@ ROWS_AT_ONCE = 1024  # vectors of several prompts that are subtracted from and p
 
 @dataclass(frozen=True, kw_only=True)
 class CaseConfig(EmbedderConfig):
-    """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any.
-
-    Raises RequestError for a subtraction without a base.
-    """
+    """A CASE system without its weights: the encoder's entry with all choices applied, and g, if any."""
 
     SYSTEM: ClassVar[str] = "case"
     WEIGHTS: ClassVar[str] = WEIGHTS
@@ -97,7 +91,7 @@ class CaseConfig(EmbedderConfig):
         return Case(config=self, encoder=load_encoder(self.encoder, **options), projector=self.load_projector())
 
     def load_projector(self) -> Projector | None:
-        """g with its weights, in evaluation mode. Raises RequestError."""
+        """g with its weights, in evaluation mode."""
         if not (self.projector and self.local):
             return None
         projector = Projector(self.projector)
@@ -106,7 +100,7 @@ class CaseConfig(EmbedderConfig):
 
 
 def resolve(model: str, *, subtract: bool | None = None, **choices: Any) -> CaseConfig:
-    """Zero-shot CASE on an encoder, by the choices of `find_encoder`. Raises RequestError."""
+    """Zero-shot CASE on an encoder, by the choices of `find_encoder`."""
     spec = find_encoder(model, **choices)
     return CaseConfig(name=model, encoder=spec, subtract=spec.subtract if subtract is None else subtract)
 

@@ -33,7 +33,7 @@ from raycase.heads.condition_head import (
     KeysValues,
     ZeroShotHead,
 )
-from raycase.heads.layers import load_weights
+from raycase.heads.projector import load_weights
 from raycase.models.configs import EmbedderConfig
 from raycase.models.embedder import Embedder, Texts, as_texts, each_condition
 from raycase.models.fine_tuned import starting_encoder
@@ -47,10 +47,7 @@ TOKENS_AT_ONCE, CONDITIONS_AT_ONCE = 2**16, 64  # of a batch, and of each of its
 
 @dataclass(frozen=True, kw_only=True)
 class ConditionPoolingConfig(EmbedderConfig):
-    """Condition pooling without its weights.
-
-    layers: fractions of the encoder's depth; head: None without training.
-    """
+    """Condition pooling without its weights. layers: fractions of the encoder's depth; head: None without training."""
 
     SYSTEM: ClassVar[str] = "condition-pooling"
     WEIGHTS: ClassVar[str] = WEIGHTS
@@ -63,7 +60,7 @@ class ConditionPoolingConfig(EmbedderConfig):
     def untrained(
         cls, model: str, pooling: Pooling | None = None, layers: Sequence[float] = ZERO_SHOT_DEPTHS
     ) -> ConditionPoolingConfig:
-        """Without training, on an encoder of the table or a local folder. Raises RequestError."""
+        """Without training, on an encoder of the table or a local folder."""
         spec = starting_encoder(model, pooling=pooling, latent=True, prompted=False)
         layer_numbers(spec, layers)
         return cls(name=model, encoder=spec, layers=tuple(layers))
@@ -164,8 +161,7 @@ class ConditionPooling(Embedder):
         compute: Callable[[KeysValues, ConditionQueries], torch.Tensor],
         like: torch.Tensor,
     ) -> tuple[np.ndarray, Work]:
-        """What the head computes of these pairs, (K, X) as `like`, (0, X), and the work. Each sentence and each new
-        condition goes through the encoder once.
+        """What the head computes of these pairs, (K, X) as `like`, (0, X), and the work; each text is encoded once.
 
         compute: from what the head keeps of B sentences and of C conditions of each, (B, C, X).
         """
@@ -207,8 +203,7 @@ class ConditionPooling(Embedder):
         return self.head.read(states.states, states.real, states.unconditional)
 
     def tokens(self, prepared: Prepared, codes: TokenBasis | None = None) -> Encoded:
-        """f(s) of each pair, and beside it (`kept`) the tokens of its sentence: coded, for `pool`, or for training the
-        states of the chosen layers."""
+        """f(s) of each pair, and as `kept` its sentence's tokens: coded, for `pool`, or the states, for training."""
         pair_index = accepted_pairs(prepared)
         vectors_KD = np.empty((len(pair_index), self.encoder.dim), dtype=np.float32)
         refused = np.setdiff1d(np.arange(len(prepared.sentence)), pair_index)
@@ -233,8 +228,7 @@ class ConditionPooling(Embedder):
         return replace(encoded(prepared, pair_index, vectors_KD, work), kept=kept)
 
     def pool(self, codes: TokenBasis, conditions: Sequence[str]) -> Callable[[StoredTokens], np.ndarray]:
-        """What gives the vectors of N texts by their tokens, as `tokens` coded them, under each of C conditions:
-        (N, C, D) float32. Raises ValueError for a condition that cannot be encoded."""
+        """What gives N texts' vectors under each of C conditions by their coded tokens: (N, C, D) float32."""
         from raycase.tokens.pooling import TokenPooler, unpack_tokens  # not needed to embed texts
 
         pooler = TokenPooler(codes, self.questions(conditions), self.head.temperatures.detach())
@@ -264,7 +258,7 @@ class ConditionPooling(Embedder):
 
     @torch.inference_mode()
     def questions(self, conditions: Sequence[str]) -> ConditionQueries:
-        """What the head keeps of conditions. Raises ValueError for one that cannot be encoded."""
+        """What the head keeps of conditions."""
         prepared = self.config.prepare(["a"] * len(conditions), conditions)
         check_accepted(prepared.refused, conditions, numbered=False)
         states_CW, row_C, _ = self.memory.of(prepared, prepared.rows, self._mean_states)

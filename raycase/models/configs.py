@@ -1,5 +1,4 @@
-"""What a system is before its weights are loaded: a configuration. One that embeds loads an
-`raycase.models.embedder.Embedder`, one that scores pairs a `raycase.models.fine_tuned.Scorer`.
+"""What a system is before its weights are loaded: a configuration, which loads an `Embedder` or a `Scorer` of pairs.
 
 Shapes: N pairs, M distinct (sentence, condition) or pairs of sentences, P of these for each pair of sentences, D
 dimensions, K figures.
@@ -22,12 +21,12 @@ from raycase.encoder.loading import load_encoder
 from raycase.encoder.model_files import MODEL_FILE, folder_here
 from raycase.encoder.pooling import Pooling
 from raycase.encoder.prompts import TokenSpan
-from raycase.encoder.sources import described, load_config, load_tokenizer, weights_identity
+from raycase.encoder.sources import described, encoder_errors, load_config, load_tokenizer, weights_identity
 from raycase.encoder.table import EncoderSpec, read_spec
 from raycase.encoder.token_batch import Prepared, TokenBatch
 from raycase.encoder.tokenizer import separated
-from raycase.errors import RequestError
-from raycase.heads.layers import load_weights
+from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.heads.projector import load_weights
 from raycase.io.json_values import from_json
 from raycase.io.rated_pairs import RatedPairs
 from raycase.io.schema import SCORE
@@ -50,12 +49,13 @@ NOT_SAVED = ("name", "encoder", "folder", "cut")  # fields that no system choose
 
 @dataclass(frozen=True, kw_only=True)
 class SystemConfig(ABC):
-    """A system without its weights: an encoder, and the choices of the system; before training, with the encoder it
-    starts from. One that needs no training has `untrained(model, pooling)`, too, which is found by its name, a colon
-    and the encoder's.
+    """A system without its weights: an encoder (before training, the one it starts from) and the system's choices.
+
+    One that needs no training has `untrained(model, pooling)`, too, found by its name, a colon and the encoder's.
     """
 
     SYSTEM: ClassVar[str]  # its name in `raycase.json`
+    FORMULA: ClassVar[str] = "f(s, c)"
     WEIGHTS: ClassVar[str] = EXTRA  # the file of those beside the encoder's
     known_conditions: ClassVar[tuple[str, ...] | None] = None  # the only ones that it accepts, () for none; None: any
     figure_names: ClassVar[tuple[str, ...]] = (SCORE,)  # of a pair of sentences
@@ -87,10 +87,7 @@ class SystemConfig(ABC):
     def prepare_pairs(
         self, firsts: Sequence[str], seconds: Sequence[str], conditions: Sequence[str] | None
     ) -> Prepared:
-        """Tokenise pairs of sentences, each distinct text or pair once. Loads no weights.
-
-        Raises ValueError for lists of different length.
-        """
+        """Tokenise pairs of sentences, each distinct text or pair once. Loads no weights."""
 
     @property
     def label(self) -> str:
@@ -100,7 +97,7 @@ class SystemConfig(ABC):
     @property
     def formula(self) -> str:
         """What it computes, in the paper's notation."""
-        return "f(s, c)"
+        return self.FORMULA
 
     @property
     def text_of_pair(self) -> str | None:
@@ -165,21 +162,18 @@ class SystemConfig(ABC):
         """Load the weights; `options` are those of `raycase.encoder.loading.load_encoder`."""
 
     def load_extra(self, module: nn.Module) -> None:
-        """Load the weights beside the encoder's; does nothing before training. Raises RequestError."""
+        """Load the weights beside the encoder's; does nothing before training."""
         if self.local is not None:
             # an encoder among them may have a word that is not finite: rows with it are rejected
             load_weights(module, self.local / self.WEIGHTS, "the weights beside the encoder's", finite=False)
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> Any:
-        """The system with weights to train, in 32 bits; frozen weights are in `compute`.
-
-        dropout: of every dropout layer; None: as in the encoder.
-        """
+        """The system with weights to train, in 32 bits, frozen ones in `compute`; dropout: None is the encoder's."""
         return with_dropout(self.load(**training_options()), dropout)
 
     @abstractmethod
     def rated(self, rated: RatedPairs) -> Any:
-        """Rated pairs, tokenised for training. Raises RequestError for a text that cannot be encoded."""
+        """Rated pairs, tokenised for training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +186,7 @@ class EmbedderConfig(SystemConfig):
         return [self]
 
     def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared:
-        """Tokenise each distinct pair, sentence or condition; here sentence and condition apart. Loads no weights.
-
-        Raises ValueError for lists of different length, RequestError for conditions that it does not know.
-        """
+        """Tokenise each distinct pair, sentence or condition; here sentence and condition apart. Loads no weights."""
         return prepare(self.encoder, sentences, conditions, of_sentences=[SENTENCE], of_conditions=[CONDITION])
 
     def prepare_pairs(
@@ -217,7 +208,9 @@ class EmbedderConfig(SystemConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class PromptEncoderConfig(EmbedderConfig):
-    """A system whose vectors are those of one prompt for each pair (`PromptEncoder`)."""
+    """A bi-encoder: f of sentence and condition as one text, by one prompt."""
+
+    SYSTEM: ClassVar[str] = "bi-encoder"
 
     @property
     def fixed(self) -> dict[str, Any]:
@@ -246,32 +239,26 @@ class SentenceEncoderConfig(PromptEncoderConfig):
     """f(s): the sentence alone."""
 
     SYSTEM: ClassVar[str] = "sentence-encoder"
+    FORMULA: ClassVar[str] = "f(s)"
     known_conditions: ClassVar[tuple[str, ...] | None] = ()
-
-    @property
-    def formula(self) -> str:
-        return "f(s)"
 
 
 def sentence_encoder(model: str, *, pooling: Pooling | None = None) -> SentenceEncoderConfig:
-    """The system that training starts from. Raises RequestError."""
+    """The system that training starts from."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=pooling)
     return SentenceEncoderConfig(name=model, encoder=spec)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerConfig(SystemConfig):
-    """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence, and produces no
-    embeddings. APART: its first texts that are pooled each by itself, beside [CLS]."""
+    """A fine-tuned system that scores pairs of sentences (`Scorer`), each read as one sequence; it does not embed."""
 
-    APART: ClassVar[int] = 0
+    APART: ClassVar[int] = 0  # its first texts that are pooled each by itself, beside [CLS]
 
     def tokenize_pairs(
         self, sentences1: Sequence[str], sentences2: Sequence[str], conditions: Sequence[str] | None = None
     ) -> TokenBatch:
-        """Tokenise each distinct text and put those of each pair together, its condition behind them where the system
-        accepts one; long sentences lose their ends. Loads no weights. Raises ValueError for lists of different length,
-        and without conditions that the system needs."""
+        """Each pair as one sequence, behind it its condition where the system accepts one; long sentences are cut."""
         of_pairs = [sentences1, sentences2, *([] if self.known_conditions == () else [conditions or ()])]
         rows = list(zip(*of_pairs, strict=True))
         return separated(load_tokenizer(self.encoder), rows, shortened=2, apart=self.APART)
@@ -304,9 +291,42 @@ def check_conditions(config: SystemConfig, conditions: Sequence[str] | None) -> 
         raise RequestError(f"--conditions: expected {' or '.join(known) or 'none'} for {config.name}, got {got}")
 
 
+def check_room(config: EmbedderConfig, conditions: Sequence[str], flag: str) -> None:
+    """Refuse a condition without words or too long for a sentence beside it, and two that the system reads alike."""
+    with encoder_errors(f"a tokenizer that reads any text at {config.name}"):
+        prepared = config.prepare(["a"] * len(conditions), conditions)
+    for condition, reason in zip(conditions, prepared.refused, strict=True):
+        if reason is not None:
+            raise RequestError(
+                f"{flag}: expected words that {config.name} can read, with room for a sentence beside them and the "
+                f"prompt, got {condition[:80]!r}: {reason}"
+            )
+    check_known(config, conditions, flag)
+    check_alike(prepared, conditions, flag)
+
+
+def check_known(config: EmbedderConfig, texts: Sequence[str], flag: str) -> None:
+    """Refuse a text of which the encoder knows no token: whatever it is, its vector is the same."""
+    tokenize = load_tokenizer(config.encoder)
+    for text, ids in zip(texts, tokenize.parts(texts), strict=True):
+        if tokenize.is_unknown(ids[: tokenize.max_tokens]):
+            got = visible(repr(text), MOST_LABEL)
+            raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
+
+
+def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
+    """Refuse two texts, one of each pair, that make equal tokens, such as "Beach" and "beach" of an uncased encoder."""
+    first_of: dict[tuple[bytes, ...], str] = {}
+    for text, pair in zip(texts, prepared.rows.tolist(), strict=True):
+        prompts = [(batch.sequences, at) for batch, at in prepared.prompts(pair)]
+        tokens = tuple(of.flat[of.offsets[at] : of.offsets[at + 1]].tobytes() for of, at in prompts)
+        if (first := first_of.setdefault(tokens, text)) != text:
+            got = " and ".join(visible(repr(each), MOST_LABEL) for each in (first, text))
+            raise RequestError(f"{flag}: expected texts that the model reads differently, got {got}")
+
+
 def score_pairs(system: Embedder | Scorer, prepared: Prepared) -> Encoded:
-    """Score what `prepare_pairs` of its configuration returned, by a loaded system: N pairs, whose `vectors`
-    are their figures, (N, K) float64 in the order of `figure_names`, NaN where refused."""
+    """The figures of N pairs that `prepare_pairs` tokenised, as `vectors`: (N, K) float64, NaN where refused."""
     figures_NK: np.ndarray
     if isinstance(system, Embedder):
         encoded = system.encode_prepared(prepared)

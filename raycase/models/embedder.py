@@ -1,5 +1,4 @@
-"""What loaded systems have: those that embed give vectors of pairs, of a grid, and their cosines, and some say how much
-a condition weighs each word.
+"""What loaded systems have: those that embed give vectors of pairs, of a grid, cosines, and some the weight of words.
 
 Shapes: N pairs, M distinct pairs, C conditions, T tokens of a text, D dimensions.
 """
@@ -171,8 +170,7 @@ class Embedder(LoadedSystem):
         return (l2_normalize(a) @ l2_normalize(b).T).clip(-1, 1)
 
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """The weight of each text token of each distinct pair, those that cover the text: M of (T,), whose sum is 1, or
-        (0,) for a refused pair. Raises ValueError where the configuration has no `weighs_words`."""
+        """The weights of the text tokens of each distinct pair: M of (T,), whose sum is 1, (0,) for a refused pair."""
         raise ValueError(f"expected a model that weighs words, got {self.config.name}")
 
     @checks_types
@@ -200,8 +198,7 @@ class Embedder(LoadedSystem):
 
 
 def as_texts(values: Texts, name: str) -> list[str]:
-    """One or many texts as a list. Raises RequestError for what is none, with its place or type, and for what UTF-8
-    cannot hold, which tokenizers would read as something else."""
+    """One or many texts as a list; what UTF-8 cannot hold is none, for tokenizers would read it as something else."""
     values = [values] if isinstance(values, str) else values
     several = not isinstance(values, (Mapping, set, frozenset, bytes, IOBase)) and not hasattr(values, "columns")
     if not several or not isinstance(values, Iterable) or getattr(values, "ndim", 1) != 1:
@@ -215,7 +212,7 @@ def as_texts(values: Texts, name: str) -> list[str]:
 
 
 def each_condition(condition: Texts, texts: Sequence[str]) -> list[str]:
-    """The condition of each text in its normal form, of one for all or one each. Raises RequestError."""
+    """The condition of each text in its normal form, of one for all or one each."""
     conditions = [*map(normal_words, as_texts(condition, "condition"))]
     conditions *= len(texts) if isinstance(condition, str) else 1
     if len(conditions) != len(texts):

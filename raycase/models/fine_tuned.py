@@ -1,5 +1,4 @@
-"""Fine-tuned systems with their weights, as PyTorch modules, what training needs of them, and the encoders that it
-starts from.
+"""Fine-tuned systems as PyTorch modules, what training needs of them, and the encoders that it starts from.
 
 Shapes: N pairs, K of them not refused or figures of each, D dimensions.
 """
@@ -25,7 +24,7 @@ from raycase.encoder.sources import library_config, load_tokenizer, published_to
 from raycase.encoder.table import ENCODERS, HERE, EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, check_problems
-from raycase.heads.layers import save_weights
+from raycase.heads.projector import save_weights
 from raycase.io.vectors import pair_cosines
 from raycase.models.embedder import Embedder, LoadedSystem
 from raycase.models.model_folder import ENCODER, EXTRA, move_to_root, remove_model
@@ -53,8 +52,7 @@ class FineTuned(LoadedSystem, nn.Module):
         return whole_model(self.encoder)
 
     def save(self, folder: Path) -> None:
-        """Write the model folder: the encoder, extra weights and, last, `raycase.json`. An encoder by which others read
-        the vectors is written beside that file, where they look. The system cannot be used afterwards."""
+        """Write the model folder; an encoder that others read is at its root. The system cannot be used afterwards."""
         remove_model(folder)
         model, extra, spec, source = self.whole(), self.extra, self.config.encoder, f"{HERE}{ENCODER}"
         save_encoder(model, spec, folder / ENCODER)
@@ -99,8 +97,7 @@ class Scorer(FineTuned):
 
     @abstractmethod
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        """The score of each pair and what the system gives beside it, in the order of `config.figure_names`, without a
-        gradient, of pairs none of which is refused: (N, K) float32; and the encoder's work."""
+        """The `config.figure_names` of pairs, none refused, without a gradient: (N, K) float32; and the work."""
 
     def scores(self, batch: TokenBatch) -> np.ndarray:
         """Scores without a gradient, of pairs none of which is refused: (N,) float32."""
@@ -160,14 +157,11 @@ def pair_scores(system: Any) -> nn.Module:
 
 
 def read_elsewhere(spec: EncoderSpec) -> bool:
-    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with: not
-    behind an end token of our own, nor from a decoder that is read both ways."""
-    alike = not spec.published and not spec.end_token and spec.pooling[0] in WRITTEN_MODES
-    return (
-        alike
-        and spec.causal == is_causal(without_weights(library_config(spec.source)))
-        and published_tokenizer(spec.source).pad_token is not None
-    )
+    """Whether sentence-transformers gives a text the vector of a row, and has a token to pad its batches with."""
+    if spec.published or spec.end_token or spec.pooling[0] not in WRITTEN_MODES:
+        return False
+    reads_alike = spec.causal == is_causal(without_weights(library_config(spec.source)))
+    return reads_alike and published_tokenizer(spec.source).pad_token is not None
 
 
 def starting_encoder(
@@ -175,9 +169,8 @@ def starting_encoder(
 ) -> EncoderSpec:
     """The encoder that training starts from, by the choices of `find_encoder`.
 
-    cls: the first token, [CLS], must see the whole text. latent: latent attention is allowed; it cannot be saved with
-    the encoder. prompted: sentence and condition meet in a prompt, and no base is subtracted; else each is encoded by
-    itself. Raises RequestError for an encoder that cannot be trained or saved.
+    cls: the first token, [CLS], must see the whole text. latent: latent attention, which cannot be saved, is allowed.
+    prompted: sentence and condition meet in a prompt, and no base is subtracted; else each is encoded by itself.
     """
     is_both = all((Path(model) / name).is_file() for name in (MODEL_FILE, CONFIG))  # others read its encoder, too
     if is_trained(model) and not is_both:

@@ -10,8 +10,7 @@ from raycase.encoder.model_files import CARD, ENCODER_WEIGHTS, METRICS, MODEL_FI
 from raycase.encoder.sources import TOKENIZER
 from raycase.errors import RequestError
 from raycase.heads.condition_head import WEIGHTS as HEAD
-from raycase.heads.layers import save_weights
-from raycase.heads.projector import WEIGHTS
+from raycase.heads.projector import WEIGHTS, save_weights
 from raycase.io.places import claim
 from raycase.io.storage import locate
 
@@ -25,10 +24,7 @@ WRITTEN = (MODEL_FILE, *reversed(AT_ROOT), METRICS, CARD, EXTRA, WEIGHTS, HEAD, 
 
 
 def open_model_folder(folder: Path, fingerprint: str, *, overwrite: bool = False) -> dict[str, Any] | None:
-    """The metrics of the finished model with this fingerprint in a folder; None if there is none yet.
-
-    Raises RequestError for a folder that holds another model, unless `overwrite`, and for somebody else's encoder.
-    """
+    """The metrics of the finished model with this fingerprint in a folder; None if there is none yet."""
     root = locate(str(folder))
     if overwrite and not any((root / name).exists() for name in (METRICS, MODEL_FILE)):
         for name in AT_ROOT:

@@ -6,18 +6,18 @@ Shapes: N pairs, M distinct pairs, K distinct pairs that are not refused, C cond
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from raycase.encoder.prompts import PromptSet, Template, TokenSpan, parse_views, prompt_set
-from raycase.encoder.sources import encoder_errors, load_tokenizer
+from raycase.encoder.sources import load_tokenizer
 from raycase.encoder.table import EncoderSpec
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
-from raycase.errors import MOST_LABEL, RequestError, visible
+from raycase.errors import RequestError
 from raycase.io.rated_pairs import NOT_APPLICABLE
 from raycase.io.schema import Reason
 from raycase.names import PromptStyle
@@ -48,10 +48,7 @@ def prepare(
     of_conditions: Sequence[Template] = (),
     tokens: Callable[[list[tuple[str, str]]], TokenBatch] | None = None,
 ) -> Prepared:
-    """Tokenise each distinct pair, sentence and condition once, by their templates; pairs also by `tokens`.
-
-    Loads only the tokenizer. `Indexed` strings are not compared again. Raises ValueError for lists of different length.
-    """
+    """Tokenise each distinct pair, sentence and condition once, by their templates; pairs also by `tokens`."""
     if conditions is not None and len(conditions) != len(sentences):
         raise ValueError(f"expected as many conditions as sentences, got {len(conditions)} and {len(sentences)}")
     of_conditions = () if conditions is None else of_conditions
@@ -87,7 +84,7 @@ class Indexed(Sequence[str]):
 
     @classmethod
     def of(cls, strings: Sequence[str]) -> Indexed:
-        """Index strings; returns those that are `Indexed` already unchanged."""
+        """Index strings, unless they are `Indexed` already."""
         if isinstance(strings, Indexed):
             return strings
         code_of = {string: i for i, string in enumerate(dict.fromkeys(strings))}
@@ -168,20 +165,17 @@ class Encoded:
         return finite_N if self.kept is None else finite_N & self.kept.finite
 
 
+@dataclass
 class ConditionCache:
     """Cache of the vectors of conditions. Emptied when one more batch would exceed `MEMORY_BYTES`."""
 
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-        self.vectors: dict[str, np.ndarray] = {}
+    dim: int
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
     def of(
         self, prepared: Prepared, pair_index: np.ndarray, compute: Callable[..., tuple[np.ndarray, Work]]
     ) -> tuple[np.ndarray, np.ndarray, Work]:
-        """Vectors of the conditions of these pairs, (C, D), each pair's row of them, (K,), and the work.
-
-        Calls `compute` with the prompts of the conditions that are not cached.
-        """
+        """Vectors of the pairs' conditions, (C, D), each pair's row, (K,), and the work of `compute` for new ones."""
         assert prepared.conditions is not None
         conditions, row_K = np.unique(prepared.condition[pair_index], return_inverse=True)
         names = [prepared.conditions[i] for i in conditions.tolist()]
@@ -204,60 +198,13 @@ def check_accepted(
     numbered: bool = True,
     before: int = 0,
 ) -> None:
-    """Raise RequestError for the first pair that is refused, with its texts; source: the file of training data, or the
-    flag, that it is from; numbered: name which pair it is, behind so many `before` these."""
+    """Raise RequestError for the first pair that is refused; source: its file or flag; before: pairs before these."""
     for row, reason in enumerate(refused):
         if reason is not None:
             texts = ", ".join(repr(column[row][:80]) for column in sentences)
             found = f"{reason}: {texts}" + ("" if conditions is None else f" under {conditions[row][:80]!r}")
             wanted = f"{source}: expected texts that can be encoded, got: {found}; fix or remove the row"
             raise RequestError(wanted if source else f"pair {before + row}: {found}" if numbered else found)
-
-
-class Prepares(Protocol):
-    """A configuration that tokenises, of an encoder, under the name by which it was requested."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def encoder(self) -> EncoderSpec: ...
-    def prepare(self, sentences: Sequence[str], conditions: Sequence[str] | None) -> Prepared: ...
-
-
-def check_room(config: Prepares, conditions: Sequence[str], flag: str) -> None:
-    """Raise RequestError for a condition under which no sentence can be encoded, without words or too long, and for two
-    that the system reads alike."""
-    with encoder_errors(f"a tokenizer that reads any text at {config.name}"):
-        prepared = config.prepare(["a"] * len(conditions), conditions)
-    for condition, reason in zip(conditions, prepared.refused, strict=True):
-        if reason is not None:
-            raise RequestError(
-                f"{flag}: expected words that {config.name} can read, with room for a sentence beside them and the "
-                f"prompt, got {condition[:80]!r}: {reason}"
-            )
-    check_known(config, conditions, flag)
-    check_alike(prepared, conditions, flag)
-
-
-def check_known(config: Prepares, texts: Sequence[str], flag: str) -> None:
-    """Raise RequestError for a text of which the encoder knows no token: whatever it is, its vector is the same."""
-    tokenize = load_tokenizer(config.encoder)
-    for text, ids in zip(texts, tokenize.parts(texts), strict=True):
-        if tokenize.is_unknown(ids[: tokenize.max_tokens]):
-            got = visible(repr(text), MOST_LABEL)
-            raise RequestError(f"{flag}: expected words, of which {config.name} knows a token, got {got}")
-
-
-def check_alike(prepared: Prepared, texts: Sequence[str], flag: str) -> None:
-    """Raise RequestError for two texts, one of each pair, that make equal tokens: an uncased encoder reads "Beach" as
-    "beach", and none what stands behind its last token."""
-    first_of: dict[tuple[bytes, ...], str] = {}
-    for text, pair in zip(texts, prepared.rows.tolist(), strict=True):
-        prompts = [(batch.sequences, at) for batch, at in prepared.prompts(pair)]
-        tokens = tuple(of.flat[of.offsets[at] : of.offsets[at + 1]].tobytes() for of, at in prompts)
-        if (first := first_of.setdefault(tokens, text)) != text:
-            got = " and ".join(visible(repr(each), MOST_LABEL) for each in (first, text))
-            raise RequestError(f"{flag}: expected texts that the model reads differently, got {got}")
 
 
 @dataclass(frozen=True, kw_only=True)

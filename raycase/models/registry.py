@@ -39,13 +39,13 @@ def of_papers(what: str) -> dict[str, str]:
 
 
 def of_paper(what: str, name: str) -> Any:
-    """What a paper adds under this name. Raises KeyError where none does."""
+    """What a paper adds under this name."""
     module = import_module(f"raycase.papers.{of_papers(what)[name]}.{MODULES[what]}")
     return getattr(module, what.upper())[name]
 
 
 def find_system(name: str) -> Any:
-    """The class of a system's configuration. Raises RequestError for an unknown name."""
+    """The class of a system's configuration."""
     if name not in (known := [*SYSTEMS, *of_papers("systems")]):
         raise RequestError(f"system: expected one of {', '.join(known)}, got {name!r}")
     return SYSTEMS.get(name) or of_paper("systems", name)
@@ -108,7 +108,7 @@ def _find(model: str, choices: dict[str, Any]) -> SystemConfig:
 
 @cache
 def _note_untrained(model: str) -> None:
-    """Say once what a model's vectors under conditions are, and how to better ones."""
+    """Note once what a model's vectors under conditions are, and how to get better ones."""
     note(
         f"{model}: untrained condition pooling for vectors under conditions; for better ones: raycase train "
         f"condition-pooling --model {model}, or --model {DEFAULT_MODEL}"
@@ -116,7 +116,7 @@ def _note_untrained(model: str) -> None:
 
 
 def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -> None:
-    """Raise RequestError for a choice that contradicts the model, or a field of a prompt of one's own that does."""
+    """Refuse a choice that contradicts the model, or a field of a prompt of one's own that does."""
     compared = {
         f"prompt: {field.name}": [getattr(each.get("own"), field.name, None) for each in (choices, fixed)]
         for field in fields(OwnPrompt)
@@ -130,7 +130,7 @@ def _check_choices(model: str, fixed: dict[str, Any], choices: dict[str, Any]) -
 
 
 def resolve_embedder(model: str = DEFAULT_MODEL, **choices: Any) -> EmbedderConfig:
-    """`resolve` for a system that embeds. Raises RequestError for one that scores pairs."""
+    """`resolve` for a system that embeds."""
     config = resolve(model, **choices)
     if not isinstance(config, EmbedderConfig):
         raise RequestError(

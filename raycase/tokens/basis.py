@@ -58,8 +58,7 @@ class TensorFile:
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str) -> Self:
-        """Read what `to_bytes` wrote, which its hash identifies. Raises RequestError, which names the
-        source."""
+        """Read what `to_bytes` wrote."""
         with expecting(f"{source}: expected {cls.WHAT} of stored tokens", SafetensorError, TypeError):
             return cls(**load(data))
 

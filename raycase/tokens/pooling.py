@@ -40,18 +40,14 @@ MOST_LOGIT = 80  # whose exponential, and that of its negative, float32 holds
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackedTokens:
-    """Stored tokens of N texts, shortest first: codes (T, M) int8, or sketches (T, L) uint8; counts (N,) of tokens;
-    order (N,): which text each one is.
+    """Stored tokens of N texts, shortest first; of those that have one, the unconditional part."""
 
-    with_part (P,): those with a unconditional part, by their place in this order; its shares (P,) and vectors (P, D).
-    """
-
-    codes: Tensor
-    counts: np.ndarray
-    order: np.ndarray
-    with_part: Tensor
-    shares: Tensor
-    vectors: Tensor
+    codes: Tensor  # (T, M) int8, or sketches (T, L) uint8
+    counts: np.ndarray  # (N,) of tokens
+    order: np.ndarray  # (N,) which text each one is
+    with_part: Tensor  # (P,) places in this order
+    shares: Tensor  # (P,)
+    vectors: Tensor  # (P, D)
 
     @property
     def nbytes(self) -> int:
@@ -107,15 +103,13 @@ def unpack_tokens(tokens: StoredTokens, codes: TokenBasis | None) -> UnpackedTok
 class TokenPooler:
     """Pools tokens under some conditions. What it holds is a few small matrices, which any process can be given."""
 
-    def __init__(
-        self, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor, dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, codes: TokenBasis, questions: ConditionQueries, temperatures: Tensor) -> None:
         questions, temperatures = questions.cpu(), temperatures.cpu()  # the encoder may be on a GPU, the tokens are not
-        queries_CHK = questions.queries.to(dtype) * temperatures[:, None]
-        asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys.to(dtype)) * codes.steps
+        queries_CHK = questions.queries.float() * temperatures[:, None]
+        asked_CHM = torch.einsum("chk,mhk->chm", queries_CHK, codes.keys) * codes.steps
         self.asked = asked_CHM.flatten(0, 1)
-        self.mix, self.queries = questions.mix.to(dtype), questions.queries
-        values_MD = codes.values.to(dtype) * codes.steps[:, None]
+        self.mix, self.queries = questions.mix.float(), questions.queries
+        values_MD = codes.values * codes.steps[:, None]
         mean_D = codes.mean + 0.5 * values_MD.sum(0)  # a code stands for the middle of its step
         self.back = [(gate_D * mean_D, gate_D * values_MD) for gate_D in questions.gate[:, : len(mean_D)]]
 
@@ -214,8 +208,7 @@ def _k_means(x_TM: Tensor) -> Tensor:
 
 
 def principal_axes(vectors_ND: Tensor) -> Tensor:
-    """The axes with most of the second moment of a sample of vectors: (D, A). Cosines along them, with a query that is
-    projected on them, are nearly those of the vectors."""
+    """The axes with most of the second moment of a sample of vectors, which keep nearly all of cosines: (D, A)."""
     unit_ND = F.normalize(vectors_ND, dim=-1)
     return torch.linalg.eigh(unit_ND.T @ unit_ND).eigenvectors.flip(1)[:, :AXES].contiguous()
 

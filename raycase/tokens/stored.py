@@ -71,16 +71,12 @@ class TokenFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class StoredTokens:
-    """Stored tokens of N texts.
-
-    codes: (T, token_bytes) uint8; part: (P, part_bytes) uint8, one or none a text; finite: (N,) bool, whether the text
-    has tokens and their codes stand for finite numbers.
-    """
+    """Stored tokens of N texts."""
 
     form: TokenFormat
-    codes: Ragged
-    part: Ragged
-    finite: np.ndarray
+    codes: Ragged  # (T, token_bytes) uint8
+    part: Ragged  # (P, part_bytes) uint8, one or none a text
+    finite: np.ndarray  # (N,) bool, whether the text has tokens and their codes stand for finite numbers
 
     @classmethod
     def empty(cls, form: TokenFormat, count: int) -> StoredTokens:

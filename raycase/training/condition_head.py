@@ -20,9 +20,8 @@ from raycase.io.labelled_texts import labels_of, read_labelled
 from raycase.io.rated_pairs import NOT_APPLICABLE, read_rated
 from raycase.io.storage import fingerprint
 from raycase.io.vectors import cosines
-from raycase.models.model_card import head_card
+from raycase.models.configs import check_room
 from raycase.models.model_folder import write_folder
-from raycase.models.pairs import check_room
 from raycase.models.registry import resolve
 from raycase.training.head_pairs import (
     HeadPairs,
@@ -38,7 +37,7 @@ from raycase.training.labelled_pairs import check_drawn, drawn_pairs, parted, st
 from raycase.training.loop import BatchLoss, FitState, Learner, computed_rows, gather
 from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_cosines, nested_loss
-from raycase.training.procedure import Fit, Training, fit_metrics, read_rated_parts
+from raycase.training.procedure import Fit, Training, fit_metrics, head_card, read_rated_parts
 from raycase.training.recipe import Recipe
 from raycase.training.teachers import (
     FURTHER,

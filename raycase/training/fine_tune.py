@@ -18,14 +18,13 @@ from raycase.encoder.loading import bf16_is_faster
 from raycase.encoder.token_batch import TokenBatch
 from raycase.io.rated_pairs import NOT_APPLICABLE, RatedPairs
 from raycase.models.fine_tuned import pair_scores
-from raycase.models.model_card import fine_tuned_card
 from raycase.models.model_folder import begin_folder
 from raycase.models.pairs import RatedTexts
 from raycase.names import Compute
 from raycase.training.loop import FitState, Learner, computed_rows, gather, restore
 from raycase.training.losses import LOSSES, Loss, unit_ratings
 from raycase.training.nested import correlations
-from raycase.training.procedure import Training, fit_metrics
+from raycase.training.procedure import Training, fine_tuned_card, fit_metrics
 from raycase.training.recipe import Recipe
 
 POOL = 16  # batches whose pairs are sorted by length together

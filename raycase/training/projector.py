@@ -20,14 +20,13 @@ from raycase.io.rated_pairs import RatedPairs
 from raycase.models.case import CaseConfig
 from raycase.models.case import resolve as resolve_case
 from raycase.models.configs import PromptEncoderConfig
-from raycase.models.model_card import case_card
 from raycase.models.model_folder import write_folder
 from raycase.models.pairs import PairVectors
 from raycase.models.registry import resolve
 from raycase.training.loop import FitState, Learner, computed_rows, epoch_batches, gather
 from raycase.training.losses import Loss, unit_ratings
 from raycase.training.nested import nested_correlations, nested_cosines, nested_loss
-from raycase.training.procedure import Training, fit_metrics
+from raycase.training.procedure import Training, case_card, fit_metrics
 from raycase.training.recipe import Recipe
 from raycase.training.vector_cache import VectorCache
 

@@ -26,13 +26,8 @@ CONDITIONS = ["color of the dress", "number of people", "number of people"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny bidirectional encoder."""
-    return tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
-
-
-@pytest.fixture(scope="module")
-def config(folder):
+def config(tmp_path_factory):
+    folder = tiny.save_encoder(tmp_path_factory.mktemp("encoder"), "minilm")
     spec = replace(ENCODERS["minilm"], source=str(folder), max_tokens=64)
     return case.CaseConfig(name=str(folder), encoder=spec, subtract=True)
 
@@ -127,17 +122,12 @@ def test_a_refused_pair_leaves_the_others_as_they_are(config, style, projected):
 VIEWS = ["concat-sc+cond", "cond+concat-sc", "sent+concat-cs:sentence+concat-cs:condition", "concat-sc:all+concat-sc"]
 
 
-def viewed(config, encoder, prompt, **options):
-    """The system that reads the encoder in several ways."""
-    spec = replace(config.encoder, prompt=prompt, max_tokens=200)
-    encoder = replace(encoder, spec=spec, tokenize=load_tokenizer(spec))
-    return case.Case(config=replace(config, encoder=spec, **options), encoder=encoder)
-
-
 @pytest.mark.parametrize("prompt", VIEWS)
 @pytest.mark.parametrize("subtract", [True, False])
 def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
-    system = viewed(config, encoder, prompt, subtract=subtract)
+    spec = replace(config.encoder, prompt=prompt, max_tokens=200)
+    read = replace(encoder, spec=spec, tokenize=load_tokenizer(spec))
+    system = case.Case(config=replace(config, encoder=spec, subtract=subtract), encoder=read)
     found = system.embed(SENTENCES, CONDITIONS)
     apart = [case.Case(config=c, encoder=system.encoder) for c in system.config.views_apart]
     assert len(apart) == prompt.count("+") + 1
@@ -151,8 +141,8 @@ def test_the_views_stand_side_by_side(config, encoder, prompt, subtract):
 def saved(system, tmp_path):
     """A saved system with g, and the system."""
     system = with_projector(system, layers=2, hidden=9)
-    write_folder(tmp_path / "model", system.config, system.projector, {}, "")
-    return tmp_path / "model", system
+    write_folder(tmp_path, system.config, system.projector, {}, "")
+    return tmp_path, system
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,11 @@ def formula(weights, config, h_TW, e_W):
     return w_T, vector_D
 
 
-def check(head, each_formula):
+@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}])
+def test_the_formula(changes):
     """Weights and vectors of every sentence under every condition."""
+    config = replace(CONFIG, **changes)
+    head = head_of(config)
     each, whole, real = padded()
     asked = states(4, seed=9)
     words, questions = head.read(whole, real), head.ask(asked)
@@ -67,7 +70,7 @@ def check(head, each_formula):
     assert vectors.shape == (3, 4, head.output_dim)
     for b, h_TW in enumerate(each):
         for c, e_W in enumerate(asked):
-            w_T, vector_D = each_formula(h_TW, e_W)
+            w_T, vector_D = formula(head.state_dict(), config, h_TW, e_W)
             small.close(vectors[b, c].detach(), vector_D, atol=1e-5)
             np.testing.assert_allclose(weights[b, c, : len(h_TW)].detach(), w_T, atol=1e-5)
             assert not weights[b, c, len(h_TW) :].any()
@@ -86,13 +89,6 @@ def test_values_start_as_the_last_layers_states_and_the_last_head_stays_uniform(
     alone = questions._replace(mix=torch.tensor([[0.0, 0.0, 1.0]] * 2))
     weights = head.weights(words, alone.take(torch.arange(2).expand(3, -1)))
     torch.testing.assert_close(weights[2], torch.full((2, 7), 1 / 7), atol=1e-3, rtol=0)
-
-
-@pytest.mark.parametrize("changes", [{}, {"gate": False}, {"activation": None}, {"heads": 1, "head_dim": 9}])
-def test_the_formula(changes):
-    config = replace(CONFIG, **changes)
-    head = head_of(config)
-    check(head, lambda h_TW, e_W: formula(head.state_dict(), config, h_TW, e_W))
 
 
 PART = replace(

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import small
-import tiny
 import torch
 from scipy.special import softmax
 from small import CONDITIONS, EVERY, SENTENCES, close, system
@@ -25,9 +24,8 @@ HEAD = {"activation": "gelu", "heads": 3, "head_dim": 5, "output_dim": 7}
 
 
 @pytest.fixture(scope="module")
-def encoders(bert, tmp_path_factory):
-    qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
-    return {"bert": bert, "qwen": str(qwen)}
+def encoders(bert, qwen):
+    return {"bert": bert, "qwen": qwen}
 
 
 def save_head(folder, config, **options):

@@ -14,10 +14,10 @@ from huggingface_hub import constants
 
 import raycase
 from raycase.cli import main
+from raycase.commands.push import PushFlags, push
 from raycase.encoder.model_files import pinned_uri
 from raycase.encoder.table import read_spec
 from raycase.errors import RequestError, WorkError
-from raycase.models.push import push
 from raycase.models.registry import resolve
 from raycase.papers.baselines.model import bi_encoder
 
@@ -140,7 +140,7 @@ def test_a_path_without_a_folder_is_not_asked_of_the_hub(name):
 )
 def test_what_is_not_published(trained, folder, repository, said):
     with pytest.raises((RequestError, WorkError), match=said):
-        push(str(folder or trained), repository)
+        push(PushFlags(folder=str(folder or trained), repository=repository))
 
 
 def test_a_model_folder_of_the_hub_is_no_encoder_to_train(hub):

@@ -14,9 +14,9 @@ from raycase.encoder.table import ENCODERS
 from raycase.errors import RequestError
 from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
 from raycase.models import case, model_folder
-from raycase.models.model_card import case_card
 from raycase.models.model_folder import CARD, METRICS, open_model_folder, write_folder
 from raycase.models.registry import resolve
+from raycase.training.procedure import case_card
 
 METRICS_OF = {
     "history": [],

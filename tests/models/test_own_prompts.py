@@ -27,7 +27,6 @@ ONE_WORD = 'Express this text "{sentence}" in one word in terms of {condition}: 
 BASE = 'Express {condition} in one word: "'
 PROMPT = {"template": ONE_WORD, "base_template": BASE, "pool": "last"}
 OWN = OwnPrompt(template=ONE_WORD)
-NO_LAST, FIT = "expected an encoder with the pooling last", ".* was trained with Express.*"
 ONCE = r"template: expected \{sentence\} and \{condition\} once each"
 
 
@@ -77,22 +76,20 @@ def test_pool_and_pooling_say_the_same(name, pool, pooling, wanted):
 
 
 @pytest.mark.parametrize(
-    ("name", "pool", "pooling", "message"),
+    ("pool", "pooling", "message"),
     [
-        ("minilm", PooledPart.LAST, Pooling.MEAN, f"--prompt: pool last: {NO_LAST}, got --pooling mean; leave one out"),
-        ("minilm", PooledPart.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
+        (PooledPart.LAST, Pooling.MEAN, "--prompt: pool last: expected .* the pooling last, got --pooling mean; leave"),
+        (PooledPart.ALL, Pooling.LATENT, "--pooling: expected one of mean, last, cls for minilm, got latent"),
     ],
 )
-def test_a_pool_that_contradicts_the_pooling_is_refused(name, pool, pooling, message):
+def test_a_pool_that_contradicts_the_pooling_is_refused(pool, pooling, message):
     with pytest.raises(RequestError, match=f"^{message}"):
-        find_encoder(name, own=replace(OWN, pool=pool), pooling=pooling)
+        find_encoder("minilm", own=replace(OWN, pool=pool), pooling=pooling)
 
 
 @pytest.fixture(scope="module")
-def encoders(bert, tmp_path_factory):
-    """Folders of a causal encoder and of one like MiniLM."""
-    qwen = tiny.save_encoder(tmp_path_factory.mktemp("qwen"), "qwen3-embedding-0.6b")
-    return {"causal": str(qwen), "bert": bert}
+def encoders(bert, qwen):
+    return {"causal": qwen, "bert": bert}
 
 
 def under(system):
@@ -155,33 +152,18 @@ def test_nothing_is_subtracted_without_a_base_template(encoders):
     assert not resolve(encoders["bert"], prompt=own | {"views": ["concat-sc", "template"]}).subtract
 
 
-@pytest.fixture
-def saved(encoders, tmp_path):
-    shape = ProjectorConfig(input_dim=32, output_dim=7)
-    config = replace(resolve(encoders["causal"], prompt=PROMPT), projector=shape)
-    torch.manual_seed(0)
-    write_folder(tmp_path / "saved", config, Projector(shape).eval(), {}, "")
-    return str(tmp_path / "saved"), config
-
-
-def test_a_folder_keeps_its_prompt(saved, encoders):
-    folder, config = saved
+def test_a_folder_keeps_its_prompt_and_refuses_another(qwen, tmp_path):
+    shape, folder = ProjectorConfig(input_dim=32, output_dim=7), str(tmp_path)
+    config = replace(resolve(qwen, prompt=PROMPT), projector=shape)
+    write_folder(tmp_path, config, Projector(shape).eval(), {}, "")
     loaded = raycase.load(folder, dtype=torch.float32)
     assert loaded.config.encoder == config.encoder
     assert raycase.load(folder, prompt=PROMPT).config.describe() == loaded.config.describe()
     assert loaded.embed(["a red dress"], "color").shape == (1, 7)
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"prompt": {"template": "{sentence} {condition}"}}, f"--prompt: template: {FIT}, got .sentence. .condition.;"),
-        ({"prompt": "cond"}, "--prompt: .* was trained with template, got cond; leave the flag out"),
-    ],
-)
-def test_a_flag_that_contradicts_a_folder_is_refused(saved, flags, message):
-    with pytest.raises(RequestError, match=f"^{message}"):
-        resolve(saved[0], **flags)
+    with pytest.raises(RequestError, match=r"^--prompt: template: .* was trained with Express.*, got .sentence. .cond"):
+        resolve(folder, prompt={"template": "{sentence} {condition}"})
+    with pytest.raises(RequestError, match=r"^--prompt: .* was trained with template, got cond; leave the flag out"):
+        resolve(folder, prompt="cond")
 
 
 @pytest.mark.parametrize("make", [bi_encoder, lora])

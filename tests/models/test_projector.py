@@ -5,8 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from raycase.errors import RequestError
-from raycase.heads.layers import load_weights, save_weights
-from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig
+from raycase.heads.projector import WEIGHTS, Projector, ProjectorConfig, load_weights, save_weights
 
 
 def made(**options):
@@ -38,8 +37,8 @@ def test_one_and_two_layers(activation, formula):
 
 def test_g_without_a_bias_is_eq_3_and_4():
     for layers in (0, 1, 2):
-        assert [p.dim() for p in made(layers=layers, bias=False).parameters()] == [2] * (1 + (layers == 2))
-        assert not made(layers=layers, bias=False)(torch.zeros(2, 6)).any()
+        g = made(layers=layers, bias=False)
+        assert [p.dim() for p in g.parameters()] == [2] * (1 + (layers == 2)) and not g(torch.zeros(2, 6)).any()
 
 
 def test_missing_broken_and_other_weights_are_refused(tmp_path):

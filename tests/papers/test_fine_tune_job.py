@@ -5,23 +5,15 @@ from functools import partial
 
 import numpy as np
 import pytest
-import small
 import torch
 from helpers import last
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import spearmanr
 from torch import nn
 
-from raycase.papers.baselines.train import CrossEncoderFlags
-from raycase.papers.csr.train import CsrFlags
 from raycase.training.fine_tune import PairTuning, TokenizedRatedPairs, length_batches, rated_loss
-from raycase.training.loop import fit, restore
+from raycase.training.loop import fit
 from raycase.training.losses import Loss
 from raycase.training.recipe import Recipe
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    return small.save_bert(tmp_path_factory.mktemp("bert"), layers=2)
 
 
 def test_a_small_set_by_hand():
@@ -98,21 +90,3 @@ def test_pairs_to_which_the_condition_does_not_apply_are_scored_and_not_trained_
     assert changed.tolist() == [False, True, True, False, True, True, True]
     scores = state.weights["of_row"][:4].numpy()
     assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic)
-
-
-RECIPE = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "dropout": 0.2}
-
-
-@pytest.mark.parametrize("flags", [CrossEncoderFlags, CsrFlags])
-def test_the_figures_of_every_epoch_are_those_of_the_weights(bert, flags):
-    job, validation = small.job(flags, bert, **RECIPE), small.rated(24, seed=1)
-    training = job.training()
-    config = training.config
-    texts = config.rated(validation)
-    states = small.kept(small.fit(job, [small.rated(24), validation]))
-    for state in states:
-        module = training.module(config.trainable(job.dropout))
-        restore(module, state.weights)
-        scores = module.eval().scores(texts)
-        assert state.line["pearson"] == pytest.approx(100 * pearsonr(scores, validation.ratings).statistic, abs=1e-2)
-        assert state.line["spearman"] == pytest.approx(100 * spearmanr(scores, validation.ratings).statistic, abs=1e-3)

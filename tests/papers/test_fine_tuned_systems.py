@@ -17,20 +17,20 @@ from raycase.io.schema import Reason
 from raycase.models.configs import EmbedderConfig, score_pairs, sentence_encoder
 from raycase.models.fine_tuned import pair_scores
 from raycase.models.registry import resolve
-from raycase.papers.baselines.model import bi_encoder, cross_encoder, lora, tri_encoder
-from raycase.papers.baselines.names import Compose
+from raycase.papers.baselines import Compose
+from raycase.papers.baselines.model import TriEncoderConfig, bi_encoder, cross_encoder, lora
+from raycase.papers.csr import Asks, Router
 from raycase.papers.csr.model import csr
-from raycase.papers.csr.names import Asks, Router
+from raycase.papers.dualcse import DualCseForm
 from raycase.papers.dualcse.model import dualcse
-from raycase.papers.dualcse.names import DualCseForm
 from raycase.papers.mixsp.model import mixsp
 
 CONCAT = {"prompt": "concat-cs", "pooling": Pooling.MEAN}
 EMBED = {
     "bi": bi_encoder,
     "bi of the condition": lambda model: bi_encoder(model, prompt="concat-sc:condition"),
-    "tri": tri_encoder,
-    "tri concat": lambda model: tri_encoder(model, compose=Compose.CONCAT, pooling=Pooling.CLS),
+    "tri": TriEncoderConfig.untrained,
+    "tri concat": lambda model: TriEncoderConfig.untrained(model, compose=Compose.CONCAT, pooling=Pooling.CLS),
     "csr": csr,
     "csr hidden": lambda model: csr(model, router=Router.HIDDEN, asks=Asks.WORDS, routed=2),
     "lora": lambda model: lora(model, rank=4, **CONCAT),
@@ -116,7 +116,7 @@ def test_a_description_goes_with_the_weights_and_not_with_the_place(trained, ber
 
 def test_a_trained_model_is_no_encoder_to_begin_with_but_its_encoder_is(trained):
     _, folder = trained("csr")
-    for begin in (bi_encoder, tri_encoder, cross_encoder, csr):
+    for begin in (bi_encoder, TriEncoderConfig.untrained, cross_encoder, csr):
         with pytest.raises(RequestError, match=f"got the trained model {folder}; its encoder is {folder}/encoder$"):
             begin(str(folder))
         begin(str(folder / "encoder"))

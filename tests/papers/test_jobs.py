@@ -1,14 +1,11 @@
 """Fine-tuned systems through the same jobs: trained, embedded, indexed, searched, evaluated, refused."""
 
-import json
 from dataclasses import replace
 
 import pytest
-import small
 import torch
-from helpers import cosines, embed_here, embedded, rated_rows, read_output, train_here, vectors, vectors_of
+from helpers import embed_here, embedded, rated_rows, train_here, vectors_of
 
-import raycase
 from raycase.commands.evaluate import EvaluateFlags, measure
 from raycase.errors import RequestError
 from raycase.index.build import build
@@ -17,70 +14,18 @@ from raycase.papers.baselines.model import cross_encoder
 from raycase.papers.baselines.train import BiEncoderFlags
 from raycase.papers.csr.model import csr
 from raycase.papers.csr.train import CsrFlags
+from raycase.papers.dualcse import DualCseForm
 from raycase.papers.dualcse.model import dualcse
-from raycase.papers.dualcse.names import DualCseForm
 from raycase.papers.dualcse.train import DualCseFlags
 from raycase.papers.mixsp.train import MixSpFlags
-from raycase.training.loop import restore
 
 
 @pytest.fixture
-def tuning(rated, tiny_model, tmp_path):
-    def job(kind, system, **options):
-        settings = {
-            "train": str(rated / "train.csv"),
-            "validation": str(rated / "validation.csv"),
-            "model": str(tiny_model),
-            "compute": "float32",
-            "output": str(tmp_path / system),
-            "epochs": 2,
-            "batch_size": 16,
-            "learning_rate": 1e-3,
-        }
-        return kind(**settings | options)
-
-    return job
-
-
-def bare_fit(job):
-    """The same without the command: the state, and the trained module."""
-    training = job.training()
-    *_, state = small.fit(job, training.read())
-    system = training.config.trainable()
-    restore(training.module(system), state.best)
-    return state, system.eval()
-
-
-def test_a_router_is_trained_embeds_a_corpus_and_is_searched(tuning, tmp_path, capsys):
-    job = tuning(CsrFlags, "csr")
-    metrics = train_here(job)
-    assert capsys.readouterr().out.count("Spearman") == 2
-    state, system = bare_fit(job)
-    for found, wanted in zip(metrics["history"], state.history, strict=True):
-        assert found["loss"] == pytest.approx(wanted["loss"], abs=1e-5)
-        assert found["spearman"] == pytest.approx(wanted["spearman"], abs=1e-2)
-    assert metrics["parameters"] == sum(p.numel() for p in system.parameters())
-    assert metrics == json.loads(json.dumps(train_here(job))), "the same command does nothing"
-    with pytest.raises(RequestError, match="got another"):
-        train_here(replace(job, seed=5))
-    card = (job.folder / "README.md").read_text()
-    assert f"{metrics['validation']['spearman']:.2f}" in card and "raycase.load" in card
-
-    frame = rated_rows(30, 3)
-    sentences, conditions = list(frame.sentence1), ["color", "number of people"]
-    rows = [{"id": i, "text": sentence} for i, sentence in enumerate(sentences)]
-    settings = {"prompt": None, "pooling": None, "unit_rows": 10, "conditions": tuple(conditions)}
-    output = embedded(tmp_path / "corpus", job.output, rows, **settings)
-    found = read_output(output).sort_by([("id", "ascending")])
-    wanted = raycase.load(job.output, dtype=torch.float32).embed(
-        found["text"].to_pylist(), found["condition"].to_pylist()
-    )
-    assert cosines(vectors(found), wanted).min() > 0.9999
-    assert cosines(wanted, system.embed(found["text"].to_pylist(), found["condition"].to_pylist())).min() > 0.9999
-
-    build(embeddings=(output,), output=str(tmp_path / "index.lance"))
-    answers = Index.open(str(tmp_path / "index.lance")).search([sentences[4]], "color", k=3)
-    assert answers["id"][0].as_py() == 4 and answers["score"][0].as_py() > 0.9999
+def tuning(tiny_model, tmp_path):
+    """Makes a job of two epochs."""
+    places = {"model": str(tiny_model), "output": str(tmp_path / "model"), "compute": "float32"}
+    settings = places | {"epochs": 2, "batch_size": 12, "learning_rate": 1e-3}
+    return lambda flags, **options: flags(**settings | options)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +76,7 @@ def parts(rated, scored, inferences):
     ],
 )
 def test_a_report_has_the_figures_of_training(tuning, parts, kind, options, tasks, tmp_path):
-    job = tuning(kind, "model", batch_size=12, **options, **{p: parts[kind][p] for p in ("train", "validation")})
+    job = tuning(kind, **options, **{p: parts[kind][p] for p in ("train", "validation")})
     metrics = train_here(job)
     for task, (group, name, trained) in tasks.items():
         places = {"model": (job.output,), "data": job.validation, "output": str(tmp_path / "report")}
@@ -157,4 +102,4 @@ def test_wrong_flags_are_refused(tuning, parts, kind, change, said):
     given = {part: parts[kind][part] for part in ("train", "validation")} | change
     given["validation"] = parts[kind].get(given["validation"], given["validation"])
     with pytest.raises(RequestError, match=said):
-        train_here(tuning(kind, "model", **given))
+        train_here(tuning(kind, **given))

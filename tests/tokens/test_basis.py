@@ -63,15 +63,11 @@ def pooled(model, codes, stored):
     return TokenPooler(codes, *asked(model)).pool(words).numpy()[np.argsort(words.order)]
 
 
-def embedded(model, condition):
-    return model.embed(SENTENCES, condition)
-
-
 def test_pooled_equals_embedded_within_the_rounding(model, codes, stored):
     assert 0 < len(stored.part.flat) < len(SENTENCES), "expected some texts with a plain part"
     found = pooled(model, codes, stored)
     for i, condition in enumerate(CONDITIONS):
-        wanted = embedded(model, condition)
+        wanted = model.embed(SENTENCES, condition)
         assert cosines(found[:, i], wanted).min() > 0.999
         np.testing.assert_allclose(np.linalg.norm(found[:, i], axis=1), np.linalg.norm(wanted, axis=1), rtol=0.05)
 
@@ -84,7 +80,7 @@ def test_more_bytes_are_closer(model):
         stored = coded(model, codes)
         assert codes.form.token_bytes <= token_bytes
         assert stored.codes.flat.shape[1] == codes.form.token_bytes
-        errors.append(1 - cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0])).mean())
+        errors.append(1 - cosines(pooled(model, codes, stored)[:, 0], model.embed(SENTENCES, CONDITIONS[0])).mean())
     assert errors[0] > 2 * errors[1] > 4 * errors[2] > 0
 
 
@@ -93,7 +89,7 @@ def test_a_cut_model_stores_the_cut(folder):
     codes = basis(model)
     stored = coded(model, codes)
     assert stored.form.dim == 6
-    found = cosines(pooled(model, codes, stored)[:, 0], embedded(model, CONDITIONS[0]))
+    found = cosines(pooled(model, codes, stored)[:, 0], model.embed(SENTENCES, CONDITIONS[0]))
     assert found[stored.part.counts == 0].min() > 0.999
     assert found.mean() > 0.98, "a plain part is scaled by the mean length of what was cut off"
 

@@ -15,14 +15,9 @@ def parts():
     return [random.standard_normal((count, WIDTH)).astype(np.float16) for count in COUNTS]
 
 
-def texts(states):
-    """The states of each text."""
-    return [states.flat[a:b] for a, b in zip(states.offsets[:-1], states.offsets[1:], strict=True)]
-
-
 def same(states, wanted):
-    assert len(states) == len(wanted)
-    for found_TW, wanted_TW in zip(texts(states), wanted, strict=True):
+    found = [states.flat[a:b] for a, b in zip(states.offsets[:-1], states.offsets[1:], strict=True)]
+    for found_TW, wanted_TW in zip(found, wanted, strict=True):
         np.testing.assert_array_equal(found_TW, wanted_TW)
 
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from raycase.encoder.engine import TextEncoder
 from raycase.encoder.loading import load_encoder
 from raycase.encoder.pooling import Pooling
-from raycase.encoder.prompts import OwnPrompt
 from raycase.encoder.token_batch import Prepared, TokenBatch, Work
 from raycase.errors import RequestError, at_least, check_ranges, needs_package
 from raycase.models.configs import EmbedderConfig, PromptEncoderConfig, ScorerConfig
@@ -30,25 +29,16 @@ from raycase.models.fine_tuned import (
     with_dropout,
 )
 from raycase.models.pairs import SENTENCE, Encoded, accepted_pairs, encoded, tokens_of_pairs
-from raycase.papers.baselines.names import Compose
+from raycase.papers.baselines import Compose
 
 MOST_RANK = 2**16
 
 
-@dataclass(frozen=True, kw_only=True)
-class BiEncoderConfig(PromptEncoderConfig):
-    """f("c: s"): sentence and condition as one text."""
-
-    SYSTEM: ClassVar[str] = "bi-encoder"
-
-
-def bi_encoder(
-    model: str, *, prompt: str | None = None, pooling: Pooling | None = None, own: OwnPrompt | None = None
-) -> BiEncoderConfig:
-    """Before training. The default reads "c: s" and pools every token. Raises RequestError."""
-    default = None if own else "concat-cs:all"
-    spec = starting_encoder(model, prompt=prompt or default, pooling=pooling, own=own)
-    return BiEncoderConfig(name=model, encoder=replace(spec, separator=": "))
+def bi_encoder(model: str, **text: Any) -> PromptEncoderConfig:
+    """Before training, by prompt, own and pooling. The default reads "c: s" and pools every token."""
+    default = None if text.get("own") else "concat-cs:all"
+    spec = starting_encoder(model, **text | {"prompt": text.get("prompt") or default})
+    return PromptEncoderConfig(name=model, encoder=replace(spec, separator=": "))
 
 
 # ------------------------------------------------------------------------------------------------------- tri-encoder
@@ -68,8 +58,11 @@ class TriEncoderConfig(EmbedderConfig):
     compose: Compose = Compose.HADAMARD
 
     @classmethod
-    def untrained(cls, model: str, pooling: Pooling | None) -> TriEncoderConfig:
-        return tri_encoder(model, pooling=pooling)
+    def untrained(
+        cls, model: str, pooling: Pooling | None = None, compose: Compose = Compose.HADAMARD
+    ) -> TriEncoderConfig:
+        """The system before training."""
+        return cls(name=model, encoder=starting_encoder(model, prompt="concat-cs", pooling=pooling), compose=compose)
 
     @property
     def whole_dim(self) -> int:
@@ -108,12 +101,6 @@ class TriEncoder(FineTunedEmbedder):
         distinct, row_K = np.unique(index_K, return_inverse=True)
         vectors_D, work = self.encoder.encode(texts.take(distinct))
         return torch.from_numpy(vectors_D[row_K]), work
-
-
-def tri_encoder(model: str, *, compose: Compose = Compose.HADAMARD, pooling: Pooling | None = None) -> TriEncoderConfig:
-    """The system before training. Raises RequestError."""
-    spec = starting_encoder(model, prompt="concat-cs", pooling=pooling)
-    return TriEncoderConfig(name=model, encoder=spec, compose=compose)
 
 
 # ----------------------------------------------------------------------------------------------------- cross-encoder
@@ -155,7 +142,7 @@ class CrossEncoder(Scorer):
 
 
 def cross_encoder(model: str) -> CrossEncoderConfig:
-    """Before training. Raises RequestError."""
+    """The system before training."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
     return CrossEncoderConfig(name=model, encoder=replace(spec, pooling=(Pooling.CLS,)))
 
@@ -164,7 +151,7 @@ def cross_encoder(model: str) -> CrossEncoderConfig:
 
 
 def _import_peft() -> Any:
-    """The package peft, which makes adapters. Raises RequestError where it is not installed."""
+    """The package peft, which makes adapters."""
     with needs_package("peft", "lora", "for LoRA"):
         import peft
     return peft
@@ -183,15 +170,12 @@ class LoraConfig(PromptEncoderConfig):
 
     SYSTEM: ClassVar[str] = "lora"
 
-    rank: int = 32
-    alpha: float = 32.0
+    rank: int
+    alpha: float
     adapter_dropout: float = 0.05
 
     def trainable(self, dropout: float | None = None, compute: torch.dtype = torch.float32) -> AdaptedEncoder:
-        """The system with trainable adapters beside the frozen encoder, whose weights are in the format `compute`.
-
-        dropout: of the encoder; the adapters use `adapter_dropout`.
-        """
+        """The system with trainable adapters beside the frozen encoder; dropout: of that, not of the adapters."""
         peft = _import_peft()
         adapted: list[Any] = []
 
@@ -208,18 +192,10 @@ class LoraConfig(PromptEncoderConfig):
         return AdaptedEncoder(self, encoder, adapted[0])
 
 
-def lora(
-    model: str,
-    *,
-    prompt: str | None = None,
-    pooling: Pooling | None = None,
-    own: OwnPrompt | None = None,
-    **choices: Any,
-) -> LoraConfig:
-    """The system before training; choices: the other fields of `LoraConfig`. Raises RequestError."""
+def lora(model: str, *, rank: int = 32, alpha: float = 32.0, **text: Any) -> LoraConfig:
+    """Before training, by prompt, own and pooling."""
     _import_peft()
-    spec = starting_encoder(model, prompt=prompt, pooling=pooling, own=own)
-    config = LoraConfig(name=model, encoder=spec, **choices)
+    config = LoraConfig(name=model, encoder=starting_encoder(model, **text), rank=rank, alpha=alpha)
     check_ranges(config, at_least(1, config, "rank", most=MOST_RANK) | {"alpha": (config.alpha > 0, "above 0")})
     return config
 
@@ -238,4 +214,4 @@ class AdaptedEncoder(PromptEncoder):
         return adapters.merge_and_unload()
 
 
-SYSTEMS = {config.SYSTEM: config for config in (BiEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}
+SYSTEMS = {config.SYSTEM: config for config in (PromptEncoderConfig, TriEncoderConfig, CrossEncoderConfig, LoraConfig)}

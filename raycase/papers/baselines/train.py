@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from raycase.commands.flags import Advanced, Hidden, TextFlags
 from raycase.commands.train import RatedFlags
 from raycase.encoder.pooling import Pooling
-from raycase.papers.baselines.names import Compose
+from raycase.papers.baselines import Compose
 from raycase.training.losses import Loss
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class TriEncoderFlags(RatedFlags):
     """Pooling of token vectors. Default: the encoder's."""
 
     def config(self) -> SystemConfig:
-        from raycase.papers.baselines.model import tri_encoder
+        from raycase.papers.baselines.model import TriEncoderConfig
 
-        return tri_encoder(self.model, compose=self.compose, pooling=self.pooling)
+        return TriEncoderConfig.untrained(self.model, self.pooling, self.compose)
 
 
 @dataclass(frozen=True, kw_only=True)

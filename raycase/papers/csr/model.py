@@ -30,7 +30,7 @@ from raycase.errors import RequestError, check_ranges
 from raycase.models.configs import EmbedderConfig
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, tokens_of_pairs
-from raycase.papers.csr.names import Asks, Router
+from raycase.papers.csr import Asks, Router
 
 PairBatch = tuple[np.ndarray, Tensor, Any]  # which pairs (P,), their vectors (P, D), w (P, T)
 
@@ -95,8 +95,7 @@ class Csr(FineTunedEmbedder):
 
     @torch.inference_mode()
     def token_weights(self, prepared: Prepared) -> list[np.ndarray]:
-        """w of each text token of each distinct pair, M of (T,): the mean over the routed layers, as shares of what the
-        text's tokens have together."""
+        """The mean of w over the routed layers, as shares of what the text's tokens have together: M of (T,)."""
         pair_index = accepted_pairs(prepared)
         found = [np.empty(0, np.float32)] * len(prepared.condition)
         lengths = prepared.of_sentences[0].lengths[prepared.sentence]
@@ -130,10 +129,7 @@ class Csr(FineTunedEmbedder):
         return torch.cat([vectors for _, vectors in batches])[torch.from_numpy(order)]
 
     def _routed(self, prepared: Prepared, pair_index: np.ndarray) -> Iterator[PairBatch]:
-        """Batches of pairs with their vectors and w.
-
-        Each sentence passes the first layers, and the attention of the first routed layer, once.
-        """
+        """Batches of pairs with their vectors and w; each sentence passes what is the same for all its pairs once."""
         if not len(pair_index):
             return
         alone, budget = prepared.of_sentences[0], self.encoder.batch_tokens
@@ -201,7 +197,7 @@ FOR_MINILM = FOR_AVERAGED | {"router": Router.HIDDEN}
 
 
 def csr(model: str, **choices: Any) -> CsrConfig:
-    """The system before training; choices: the fields of `CsrConfig`. Raises RequestError."""
+    """The system before training; choices: the fields of `CsrConfig`."""
     spec = starting_encoder(model, prompt="concat-cs:all", pooling=Pooling.MEAN)
     encoder = load_config(spec.source)
     if encoder.model_type not in LIKE_BERT:

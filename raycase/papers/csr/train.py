@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raycase.commands.flags import Advanced
 from raycase.commands.train import RatedFlags
-from raycase.papers.csr.names import Asks, Router
+from raycase.papers.csr import Asks, Router
 
 if TYPE_CHECKING:
     from raycase.models.configs import SystemConfig

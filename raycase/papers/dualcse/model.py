@@ -26,7 +26,7 @@ from raycase.io.vectors import cosines
 from raycase.models.configs import EmbedderConfig, check_conditions
 from raycase.models.fine_tuned import FineTunedEmbedder, starting_encoder
 from raycase.models.pairs import Encoded, accepted_pairs, encoded, prepare
-from raycase.papers.dualcse.names import DualCseForm
+from raycase.papers.dualcse import DualCseForm
 
 EXPLICIT, IMPLICIT = "explicit", "implicit"
 
@@ -36,14 +36,11 @@ class DualCseConfig(EmbedderConfig):
     """r = f(s, explicit) and u = f(s, implicit); the paper takes the last layer's [CLS]."""
 
     SYSTEM: ClassVar[str] = "dualcse"
+    FORMULA: ClassVar[str] = "f(s, explicit) or f(s, implicit)"
     known_conditions: ClassVar[tuple[str, ...] | None] = (EXPLICIT, IMPLICIT)
     figure_names: ClassVar[tuple[str, ...]] = ("score", "implicitness1", "implicitness2")
 
     form: DualCseForm = DualCseForm.CROSS
-
-    @property
-    def formula(self) -> str:
-        return "f(s, explicit) or f(s, implicit)"
 
     def _tokens(self, pairs: Sequence[tuple[str, str]]) -> TokenBatch:
         rows = pairs if self.form is DualCseForm.CROSS else [(sentence,) for sentence, _ in pairs]
@@ -126,7 +123,7 @@ def implicitness(explicit_ND: np.ndarray, implicit_ND: np.ndarray) -> np.ndarray
 
 
 def dualcse(model: str, *, form: DualCseForm = DualCseForm.CROSS, pooling: Pooling = Pooling.CLS) -> DualCseConfig:
-    """The system before training. Raises RequestError."""
+    """The system before training."""
     spec = starting_encoder(model, prompt="concat-sc", pooling=pooling, cls=pooling is Pooling.CLS)
     return DualCseConfig(name=model, encoder=spec, form=form)
 

@@ -1,10 +1,13 @@
-"""Premises with hypotheses (INLI, Havaldar et al., 2025): entailment by a threshold (DualCSE, eq. 3), and which of two
-sentences is more implicit (eqs. 4 and 5).
+"""Premises with hypotheses (INLI, Havaldar et al., 2025): entailment by a threshold (DualCSE, eq. 3), which of two
+sentences is more implicit (eqs. 4 and 5), and fine-tuning by them: two vectors a sentence, or SimCSE's one.
 
-Shapes: N premises, H hypotheses of each, T distinct texts, D dimensions.
+Shapes: N premises, H hypotheses of each, T distinct texts, B premises of a batch, K texts of each, D dimensions.
 """
 
+from __future__ import annotations
+
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,15 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from raycase.encoder.token_batch import Prepared
 from raycase.errors import RequestError
 from raycase.evaluation.models import Model, vectors
 from raycase.evaluation.procedure import Task
 from raycase.evaluation.report import RankedSystem, Settings, rank_systems
 from raycase.io.rated_pairs import texts_sha256
 from raycase.io.reader import read_files
-from raycase.models.pairs import Indexed
+from raycase.models.pairs import Indexed, check_accepted
 from raycase.papers.dualcse.model import entailment, implicitness
+from raycase.training.fine_tune import FineTuning, autocast
+from raycase.training.loop import computed_rows, epoch_batches, gather
+from raycase.training.recipe import Recipe
 
 HYPOTHESES = {  # column -> name of such hypotheses
     "explicit_entailment": "explicit",
@@ -30,6 +40,7 @@ HYPOTHESES = {  # column -> name of such hypotheses
 }
 COLUMNS = ("premise", *HYPOTHESES)
 ENTAILED_H = np.array([True, True, False, False])
+TRAINED = [0, 1, 2, 4]  # columns of `Inferences.text_index`: all but the neutral sentence
 
 
 # ------------------------------------------------------------------------------------------------------------- the data
@@ -63,10 +74,7 @@ class Inferences:
 
 
 def read_inferences(uri: str, flag: str) -> Inferences:
-    """Read every row of a .csv, .jsonl or .parquet file (or a folder of them).
-
-    Raises RequestError, with file and row, for a missing column or an empty text, and for fewer than two rows.
-    """
+    """Every row of a .csv, .jsonl or .parquet file (or a folder of them)."""
     columns: dict[str, list[str]] = {name: [] for name in COLUMNS}
     for _, values in read_files(uri, COLUMNS, flag, words=COLUMNS):
         for name in COLUMNS:
@@ -78,7 +86,7 @@ def read_inferences(uri: str, flag: str) -> Inferences:
 
 
 def check_apart(these: Inferences, others: Inferences, expected: str) -> None:
-    """Raise RequestError for a premise that is in both."""
+    """Refuse a premise that is in both."""
     if shared := set(these.columns["premise"]) & set(others.columns["premise"]):
         raise RequestError(f"{expected}, got {len(shared):,}, one of them {min(shared)[:80]!r}")
 
@@ -87,10 +95,7 @@ def check_apart(these: Inferences, others: Inferences, expected: str) -> None:
 
 
 def entailment_scores(explicit_TD: np.ndarray, implicit_TD: np.ndarray, text_index: np.ndarray) -> np.ndarray:
-    """max(cos(r1, r2), cos(u1, r2)) of each premise and hypothesis (eq. 3): (N, H).
-
-    `text_index`, (N, 1 + H), gives the rows of the premise and its hypotheses.
-    """
+    """Eq. 3 of each premise and hypothesis: (N, H); text_index: the rows of the premise and of those, (N, 1 + H)."""
     explicit_ND, implicit_ND = (vectors_TD[text_index[:, 0]] for vectors_TD in (explicit_TD, implicit_TD))
     hypotheses = [explicit_TD[index_N] for index_N in text_index[:, 1:].T]
     return np.stack([entailment(explicit_ND, implicit_ND, hypothesis_ND) for hypothesis_ND in hypotheses], axis=1)
@@ -108,8 +113,7 @@ def half_thresholds(scores_NH: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def best_threshold(scores_NH: np.ndarray) -> float:
-    """The gamma of eq. 3 that classifies most pairs correctly: midway between two scores, the lowest of equally good
-    ones."""
+    """The gamma of eq. 3 that classifies most pairs correctly, midway between scores; the lowest of equally good."""
     order = np.argsort(scores_NH.reshape(-1), stable=True)
     scores = scores_NH.reshape(-1)[order]
     entailed = np.broadcast_to(ENTAILED_H, scores_NH.shape).reshape(-1)[order]
@@ -128,8 +132,7 @@ def more_implicit(values_T: np.ndarray, text_index: np.ndarray) -> np.ndarray:
 
 
 def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[str, float]:
-    """`rte`, over all and by column of hypotheses, and with two vectors a sentence `eis`: accuracies x 100; and the
-    best threshold over all pairs.
+    """Accuracies x 100: `rte`, over all and by column, with two vectors a sentence `eis`; and the best threshold.
 
     vectors: explicit and implicit ones, (T, D) each; or one for each sentence, which has eq. 3's place of both.
     """
@@ -143,11 +146,91 @@ def accuracies(vectors: Sequence[np.ndarray], text_index: np.ndarray) -> dict[st
     return metrics | {"threshold": best_threshold(scores_NH)}
 
 
+# ---------------------------------------------------------------------------------------------------------- fine-tuning
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceTexts:
+    """Inferences, tokenised under each of C conditions: 2, or 1 for a system without. places: (C, N, 5), the row of
+    `prepared` of each premise and its hypotheses."""
+
+    prepared: Prepared
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, config: Any, inferences: Inferences) -> InferenceTexts:
+        """Tokenise inferences."""
+        names, distinct = config.known_conditions, inferences.texts.values
+        count = max(1, len(names))
+        texts = [*distinct] * count
+        conditions = [name for name in names for _ in distinct] if names else None
+        prepared = config.prepare(texts, conditions)
+        check_accepted(prepared.refused, texts, conditions=conditions, source=inferences.uri)
+        first_C11 = len(distinct) * np.arange(count)[:, None, None]
+        return cls(prepared=prepared, places=first_C11 + inferences.text_index)
+
+
+def dual_loss(explicit_4BD: Tensor, implicit_4BD: Tensor | None = None, temperature: float = 0.05) -> Tensor:
+    """DualCSE's loss (Oda et al., 2025, eq. 2, in README.md), the mean over the batch. r and u: the vectors of
+    premises, explicit and implied entailments and contradictions.
+
+    The denominators between r and u are those of appendix F: as printed in eq. 2, nothing pulls r_i and u_i together.
+    Without u, premises have r in its place and the terms between r and u are left out: SimCSE's supervised loss (Gao et
+    al., 2021), with two positives.
+    """
+    premise, explicit, implied, contradiction = r = F.normalize(explicit_4BD, dim=-1)
+    if implicit_4BD is None:
+        terms = [(premise, [positive, contradiction]) for positive in (explicit, implied)]
+    else:
+        u = F.normalize(implicit_4BD, dim=-1)
+        terms = [(premise, [explicit, contradiction, u[0]]), (u[0], [implied, contradiction, premise])]
+        terms += [(r[of], [u[of]]) for of in (1, 2, 3)]
+    return torch.stack([info_nce(*part, temperature) for part in terms]).sum()
+
+
+def info_nce(anchors_BD: Tensor, candidates: list[Tensor], temperature: float) -> Tensor:
+    """InfoNCE: the positive of anchor i is row i of the first candidates, its negatives are all other candidates."""
+    scores = anchors_BD @ torch.cat(candidates).T / temperature
+    return F.cross_entropy(scores, torch.arange(len(anchors_BD), device=scores.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceTuning(FineTuning):
+    """An encoder that is fine-tuned on premises with explicit and implied entailments (INLI)."""
+
+    def read(self) -> tuple[Inferences, Inferences]:
+        train, validation = (read_inferences(getattr(self, name), f"--{name}") for name in ("train", "validation"))
+        check_apart(validation, train, "--validation: expected premises that are not in --train")
+        return train, validation
+
+    def data(self, shared: Sequence[Inferences]) -> tuple[InferenceTexts, InferenceTexts]:
+        train, validation = (InferenceTexts.of(self.config, inferences) for inferences in shared)
+        return train, validation
+
+    def batches(self, recipe: Recipe, train: InferenceTexts, epoch: int) -> list[np.ndarray]:
+        return epoch_batches(train.places.shape[1], recipe.batch_size, recipe.seed, epoch)
+
+    def batch_loss(self, train: InferenceTexts, module: nn.Module, batch: np.ndarray) -> Tensor:
+        rows_b, count = computed_rows(batch)
+        place_CKb = train.places[:, rows_b][..., TRAINED].transpose(0, 2, 1)
+        with autocast(module, self.dtype):
+            vectors_VD = module(train.prepared.take(place_CKb.reshape(-1))).float()
+        vectors_bKD = vectors_VD.unflatten(0, (-1, len(rows_b))).transpose(0, 1)[:count]
+        return dual_loss(*gather(vectors_bKD, len(batch)).transpose(0, 1).split(len(TRAINED)))
+
+    def evaluate(self, validation: InferenceTexts, module: Any) -> dict[str, float]:
+        """`accuracies` of its vectors."""
+        vectors = module.encode_prepared(validation.prepared).vectors
+        metrics = accuracies(np.split(vectors, len(validation.places)), validation.places[0])
+        # vectors that are not finite would count as no entailments
+        return metrics if np.isfinite(vectors).all() else dict.fromkeys(metrics, math.nan)
+
+
 # ------------------------------------------------------------------------------------------------------------- the task
 
 
 def read_both(data: str, threshold_from: str | None = None) -> tuple[Inferences, Inferences | None]:
-    """The premises that are tested, and those on which the threshold is tuned. Raises RequestError for one in both."""
+    """The premises that are tested, and those on which the threshold is tuned."""
     tested = read_inferences(data, "--data")
     if threshold_from is None:
         return tested, None

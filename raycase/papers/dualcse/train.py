@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from raycase.commands.flags import Advanced
 from raycase.commands.train import TrainFlags
 from raycase.encoder.pooling import Pooling
-from raycase.papers.dualcse.names import DualCseForm
+from raycase.papers.dualcse import DualCseForm
 from raycase.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SimCseFlags(TrainFlags):
         return sentence_encoder(self.model, pooling=self.pooling)
 
     def training(self) -> Training:
-        from raycase.papers.dualcse.fit import InferenceTuning
+        from raycase.papers.dualcse.task import InferenceTuning
 
         return InferenceTuning(**self.common, task="inferences", dropout=self.dropout)
 

@@ -85,8 +85,7 @@ class MixSp(Scorer):
 
     @torch.inference_mode()
     def figures(self, batch: TokenBatch) -> tuple[np.ndarray, Work]:
-        """Of each pair, without a gradient: its similarity, in [0, 1]; the lowest score of its range; the router's
-        probability of that range, the mean of both sentences': (N, 3) float32; and the encoder's work."""
+        """Similarity in [0, 1], lowest score of the range, the router's mean probability of it, (N, 3); the work."""
         pooled_NV, work = self.encoder.encode(batch)
         figures = []
         for part in torch.from_numpy(pooled_NV).split(PAIRS_AT_ONCE):
@@ -102,7 +101,7 @@ class MixSp(Scorer):
 
 
 def mixsp(model: str) -> MixSpConfig:
-    """The system before training. Raises RequestError."""
+    """The system before training."""
     spec = starting_encoder(model, prompt="concat-cs", cls=True)
     return MixSpConfig(name=model, encoder=replace(spec, pooling=(Pooling.MEAN,)))
 

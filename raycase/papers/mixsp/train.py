@@ -26,7 +26,7 @@ SCORE_WEIGHT, RANGE_WEIGHT = 7e-4, 1e-4  # alpha_1 and alpha_2 of eq. 5
 
 
 def read_scored(train_uri: str, validation_uri: str) -> tuple[RatedPairs, RatedPairs]:
-    """Read scored pairs to train on, without those to validate with. Raises RequestError."""
+    """Scored pairs to train on, without those to validate with, and these."""
     import numpy as np
 
     from raycase.io.rated_pairs import SCORE, read_rated, rows_in

@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 from small import CONDITIONS, EVERY, SENTENCES, close, system
 
 from raycase.io.schema import Reason
-from raycase.papers.baselines.model import bi_encoder, cross_encoder, tri_encoder
-from raycase.papers.baselines.names import Compose
+from raycase.papers.baselines import Compose
+from raycase.papers.baselines.model import TriEncoderConfig, bi_encoder, cross_encoder
 
 
 def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_token(bert):
@@ -25,7 +25,7 @@ def test_a_bi_encoder_reads_the_condition_then_the_sentence_and_pools_every_toke
 def test_a_tri_encoder_composes_two_vectors(bert, how):
     apart = [(small.mean(bert, s), small.mean(bert, c)) for s, c in EVERY]
     wanted = [s * c for s, c in apart] if how is Compose.HADAMARD else [[*s, *c] for s, c in apart]
-    config = tri_encoder(bert, compose=how)
+    config = TriEncoderConfig.untrained(bert, compose=how)
     close(small.vectors(system(config)), wanted)
     assert config.dim == len(wanted[0])
     assert config.unconditional_dim == small.DIM

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer
 import raycase
 from raycase.encoder.pooling import Pooling
 from raycase.models.configs import sentence_encoder
-from raycase.papers.baselines.model import bi_encoder, lora, tri_encoder
+from raycase.papers.baselines.model import TriEncoderConfig, bi_encoder, lora
 
 library = Later("sentence_transformers")
 TEXTS = ["a red dog runs in the park", "two girls", "a man " * 60, "the [SEP] dog"]
@@ -49,12 +49,11 @@ def test_a_bi_encoder_with_its_condition_as_prompt(tiny_model, tmp_path, pooling
         (bi_encoder, "simcse-roberta-large", Pooling.CLS, "cls_token"),
         (lora, "qwen3-embedding-0.6b", Pooling.LAST, "lasttoken"),
         (sentence_encoder, "minilm", Pooling.MEAN, "mean_tokens"),
-        (tri_encoder, "e5-large-instruct", Pooling.MEAN, "mean_tokens"),
+        (TriEncoderConfig.untrained, "e5-large-instruct", Pooling.MEAN, "mean_tokens"),
     ],
 )
 def test_the_files_that_tei_and_vllm_read_are_at_the_root(tmp_path, make, name, pooling, mode):
     """Their names and fields, as the Rust of text-embeddings-inference and vLLM's transformers_utils read them."""
-    (tmp_path / "start").mkdir()
     start = str(tiny.save_encoder(tmp_path / "start", name))
     options = {"prompt": "concat-cs:all"} if make in (bi_encoder, lora) else {}
     folder, model = saved(make(start, pooling=pooling, **options), tmp_path / "model")
@@ -100,7 +99,6 @@ def test_what_they_would_read_otherwise_is_not_at_the_root_and_not_offered(tiny_
 
 @pytest.mark.parametrize("name", ["qwen3-embedding-0.6b", "simcse-roberta-large", "e5-large-instruct"])
 def test_encoders_of_other_kinds_without_white_space_around_a_text(tmp_path, name):
-    (tmp_path / "encoder").mkdir()
     config = bi_encoder(str(tiny.save_encoder(tmp_path / "encoder", name)), pooling=Pooling.LAST)
     folder, model = saved(config, tmp_path / "bi")
     texts = [*map(str.strip, TEXTS[:3]), "two  spaces,\na line"]

@@ -11,13 +11,13 @@ import torch
 from raycase.encoder.pooling import Pooling
 from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
-from raycase.papers.dualcse.fit import dual_loss
+from raycase.papers.dualcse import DualCseForm
 from raycase.papers.dualcse.model import dualcse, implicitness
-from raycase.papers.dualcse.names import DualCseForm
 from raycase.papers.dualcse.task import (
     COLUMNS,
     HYPOTHESES,
     accuracies,
+    dual_loss,
     entailment_scores,
     more_implicit,
     read_inferences,

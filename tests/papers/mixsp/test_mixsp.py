@@ -13,7 +13,6 @@ from scipy.stats import spearmanr
 
 import raycase
 from raycase.commands.evaluate import measure
-from raycase.errors import RequestError
 from raycase.models.configs import sentence_encoder
 from raycase.papers.mixsp.model import Heads, mixsp
 from raycase.papers.mixsp.train import MixSpFlags, SentenceEncoderFlags, mixsp_loss, read_scored
@@ -92,10 +91,7 @@ def parts_of(folder, first, second):
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
 def test_what_is_pooled(bert, kind, tmp_path):
     named = {"roberta": "simcse-roberta-large", "xlm-roberta": "e5-large-instruct"}
-    folder = bert
-    if kind != "bert":
-        (tmp_path / kind).mkdir()
-        folder = str(tiny.save_encoder(tmp_path / kind, named[kind]))
+    folder = bert if kind == "bert" else str(tiny.save_encoder(tmp_path, named[kind]))
     system = small.system(mixsp(folder))
     found = system.encoder.encode(system.config.tokenize_pairs(FIRST, SECOND))[0].reshape(len(FIRST), 3, -1)
     small.close(found, np.stack([parts_of(folder, a, b) for a, b in zip(FIRST, SECOND, strict=True)]))
@@ -142,10 +138,3 @@ def test_the_figures_are_those_of_scipy(evaluation, scored, tiny_model, tmp_path
             assert figures[name] == pytest.approx(100 * spearmanr(scores[rows], frame.score[rows])[0], abs=1e-2)
     report = (tmp_path / "report" / "report.md").read_text()
     assert "Minus mixsp" in report
-
-
-def test_files_are_refused_that_do_not_fit_the_task(evaluation, scored):
-    frame = pd.read_csv(scored["validation"]).rename(columns={"score": "label"})
-    frame.to_csv(scored["validation"], index=False)
-    with pytest.raises(RequestError, match="expected the column 'score'"):
-        measure(evaluation("minilm", data=scored["validation"], task="sts"), vectors_of=vectors_of)
